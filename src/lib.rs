@@ -1,1 +1,7 @@
 //! ubscore
+pub mod account;
+pub mod amount;
+pub mod asset;
+pub mod code;
+pub mod transfer;
+pub mod validation;

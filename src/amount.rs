@@ -1,0 +1,176 @@
+//! Amounts and balances as integers in an asset's smallest unit. Text becomes an [`Amount`] once, on
+//! the way in (`validation`), and text again once, on the way out (`http::wire`, the log dump).
+
+use std::num::NonZeroU64;
+
+use rust_decimal::Decimal;
+
+use crate::code::Code;
+
+/// The most decimals an asset can have: PostgreSQL keeps `DECIMAL(_, 8)`.
+pub const PRECISION_MAX: u8 = 8;
+
+/// An amount of one asset in its smallest unit (1 = 0.00000001 BTC at 8 decimals).
+/// Never zero, never negative, never a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Amount(NonZeroU64);
+
+impl Amount {
+    /// An amount of `units` smallest units, `None` for zero.
+    pub fn new(units: u64) -> Option<Amount> {
+        NonZeroU64::new(units).map(Amount)
+    }
+
+    /// The number of smallest units, 1..=`u64::MAX`.
+    pub fn units(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Reads a plain decimal number such as `100.00` for an asset of `precision` decimals.
+    ///
+    /// `units_max`: the largest number of smallest units that is accepted.
+    ///
+    /// # Errors
+    /// [`Code::InvalidAmount`]: not `^[0-9]+(\.[0-9]+)?$` after an optional minus, zero, or negative.
+    /// [`Code::PrecisionOverflow`]: more decimals than `precision`, trailing zeros included.
+    /// [`Code::Overflow`]: more than `units_max` smallest units.
+    pub fn parse(text: &str, precision: u8, units_max: u64) -> Result<Amount, Code> {
+        assert!(precision <= PRECISION_MAX, "precision {precision}");
+        let unsigned = text.strip_prefix('-').unwrap_or(text);
+        let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, "0"));
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(fraction) {
+            return Err(Code::InvalidAmount);
+        }
+        let zero = unsigned.bytes().all(|b| b == b'0' || b == b'.');
+        if zero || unsigned.len() != text.len() {
+            return Err(Code::InvalidAmount);
+        }
+        if unsigned.contains('.') && fraction.len() > usize::from(precision) {
+            return Err(Code::PrecisionOverflow);
+        }
+        // Leading zeros are harmless; whatever Decimal cannot hold is far above any u64.
+        let significant = unsigned.trim_start_matches('0');
+        let padded = format!("0{significant}");
+        let mut decimal = Decimal::from_str_exact(&padded).map_err(|_| Code::Overflow)?;
+        decimal.rescale(u32::from(precision));
+        if decimal.scale() != u32::from(precision) {
+            return Err(Code::Overflow);
+        }
+        let units = u64::try_from(decimal.mantissa()).map_err(|_| Code::Overflow)?;
+        if units > units_max {
+            return Err(Code::Overflow);
+        }
+        Amount::new(units).ok_or(Code::InvalidAmount)
+    }
+
+    /// The decimal value, as PostgreSQL stores it.
+    pub fn decimal(self, precision: u8) -> Decimal {
+        Decimal::from_i128_with_scale(i128::from(self.units()), u32::from(precision))
+    }
+
+    /// The amount of a decimal value read from PostgreSQL; `None` when it is not a whole, positive number of
+    /// smallest units.
+    pub fn from_decimal(value: Decimal, precision: u8) -> Option<Amount> {
+        let mut scaled = value.normalize();
+        if scaled.scale() > u32::from(precision) {
+            return None;
+        }
+        scaled.rescale(u32::from(precision));
+        u64::try_from(scaled.mantissa()).ok().and_then(Amount::new)
+    }
+
+    /// Decimal text without trailing zeros, for example `100` or `0.5`.
+    pub fn text(self, precision: u8) -> String {
+        units_text(u128::from(self.units()), precision)
+    }
+}
+
+/// Decimal text of a balance in smallest units, without trailing zeros.
+pub fn units_text(units: u128, precision: u8) -> String {
+    let scale = 10u128.pow(u32::from(precision));
+    let (whole, fraction) = (units / scale, units % scale);
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    let fraction = format!("{fraction:0width$}", width = usize::from(precision));
+    format!("{whole}.{}", fraction.trim_end_matches('0'))
+}
+
+/// Smallest units of decimal text that PostgreSQL printed for a balance; `None` when it is negative, has more
+/// decimals than `precision` that are not zero, or does not fit.
+pub fn units_from_text(text: &str, precision: u8) -> Option<u128> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let kept = fraction.trim_end_matches('0');
+    if kept.len() > usize::from(precision) {
+        return None;
+    }
+    let digits = format!("{whole}{kept:0<width$}", width = usize::from(precision));
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAX: u64 = u64::MAX / 1000;
+
+    #[test]
+    fn only_plain_decimals_are_amounts() {
+        let cases = [
+            ("100.00", Ok(10_000_000_000)),
+            ("0.00000001", Ok(1)),
+            ("000001", Ok(100_000_000)),
+            ("184467440", Ok(18_446_744_000_000_000)),
+            ("", Err(Code::InvalidAmount)),
+            ("0", Err(Code::InvalidAmount)),
+            ("0.000000000000", Err(Code::InvalidAmount)),
+            ("-1", Err(Code::InvalidAmount)),
+            ("-", Err(Code::InvalidAmount)),
+            ("+1", Err(Code::InvalidAmount)),
+            (" 1", Err(Code::InvalidAmount)),
+            ("1 ", Err(Code::InvalidAmount)),
+            ("1e3", Err(Code::InvalidAmount)),
+            (".5", Err(Code::InvalidAmount)),
+            ("5.", Err(Code::InvalidAmount)),
+            ("1.2.3", Err(Code::InvalidAmount)),
+            ("1,5", Err(Code::InvalidAmount)),
+            ("٣", Err(Code::InvalidAmount)),
+            ("0.000000001", Err(Code::PrecisionOverflow)),
+            ("1.000000000", Err(Code::PrecisionOverflow)),
+            ("18446744073709551616", Err(Code::Overflow)),
+            ("99999999999999999999", Err(Code::Overflow)),
+            ("184467440737.09551616", Err(Code::Overflow)),
+        ];
+        for (text, want) in cases {
+            assert_eq!(Amount::parse(text, 8, MAX).map(Amount::units), want, "{text:?}");
+        }
+        let long = "9".repeat(10_000);
+        assert_eq!(Amount::parse(&long, 8, MAX), Err(Code::Overflow));
+    }
+
+    #[test]
+    fn text_has_no_trailing_zeros() {
+        assert_eq!(units_text(10_000_000_000, 8), "100");
+        assert_eq!(units_text(974_950_000_000, 8), "9749.5");
+        assert_eq!(units_text(1, 8), "0.00000001");
+        assert_eq!(units_text(0, 8), "0");
+        assert_eq!(units_text(7, 0), "7");
+    }
+
+    proptest! {
+        #[test]
+        fn text_leads_back_to_the_same_amount(units in 1..=MAX, precision in 0..=PRECISION_MAX) {
+            let amount = Amount::new(units).expect("not zero");
+            let text = amount.text(precision);
+            prop_assert_eq!(Amount::parse(&text, precision, MAX), Ok(amount));
+            prop_assert_eq!(Amount::from_decimal(amount.decimal(precision), precision), Some(amount));
+            prop_assert_eq!(units_from_text(&text, precision), Some(u128::from(units)));
+        }
+    }
+}

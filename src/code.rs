@@ -1,0 +1,116 @@
+//! Every answer a client can be refused with: one table of code, number, HTTP status and whether a
+//! retry can help. The README's table is checked against it.
+
+use std::fmt;
+
+/// Declares [`Code`] and its columns from the one table below.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal, $status:literal, $retry:ident, $message:literal;)+) => {
+        /// A refusal a client can act on. The number is what the log stores; a number is never reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Code {
+            $($(#[$doc])* #[doc = $message] $variant = $number,)+
+        }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: &'static [Code] = &[$(Code::$variant,)+];
+
+            /// The name on the wire, for example `INSUFFICIENT_BALANCE`.
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$variant => $name,)+ }
+            }
+
+            /// The HTTP status this code is answered with, unless a route says otherwise.
+            pub fn http_status(self) -> u16 {
+                match self { $(Code::$variant => $status,)+ }
+            }
+
+            /// Whether the very same request may succeed later.
+            pub fn retryable(self) -> bool {
+                match self { $(Code::$variant => retry!($retry),)+ }
+            }
+
+            /// A sentence for people.
+            pub fn message(self) -> &'static str {
+                match self { $(Code::$variant => $message,)+ }
+            }
+
+            /// The code with this number, `None` for a number the table does not hold.
+            pub fn from_number(number: u16) -> Option<Code> {
+                match number { $($number => Some(Code::$variant),)+ _ => None }
+            }
+
+            /// The code with this name, `None` for a name the table does not hold.
+            pub fn from_name(name: &str) -> Option<Code> {
+                match name { $($name => Some(Code::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+/// The retry column in words.
+macro_rules! retry {
+    (retry) => {
+        true
+    };
+    (final) => {
+        false
+    };
+}
+
+codes! {
+    Unauthorized = 1, "UNAUTHORIZED", 401, final, "The token is missing, malformed, expired or not accepted.";
+    Forbidden = 2, "FORBIDDEN", 403, final, "The token does not allow this.";
+    InvalidRequest = 3, "INVALID_REQUEST", 400, final, "The request is not well formed.";
+    SameAccount = 4, "SAME_ACCOUNT", 400, final, "Source and target account are the same.";
+    InvalidAccountType = 5, "INVALID_ACCOUNT_TYPE", 400, final, "Not one of FUNDING, SPOT, FUTURE, MARGIN.";
+    UnsupportedAccountType = 6, "UNSUPPORTED_ACCOUNT_TYPE", 400, final, "Transfers of this account type are not supported.";
+    InvalidAsset = 7, "INVALID_ASSET", 400, final, "There is no such asset.";
+    AssetSuspended = 8, "ASSET_SUSPENDED", 422, final, "The asset is suspended.";
+    TransferNotAllowed = 9, "TRANSFER_NOT_ALLOWED", 422, final, "Internal transfers of this asset are not enabled.";
+    InvalidAmount = 10, "INVALID_AMOUNT", 400, final, "The amount is not a positive plain decimal number.";
+    PrecisionOverflow = 11, "PRECISION_OVERFLOW", 400, final, "The amount has more decimals than the asset.";
+    Overflow = 12, "OVERFLOW", 400, final, "The amount is too large to be represented safely.";
+    AmountTooSmall = 13, "AMOUNT_TOO_SMALL", 422, final, "The amount is below the asset's minimum.";
+    AmountTooLarge = 14, "AMOUNT_TOO_LARGE", 422, final, "The amount is above the asset's maximum.";
+    RateLimitExceeded = 15, "RATE_LIMIT_EXCEEDED", 429, retry, "Too many requests a second.";
+    DailyLimitExceeded = 16, "DAILY_LIMIT_EXCEEDED", 429, retry, "Too many transfers today.";
+    DailyAmountExceeded = 17, "DAILY_AMOUNT_EXCEEDED", 429, retry, "Too much of this asset transferred today.";
+    DuplicateRequest = 18, "DUPLICATE_REQUEST", 409, final, "This cid was used with another body.";
+    IdemKeyConflict = 19, "IDEM_KEY_CONFLICT", 409, final, "This idem_key was used with another body.";
+    SourceAccountNotFound = 20, "SOURCE_ACCOUNT_NOT_FOUND", 422, final, "The source account does not exist.";
+    TargetAccountNotFound = 21, "TARGET_ACCOUNT_NOT_FOUND", 422, final, "The target account does not exist.";
+    AccountFrozen = 22, "ACCOUNT_FROZEN", 422, final, "The account is frozen.";
+    AccountDisabled = 23, "ACCOUNT_DISABLED", 422, final, "The account is disabled.";
+    InsufficientBalance = 24, "INSUFFICIENT_BALANCE", 422, final, "The available balance is below the amount.";
+    TransferNotFound = 25, "TRANSFER_NOT_FOUND", 404, final, "There is no such transfer.";
+    NotFound = 26, "NOT_FOUND", 404, final, "There is no such path.";
+    MethodNotAllowed = 27, "METHOD_NOT_ALLOWED", 405, final, "The path does not answer this method.";
+    ResolvedByOperator = 28, "RESOLVED_BY_OPERATOR", 422, final, "An operator ended an unknown outcome.";
+    NotResolvable = 29, "NOT_RESOLVABLE", 409, final, "The transfer has nothing to resolve.";
+    Overloaded = 30, "OVERLOADED", 503, retry, "A bounded queue is full; try again shortly.";
+    ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted; reads go on.";
+    SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service is away; safe to retry with the same cid.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+
+    #[test]
+    fn number_and_name_lead_back_to_the_code() {
+        for &code in Code::ALL {
+            assert_eq!(Code::from_number(code as u16), Some(code));
+            assert_eq!(Code::from_name(code.name()), Some(code));
+        }
+        assert_eq!(Code::from_number(0), None);
+    }
+}

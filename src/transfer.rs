@@ -1,0 +1,406 @@
+//! A transfer: what is asked for, where it stands, and the one table that says where it may go.
+//!
+//! ```text
+//!   INIT --> SOURCE_PENDING --> SOURCE_DONE --> TARGET_PENDING --> COMMITTED
+//!                  |                                  |
+//!                  v                                  v
+//!               FAILED                          COMPENSATING --> ROLLED_BACK
+//! ```
+//!
+//! A participant's answer moves a transfer only when it is a recorded [`Decision`]. Anything else is
+//! unknown, is no [`Event`], and moves nothing.
+
+use std::fmt;
+
+use rust_fsm::{StateMachineImpl, state_machine};
+use ulid::Ulid;
+
+use crate::account::UserId;
+use crate::amount::Amount;
+use crate::asset::AssetId;
+use crate::code::Code;
+
+/// The most bytes a client's idempotency key has.
+pub const CID_BYTES_MAX: usize = 64;
+
+/// The name of a transfer: a ULID made by the server, never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReqId(u128);
+
+impl ReqId {
+    /// The transfer with this number, `None` for zero.
+    pub fn new(number: u128) -> Option<ReqId> {
+        (number != 0).then_some(ReqId(number))
+    }
+
+    /// A new name from the time and 80 random bits.
+    pub fn generate(time_ns: u64, random: u128) -> ReqId {
+        ReqId(Ulid::from_parts(time_ns / 1_000_000, random).0.max(1))
+    }
+
+    /// The name in its text form, `None` when it is not one.
+    pub fn parse(text: &str) -> Option<ReqId> {
+        Ulid::from_string(text).ok().and_then(|ulid| ReqId::new(ulid.0))
+    }
+
+    /// The number.
+    pub fn number(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for ReqId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ulid(self.0).fmt(out)
+    }
+}
+
+/// A client's idempotency key, 1..=[`CID_BYTES_MAX`] bytes of `[A-Za-z0-9_.:-]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cid(String);
+
+impl Cid {
+    /// The key with this text, `None` when it is not one.
+    pub fn new(text: &str) -> Option<Cid> {
+        let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.:-".contains(&b);
+        ((1..=CID_BYTES_MAX).contains(&text.len()) && text.bytes().all(sane))
+            .then(|| Cid(text.to_owned()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Which way the money goes. The number is `transfer_type` in PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// Out of PostgreSQL into UBSCore.
+    FundingToSpot = 1,
+    /// Out of UBSCore into PostgreSQL.
+    SpotToFunding = 2,
+}
+
+impl Direction {
+    /// The direction with this number.
+    pub fn from_number(number: u8) -> Option<Direction> {
+        match number {
+            1 => Some(Direction::FundingToSpot),
+            2 => Some(Direction::SpotToFunding),
+            _ => None,
+        }
+    }
+
+    /// Who pays.
+    pub fn source(self) -> Participant {
+        match self {
+            Direction::FundingToSpot => Participant::Funding,
+            Direction::SpotToFunding => Participant::Trading,
+        }
+    }
+
+    /// Who is paid.
+    pub fn target(self) -> Participant {
+        match self {
+            Direction::FundingToSpot => Participant::Trading,
+            Direction::SpotToFunding => Participant::Funding,
+        }
+    }
+
+    /// The names of both accounts on the wire: from, to.
+    pub fn accounts(self) -> (&'static str, &'static str) {
+        match self {
+            Direction::FundingToSpot => ("FUNDING", "SPOT"),
+            Direction::SpotToFunding => ("SPOT", "FUNDING"),
+        }
+    }
+
+    /// For logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::FundingToSpot => "funding_to_spot",
+            Direction::SpotToFunding => "spot_to_funding",
+        }
+    }
+}
+
+/// One of the two stores that hold money. The number is `source_type` in PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Participant {
+    /// PostgreSQL.
+    Funding = 1,
+    /// UBSCore.
+    Trading = 2,
+}
+
+/// What a participant is asked to do. The number is what PostgreSQL and the log store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// Take the amount out of the account.
+    Withdraw = 1,
+    /// Put the amount into the account.
+    Deposit = 2,
+    /// Give back what this transfer's withdraw took. Has no refusal.
+    Refund = 3,
+    /// Money that enters Funding from outside.
+    ExtDeposit = 4,
+    /// Money that leaves Funding to the outside.
+    ExtWithdraw = 5,
+}
+
+impl Op {
+    /// The op with this number.
+    pub fn from_number(number: u8) -> Option<Op> {
+        match number {
+            1 => Some(Op::Withdraw),
+            2 => Some(Op::Deposit),
+            3 => Some(Op::Refund),
+            4 => Some(Op::ExtDeposit),
+            5 => Some(Op::ExtWithdraw),
+            _ => None,
+        }
+    }
+
+    /// The op with this name.
+    pub fn from_name(name: &str) -> Option<Op> {
+        [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw]
+            .into_iter()
+            .find(|op| op.name() == name)
+    }
+
+    /// The name in logs and dumps.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Withdraw => "WITHDRAW",
+            Op::Deposit => "DEPOSIT",
+            Op::Refund => "REFUND",
+            Op::ExtDeposit => "EXT_DEPOSIT",
+            Op::ExtWithdraw => "EXT_WITHDRAW",
+        }
+    }
+}
+
+/// What a participant has decided about one (transfer, op), durable with its effect, and for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Done.
+    Success,
+    /// Not done, and never will be.
+    Refused(Code),
+}
+
+impl Decision {
+    /// What the decision means to the state machine.
+    pub fn event(self) -> Event {
+        match self {
+            Decision::Success => Event::Success,
+            Decision::Refused(_) => Event::ExplicitFail,
+        }
+    }
+}
+
+/// Everything a transfer is, apart from where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// Its name.
+    pub req_id: ReqId,
+    /// The client's idempotency key, unique per user.
+    pub cid: Option<Cid>,
+    /// Whose money.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// Which way.
+    pub direction: Direction,
+    /// Its position in the order of accepts: incarnation in the high bits, a counter in the low ones.
+    pub order_number: u64,
+}
+
+/// Where a transfer stands. The number is what PostgreSQL stores; a number is never reused, and numbers are
+/// compared for equality only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i16)]
+pub enum State {
+    /// Accepted, nobody asked yet.
+    Init = 0,
+    /// The source has been asked: it may have paid.
+    SourcePending = 10,
+    /// The source has paid. The money is in flight.
+    SourceDone = 20,
+    /// The target has been asked: it may have credited.
+    TargetPending = 30,
+    /// The target has credited. Terminal.
+    Committed = 40,
+    /// The source refused, nothing moved. Terminal.
+    Failed = -10,
+    /// The target refused, the source is being refunded.
+    Compensating = -20,
+    /// The source has been refunded. Terminal.
+    RolledBack = -30,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [State; 8] = [
+        State::Init,
+        State::SourcePending,
+        State::SourceDone,
+        State::TargetPending,
+        State::Committed,
+        State::Failed,
+        State::Compensating,
+        State::RolledBack,
+    ];
+
+    /// The number PostgreSQL stores.
+    pub fn number(self) -> i16 {
+        self as i16
+    }
+
+    /// The state with this number.
+    pub fn from_number(number: i16) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Init => "INIT",
+            State::SourcePending => "SOURCE_PENDING",
+            State::SourceDone => "SOURCE_DONE",
+            State::TargetPending => "TARGET_PENDING",
+            State::Committed => "COMMITTED",
+            State::Failed => "FAILED",
+            State::Compensating => "COMPENSATING",
+            State::RolledBack => "ROLLED_BACK",
+        }
+    }
+
+    /// Whether nothing can change any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, State::Committed | State::Failed | State::RolledBack)
+    }
+
+    /// Where `event` leads, `None` when the table does not admit it.
+    pub fn next(self, event: Event) -> Option<State> {
+        transfer_machine::Impl::transition(&self, &event)
+    }
+
+    /// What has to happen next, and who is asked for it.
+    pub fn duty(self, direction: Direction) -> Duty {
+        match self {
+            State::Init | State::SourceDone => Duty::Proceed,
+            State::SourcePending => Duty::Ask(direction.source(), Op::Withdraw),
+            State::TargetPending => Duty::Ask(direction.target(), Op::Deposit),
+            State::Compensating => Duty::Ask(direction.source(), Op::Refund),
+            State::Committed | State::Failed | State::RolledBack => Duty::Nothing,
+        }
+    }
+}
+
+/// What a state asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Go on without asking anybody.
+    Proceed,
+    /// Ask a participant; its decision moves the transfer.
+    Ask(Participant, Op),
+    /// Terminal.
+    Nothing,
+}
+
+/// What can move a transfer. An unknown outcome is none of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The coordinator goes on by itself.
+    Proceed,
+    /// The participant asked in this state recorded a success.
+    Success,
+    /// The participant asked in this state recorded a refusal.
+    ExplicitFail,
+}
+
+impl Event {
+    /// Every event.
+    pub const ALL: [Event; 3] = [Event::Proceed, Event::Success, Event::ExplicitFail];
+}
+
+state_machine! {
+    #[state_machine(state(crate::transfer::State), input(crate::transfer::Event))]
+    transfer_machine(Init)
+
+    Init(Proceed) => SourcePending,
+    SourcePending => {
+        Success => SourceDone,
+        ExplicitFail => Failed,
+    },
+    SourceDone(Proceed) => TargetPending,
+    TargetPending => {
+        Success => Committed,
+        ExplicitFail => Compensating,
+    },
+    Compensating(Success) => RolledBack
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_admits_these_transitions_and_no_other() {
+        use Event::{ExplicitFail, Proceed, Success};
+        use State::*;
+        let admitted = [
+            (Init, Proceed, SourcePending),
+            (SourcePending, Success, SourceDone),
+            (SourcePending, ExplicitFail, Failed),
+            (SourceDone, Proceed, TargetPending),
+            (TargetPending, Success, Committed),
+            (TargetPending, ExplicitFail, Compensating),
+            (Compensating, Success, RolledBack),
+        ];
+        for state in State::ALL {
+            for event in Event::ALL {
+                let want = admitted.iter().find(|row| (row.0, row.1) == (state, event));
+                assert_eq!(state.next(event), want.map(|row| row.2), "{state:?} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_duty_is_what_the_table_waits_for() {
+        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for state in State::ALL {
+                let moves = |event| state.next(event).is_some();
+                match state.duty(direction) {
+                    Duty::Proceed => assert!(moves(Event::Proceed) && !moves(Event::Success)),
+                    Duty::Ask(_, Op::Refund) => {
+                        assert!(moves(Event::Success) && !moves(Event::ExplicitFail))
+                    }
+                    Duty::Ask(..) => assert!(moves(Event::Success) && moves(Event::ExplicitFail)),
+                    Duty::Nothing => assert!(state.is_terminal()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for state in State::ALL {
+            assert_eq!(State::from_number(state.number()), Some(state));
+        }
+        let req_id = ReqId::generate(1_700_000_000_000_000_000, 42);
+        assert_eq!(ReqId::parse(&req_id.to_string()), Some(req_id));
+        assert_eq!(ReqId::parse("not a ulid"), None);
+        assert_eq!(Cid::new("a.b:c_d-9").as_ref().map(Cid::as_str), Some("a.b:c_d-9"));
+        for bad in ["", "a b", "ä", &"x".repeat(65)] {
+            assert_eq!(Cid::new(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Every check on a transfer, once, in the order of the codes.
+//!
+//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. [`check_form`] is what the coordinator, both
+//! adapters and UBSCore ask again of what reaches them, so that no layer trusts the one above it. What changes with
+//! time (asset status, limits) is decided once, at accept.
+
+use serde::Deserialize;
+
+use crate::account::{AccountType, UserId};
+use crate::amount::Amount;
+use crate::asset::{Asset, AssetStatus, Catalog};
+use crate::code::Code;
+use crate::transfer::{Cid, Direction, ReqId};
+
+/// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused by serde.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    /// Source account type.
+    pub from: String,
+    /// Target account type.
+    pub to: String,
+    /// Asset symbol.
+    pub asset: String,
+    /// A plain decimal number.
+    pub amount: String,
+    /// Idempotency key, see [`Cid`].
+    #[serde(default)]
+    pub cid: Option<String>,
+    /// Must be the token's user where it is present.
+    #[serde(default)]
+    pub user_id: Option<u64>,
+}
+
+/// A draft that passed every check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Which way.
+    pub direction: Direction,
+    /// Of what.
+    pub asset: Asset,
+    /// How much.
+    pub amount: Amount,
+}
+
+impl Draft {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// What serde found wrong: not JSON, not an object, an unknown, missing or doubled field, a wrong type.
+    pub fn parse(body: &[u8]) -> Result<Draft, serde_json::Error> {
+        parse_object(body)
+    }
+
+    /// The client's idempotency key.
+    ///
+    /// # Errors
+    /// [`Code::InvalidRequest`]: present and not a key.
+    pub fn cid(&self) -> Result<Option<Cid>, Code> {
+        self.cid.as_deref().map(|text| Cid::new(text).ok_or(Code::InvalidRequest)).transpose()
+    }
+
+    /// Checks account types, asset and amount, in this order; the first failing check answers.
+    ///
+    /// `units_max`: the largest amount in smallest units, `u64::MAX / amount_safety_factor`.
+    ///
+    /// # Errors
+    /// The code of the first check that fails.
+    pub fn check(&self, catalog: &Catalog, units_max: u64) -> Result<Checked, Code> {
+        let direction = check_accounts(&self.from, &self.to)?;
+        let asset = check_asset(catalog, &self.asset)?;
+        let amount = Amount::parse(&self.amount, asset.precision, units_max)?;
+        check_limits(asset, amount)?;
+        Ok(Checked { direction, asset: asset.clone(), amount })
+    }
+}
+
+/// Reads a JSON object into a struct. serde alone would take an array of the fields as well.
+///
+/// # Errors
+/// What serde found wrong.
+pub fn parse_object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(serde::de::Error::custom("expected a JSON object"));
+    }
+    serde_json::from_slice(body)
+}
+
+/// Two account types as a direction.
+fn check_accounts(from: &str, to: &str) -> Result<Direction, Code> {
+    if from == to {
+        return Err(Code::SameAccount);
+    }
+    let source = AccountType::from_name(from).ok_or(Code::InvalidAccountType)?;
+    let target = AccountType::from_name(to).ok_or(Code::InvalidAccountType)?;
+    match (source, target) {
+        (AccountType::Funding, AccountType::Spot) => Ok(Direction::FundingToSpot),
+        (AccountType::Spot, AccountType::Funding) => Ok(Direction::SpotToFunding),
+        _ => Err(Code::UnsupportedAccountType),
+    }
+}
+
+/// An asset that is known, active and transferable.
+fn check_asset<'a>(catalog: &'a Catalog, symbol: &str) -> Result<&'a Asset, Code> {
+    let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
+    if asset.status != AssetStatus::Active {
+        return Err(Code::AssetSuspended);
+    }
+    if !asset.transfer_enabled {
+        return Err(Code::TransferNotAllowed);
+    }
+    Ok(asset)
+}
+
+/// An amount within what one transfer of the asset may move.
+fn check_limits(asset: &Asset, amount: Amount) -> Result<(), Code> {
+    if amount < asset.transfer_min {
+        return Err(Code::AmountTooSmall);
+    }
+    if amount > asset.transfer_max {
+        return Err(Code::AmountTooLarge);
+    }
+    Ok(())
+}
+
+/// The part of a transfer whose validity no time can change, in the numbers every layer below the API passes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// [`ReqId`] as a number.
+    pub req_id: u128,
+    /// [`UserId`] as a number.
+    pub user: u64,
+    /// Smallest units.
+    pub amount: u64,
+    /// Whether the layer knows the asset.
+    pub asset_known: bool,
+}
+
+/// What every layer below the API checks again: a request with a name, a user, a known asset and an amount.
+///
+/// # Errors
+/// [`Code::InvalidRequest`]: no name or no such user. [`Code::InvalidAsset`]: unknown. [`Code::InvalidAmount`]: zero.
+pub fn check_form(form: Form) -> Result<(ReqId, UserId, Amount), Code> {
+    let req_id = ReqId::new(form.req_id).ok_or(Code::InvalidRequest)?;
+    let user = UserId::new(form.user).ok_or(Code::InvalidRequest)?;
+    if !form.asset_known {
+        return Err(Code::InvalidAsset);
+    }
+    let amount = Amount::new(form.amount).ok_or(Code::InvalidAmount)?;
+    Ok((req_id, user, amount))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asset::AssetId;
+
+    const UNITS_MAX: u64 = u64::MAX / 1000;
+
+    fn asset(id: u32, symbol: &str) -> Asset {
+        Asset {
+            id: AssetId(id),
+            symbol: symbol.to_owned(),
+            precision: 8,
+            status: AssetStatus::Active,
+            transfer_enabled: true,
+            transfer_min: Amount::new(100).expect("not zero"),
+            transfer_max: Amount::new(1_000_000_000_000).expect("not zero"),
+        }
+    }
+
+    fn catalog() -> Catalog {
+        let suspended = Asset { status: AssetStatus::Suspended, ..asset(4, "SUSP") };
+        let fixed = Asset { transfer_enabled: false, ..asset(5, "NOXFER") };
+        Catalog::new([asset(3, "USDT"), suspended, fixed])
+    }
+
+    fn draft(from: &str, to: &str, asset: &str, amount: &str) -> Draft {
+        Draft {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            asset: asset.to_owned(),
+            amount: amount.to_owned(),
+            cid: None,
+            user_id: None,
+        }
+    }
+
+    #[test]
+    fn the_first_failing_check_answers() {
+        let cases = [
+            (draft("SPOT", "SPOT", "NONE", "-1"), Code::SameAccount),
+            (draft("INVALID", "INVALID", "NONE", "-1"), Code::SameAccount),
+            (draft("INVALID", "SPOT", "NONE", "-1"), Code::InvalidAccountType),
+            (draft("funding", "SPOT", "NONE", "-1"), Code::InvalidAccountType),
+            (draft("FUNDING", "FUTURE", "NONE", "-1"), Code::UnsupportedAccountType),
+            (draft("MARGIN", "SPOT", "NONE", "-1"), Code::UnsupportedAccountType),
+            (draft("FUNDING", "SPOT", "NONE", "-1"), Code::InvalidAsset),
+            (draft("FUNDING", "SPOT", "usdt", "-1"), Code::InvalidAsset),
+            (draft("FUNDING", "SPOT", "SUSP", "-1"), Code::AssetSuspended),
+            (draft("FUNDING", "SPOT", "NOXFER", "-1"), Code::TransferNotAllowed),
+            (draft("FUNDING", "SPOT", "USDT", "-1"), Code::InvalidAmount),
+            (draft("FUNDING", "SPOT", "USDT", "0.000000001"), Code::PrecisionOverflow),
+            (draft("FUNDING", "SPOT", "USDT", "99999999999999999999"), Code::Overflow),
+            (draft("FUNDING", "SPOT", "USDT", "0.00000001"), Code::AmountTooSmall),
+            (draft("FUNDING", "SPOT", "USDT", "10000.00000001"), Code::AmountTooLarge),
+        ];
+        for (draft, want) in cases {
+            assert_eq!(draft.check(&catalog(), UNITS_MAX), Err(want), "{draft:?}");
+        }
+        let good = draft("SPOT", "FUNDING", "USDT", "100.00").check(&catalog(), UNITS_MAX);
+        assert_eq!(good.map(|checked| checked.direction), Ok(Direction::SpotToFunding));
+    }
+
+    #[test]
+    fn unknown_missing_doubled_and_mistyped_fields_are_refused() {
+        let good = r#"{"from":"A","to":"B","asset":"C","amount":"1"}"#;
+        assert!(Draft::parse(good.as_bytes()).is_ok());
+        for bad in [
+            r#"{"from":"A","to":"B","asset":"C"}"#,
+            r#"{"from":"A","to":"B","asset":"C","amount":1}"#,
+            r#"{"from":"A","from":"A","to":"B","asset":"C","amount":"1"}"#,
+            r#"{"from":"A","to":"B","asset":"C","amount":"1","extra":0}"#,
+            r#"{"from":"A","to":"B","asset":"C","amount":"1","user_id":"1"}"#,
+            r#"{"from":"A","to":"B","asset":"C","amount":"1","user_id":-1}"#,
+            r#"["A","B","C","1"]"#,
+        ] {
+            assert!(Draft::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
