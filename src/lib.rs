@@ -1,1 +1,2 @@
 //! ubscore
+pub mod postgres;
