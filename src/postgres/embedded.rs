@@ -302,13 +302,14 @@ impl Embedded {
         let data_dir = &options.data_dir;
         fs::create_dir_all(data_dir).map_err(file("create", data_dir))?;
         let data_dir = data_dir.canonicalize().map_err(file("resolve", data_dir))?;
+        let cluster = data_dir.join("postgres");
+        // First, since another user's lock and cluster could not be opened, and would say less.
+        let user = ServerUser::choose(&cluster)?;
         // Two starts at once would both create the cluster. Released at return or death.
         let _lock = lock(&data_dir.join("postgres.lock")).await?;
 
-        let cluster = data_dir.join("postgres");
         let cluster_major = cluster_major(&cluster)?;
         let binaries = find_binaries(options.postgres_bin.as_deref(), cluster_major).await?;
-        let user = ServerUser::choose(&cluster)?;
         if cluster_major.is_none() {
             create_cluster(&binaries, &data_dir, &cluster, user).await?;
         }
@@ -365,9 +366,7 @@ impl Embedded {
             }
             None => stop_process(pid, &self.socket_directory).await?,
         }
-        if let Err(error) = fs::remove_dir(&self.socket_directory) {
-            debug!(directory = %self.socket_directory.display(), %error, "socket directory stays");
-        }
+        remove_socket_directory(&self.socket_directory);
         info!(pid, cluster = %self.cluster.display(), "embedded postgres stopped");
         Ok(())
     }
@@ -720,6 +719,7 @@ impl Server {
             let log_tail = self.log_since(log_start);
             // The children of a killed server take a moment to notice.
             if !log_tail.contains("pre-existing shared memory block") {
+                remove_socket_directory(&self.socket_directory);
                 let status = child.wait().await.map_err(signal)?;
                 return Err(Error::Ended { status, log_tail });
             }
@@ -908,6 +908,13 @@ fn make_socket_directory(directory: &Path, user: ServerUser) -> Result<(), Error
         .map_err(file("set the mode of", directory))
 }
 
+/// Leaves nothing in the shared folder. A directory that stays is found, checked and used again.
+fn remove_socket_directory(directory: &Path) {
+    if let Err(error) = fs::remove_dir(directory) {
+        debug!(directory = %directory.display(), %error, "the socket directory stays");
+    }
+}
+
 /// Gives the cluster and all in it to the server's user, after a copy by root for example.
 fn change_owner(path: &Path, user: ServerUser) -> Result<(), Error> {
     let metadata = fs::symlink_metadata(path).map_err(file("inspect", path))?;
@@ -1041,8 +1048,7 @@ mod tests {
     /// longer than a socket's may be.
     fn private_deep_data_dir() -> (tempfile::TempDir, Options) {
         let home = tempfile::tempdir().expect("a temporary folder");
-        let mode = fs::metadata(home.path()).expect("it exists").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).expect("ours");
         let data_dir = home.path().join("d".repeat(75)).join("e".repeat(75));
         let options = Options { shared_buffers_mib: 8, ..Options::new(data_dir) };
         (home, options)
