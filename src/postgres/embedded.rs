@@ -30,7 +30,7 @@ use tokio::{
     process::{Child, Command},
     time::{sleep, timeout},
 };
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, error::SqlState};
 use tracing::{debug, info, warn};
 
 /// The superuser role and the database that `start` provides.
@@ -58,7 +58,11 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 const SOCKET_LIMIT: Duration = Duration::from_secs(5);
 /// Another process creating the cluster needs a few seconds.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
+/// An `initdb` whose folder is being removed fails at its next file.
+const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// The server itself waits seconds before it calls the template database in use.
+const CREATE_ATTEMPTS_MAX: u32 = 5;
 const POLL: Duration = Duration::from_millis(20);
 
 /// The server's log moves to `postgres.log.1` at the next start after it has grown this large.
@@ -166,10 +170,10 @@ pub enum Error {
         owner_expected: u32,
     },
 
-    /// Another process is starting the same cluster. Try again later.
-    #[error("another process holds {}", path.display())]
+    /// Another process is creating or starting the same cluster. Try again later.
+    #[error("another process is at work on {}", path.display())]
     Busy {
-        /// The lock file.
+        /// The lock file, or the folder of the cluster to be.
         path: PathBuf,
     },
 
@@ -588,13 +592,7 @@ async fn create_cluster(
     user: ServerUser,
 ) -> Result<(), Error> {
     let staging = data_dir.join("postgres.new");
-    // An `initdb` that outlived a killed parent holds the removed folder, not the new one.
-    match fs::remove_dir_all(&staging) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(file("remove", &staging)(error));
-        }
-        _ => {}
-    }
+    remove_staging(&staging).await?;
     info!(cluster = %cluster.display(), major = binaries.major, "creating the embedded cluster");
     fs::DirBuilder::new().mode(0o700).create(&staging).map_err(file("create", &staging))?;
     if user.drop {
@@ -610,7 +608,7 @@ async fn create_cluster(
         .await
         .map_err(|source| Error::Spawn { program: initdb, source })?;
     if !output.status.success() {
-        fs::remove_dir_all(&staging).map_err(file("remove", &staging))?;
+        remove_staging(&staging).await?;
         let printed = [output.stdout, output.stderr].concat();
         return Err(Error::Initdb { status: output.status, output: tail(&printed) });
     }
@@ -618,6 +616,29 @@ async fn create_cluster(
     fs::File::open(data_dir)
         .and_then(|directory| directory.sync_all())
         .map_err(file("sync", data_dir))
+}
+
+/// Removes what an interrupted creation left. An `initdb` that outlived its killed parent may still
+/// be writing there: it ends when its folder is gone, and until then it adds files to be removed.
+async fn remove_staging(staging: &Path) -> Result<(), Error> {
+    let removed = timeout(REMOVE_LIMIT, async {
+        loop {
+            match fs::remove_dir_all(staging) {
+                Ok(()) => return Ok(()),
+                Err(_) if !staging.exists() => return Ok(()),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound
+                    ) =>
+                {
+                    sleep(POLL).await;
+                }
+                Err(error) => return Err(file("remove", staging)(error)),
+            }
+        }
+    });
+    removed.await.map_err(|_| Error::Busy { path: staging.to_owned() })?
 }
 
 /// A server that may or may not run: what it is to be run with.
@@ -956,10 +977,27 @@ async fn create_database(server: &tokio_postgres::Config) -> Result<(), Error> {
     let mut config = server.clone();
     let client = connect(config.dbname("postgres")).await?;
     let known = "SELECT FROM pg_database WHERE datname = $1";
-    if client.query_opt(known, &[&DATABASE]).await?.is_none() {
-        client.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await?;
+    // The statement of a killed parent runs on without it. Ours then waits for that one or is
+    // refused, and finds the database at the next look.
+    let mut attempts_left = CREATE_ATTEMPTS_MAX;
+    while client.query_opt(known, &[&DATABASE]).await?.is_none() {
+        match client.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await {
+            Err(error) if attempts_left > 0 && is_creation_race(&error) => {
+                attempts_left -= 1;
+                sleep(POLL).await;
+            }
+            done => return Ok(done?),
+        }
     }
     Ok(())
+}
+
+/// Whether another session is creating the same database, or has just done so.
+fn is_creation_race(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [SqlState::DUPLICATE_DATABASE, SqlState::UNIQUE_VIOLATION, SqlState::OBJECT_IN_USE]
+            .contains(code)
+    })
 }
 
 /// A process's command line, empty for a zombie; `None` when there is no such process. Unlike its
@@ -1138,6 +1176,37 @@ mod tests {
         kill(&third);
         fs::remove_dir_all(&third.socket_directory).expect("the directory is there");
         drop(home);
+    }
+
+    /// Goal: a first start that was killed does not spoil the second, though its children live on.
+    /// Method: play the `initdb` that still writes and the `CREATE DATABASE` that still runs.
+    /// Story: kills at many moments of a first start once gave "directory not empty" and
+    /// "duplicate key".
+    #[tokio::test]
+    async fn a_killed_first_start_is_done_over() {
+        let (_home, options) = private_deep_data_dir();
+        let staging = options.data_dir.join("postgres.new").join("base");
+        fs::create_dir_all(&staging).expect("the name is free");
+        let orphan = std::thread::spawn(move || {
+            let folder = open_directory(&staging, OFlags::empty()).expect("it is there");
+            let flags = OFlags::CREATE | OFlags::WRONLY;
+            let mut files = 0_u32;
+            while rustix::fs::openat(&folder, files.to_string(), flags, Mode::RUSR).is_ok() {
+                files += 1;
+            }
+            files
+        });
+        let embedded = start(&options).await;
+        assert!(orphan.join().expect("it ends when its folder is gone") > 0);
+
+        let server = config(&embedded.socket_directory);
+        let other = connect(server.clone().dbname("postgres")).await.expect("it answers");
+        other.batch_execute("DROP DATABASE ubscore").await.expect("nobody is in it");
+        let creations = tokio::join!(create_database(&server), create_database(&server));
+        creations.0.expect("either creates it");
+        creations.1.expect("or finds it");
+        client(&embedded).await;
+        embedded.stop().await.expect("it stops");
     }
 
     /// Goal: nobody can have the server listen where others can enter. Method: learn the
