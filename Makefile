@@ -48,7 +48,9 @@ reset:
 	  echo "ubscore runs as process $${process#/proc/}; stop it first" >&2
 	  exit 1
 	done
-	pid=$$(head -n 1 $(DATA_DIR)/postgres/postmaster.pid 2>/dev/null || true)
+	pid_file=$(DATA_DIR)/postgres/postmaster.pid
+	pid=$$(sed -n 1p $$pid_file 2>/dev/null || true)
+	socket_directory=$$(sed -n 5p $$pid_file 2>/dev/null || true)
 	# A crash leaves the number behind, and it may be another process's by now.
 	is_server() { [[ -n "$$pid" ]] && grep -qzx cluster_name=ubscore /proc/$$pid/cmdline 2>/dev/null; }
 	if is_server; then
@@ -56,6 +58,7 @@ reset:
 	  kill -INT "$$pid"
 	  for _ in {1..600}; do is_server || break; sleep 0.1; done
 	  ! is_server || { echo "it did not stop within 60 s; nothing was removed" >&2; exit 1; }
+	  rmdir -- "$$socket_directory" || true
 	fi
 	echo "removing $$PWD/$(DATA_DIR)"
 	rm -rf -- "$$PWD/$(DATA_DIR)"
