@@ -1,0 +1,117 @@
+# What a person does with a clone. Every target names what it changes outside the clone first.
+#
+#   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
+#   make test    all tests, with crash points and a real PostgreSQL
+#   make bench   the benches
+#   make lint    formatting, clippy and documentation, warnings are errors
+#   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+
+CARGO ?= cargo
+ARGS ?=
+DATA_DIR := data
+
+.PHONY: run test bench lint reset need-rust need-postgres
+
+run: need-rust need-postgres
+	@echo "building ubscore (release); the first build takes minutes"
+	$(CARGO) build --release --locked
+	exec ./target/release/ubscore serve --dev $(ARGS)
+
+test: need-rust need-postgres
+	$(CARGO) test --workspace --features crash --locked
+
+bench: need-rust need-postgres
+	$(CARGO) bench --workspace --locked
+
+lint: need-rust
+	@for component in fmt clippy; do
+	  $(CARGO) $$component --version >/dev/null 2>&1 || {
+	    echo "cargo $$component is missing; run: rustup component add rustfmt clippy" >&2
+	    exit 1
+	  }
+	done
+	set -x
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features crash --locked -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
+
+reset:
+	@for process in /proc/[0-9]*; do
+	  [[ "$$(readlink $$process/exe || true)" == "$$PWD"/target/*/ubscore* ]] || continue
+	  [[ "$$(readlink $$process/cwd || true)" == "$$PWD" ]] || continue
+	  echo "ubscore runs as process $${process#/proc/}; stop it first" >&2
+	  exit 1
+	done
+	pid_file=$(DATA_DIR)/postgres/postmaster.pid
+	pid=$$(sed -n 1p $$pid_file 2>/dev/null || true)
+	socket_directory=$$(sed -n 5p $$pid_file 2>/dev/null || true)
+	# A crash leaves the number behind, and it may be another process's by now.
+	is_server() { [[ -n "$$pid" ]] && grep -qzx cluster_name=ubscore /proc/$$pid/cmdline 2>/dev/null; }
+	if is_server; then
+	  echo "stopping the embedded PostgreSQL, process $$pid"
+	  kill -INT "$$pid"
+	  for _ in {1..600}; do is_server || break; sleep 0.1; done
+	  ! is_server || { echo "it did not stop within 60 s; nothing was removed" >&2; exit 1; }
+	  rmdir -- "$$socket_directory" || true
+	fi
+	echo "removing $$PWD/$(DATA_DIR)"
+	rm -rf -- "$$PWD/$(DATA_DIR)"
+
+# A shell function for the recipes below: installs Debian packages, as root or by sudo, after
+# saying so; elsewhere it says what is missing.
+define INSTALL
+as_root() { if [[ $$EUID == 0 ]]; then "$$@"; else sudo "$$@"; fi; }
+install() {
+  local command="apt-get install --yes --no-install-recommends $$*"
+  if ! command -v apt-get >/dev/null; then
+    echo "please install, by this system's package manager: $$*" >&2
+    exit 1
+  fi
+  if [[ $$EUID != 0 ]] && ! command -v sudo >/dev/null; then
+    echo "missing packages: $$*; run as root: $$command" >&2
+    exit 1
+  fi
+  echo "installing Debian packages: $$*"
+  as_root apt-get update --quiet=2
+  as_root env DEBIAN_FRONTEND=noninteractive $$command
+}
+endef
+
+need-rust:
+	@$(INSTALL)
+	if ! command -v $(CARGO) >/dev/null; then
+	  echo "cargo is missing; install Rust from https://rustup.rs, then open a new shell" >&2
+	  exit 1
+	fi
+	# The linker, and the C parts of some crates.
+	command -v cc >/dev/null || install gcc libc6-dev
+
+need-postgres:
+	@$(INSTALL)
+	found() {
+	  local directory
+	  for directory in "$$(pg_config --bindir 2>/dev/null || true)" /usr/lib/postgresql*/*/bin \
+	      /usr/lib/postgresql*/bin /usr/libexec/postgresql* /usr/pgsql-*/bin /usr/local/pgsql/bin; do
+	    [[ -x "$$directory/initdb" && -x "$$directory/postgres" ]] && return
+	  done
+	  command -v initdb >/dev/null && command -v postgres >/dev/null
+	}
+	! found || exit 0
+	# ubscore runs its own server as a child. Debian's package would make and start another one,
+	# for the whole system, unless told not to before it is configured.
+	no_cluster=/etc/postgresql-common/createcluster.d/ubscore-no-main.conf
+	if command -v apt-get >/dev/null && { [[ $$EUID == 0 ]] || command -v sudo >/dev/null; }; then
+	  echo "PostgreSQL's server is missing; for its installation, $$no_cluster keeps a"
+	  echo "system-wide server from being made"
+	  as_root mkdir -p "$${no_cluster%/*}"
+	  trap 'as_root rm -f "$$no_cluster"; as_root rmdir --ignore-fail-on-non-empty "$${no_cluster%/*}"' EXIT
+	  as_root tee "$$no_cluster" >/dev/null <<< "create_main_cluster = false"
+	fi
+	install postgresql
+	found || { echo "initdb and postgres are still not to be found" >&2; exit 1; }

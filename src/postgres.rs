@@ -1,0 +1,3 @@
+//! Funding's side of the coordinator: PostgreSQL.
+
+pub mod embedded;
