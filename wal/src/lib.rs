@@ -1,1 +1,136 @@
-//! The log.
+//! An append-only log: bytes in order, durable, checked.
+//!
+//! # The promise
+//!
+//! - A record has a sequence, 1, 2, 3, ... without gaps, and comes back byte for byte in that order.
+//! - A record up to [`Durable::durable`] comes back after any crash, kill or power cut, or the log
+//!   refuses to open and says where. Records beyond it may come back or not, but never one without
+//!   all before it.
+//! - Whatever cannot be told from damage to a durable record is refused, and whatever can is not:
+//!   no crash makes the log refuse. No record is ever skipped.
+//! - A failed sync is the end: see [`Error::Sync`].
+//!
+//! The log never interprets a payload or a kind, reads no clock and no random number, and starts no
+//! thread. One process has a directory open at a time; a [`Reader`] may look on.
+//!
+//! # Parts
+//!
+//! ```text
+//!               spares                      rolls
+//! Preparer ---------------> Writer ----------------> Syncer
+//! helper thread             the deciding thread      the thread that waits for the disk
+//! fills, pre-faults,        encodes, stores,         syncs pages, names segments,
+//! unmaps                    never waits              publishes the durable mark
+//! ```
+//!
+//! [`Recovery`] opens a log and makes all three. Below them lies the [`Medium`]: a [`Directory`] of
+//! mapped files, or [`Memory`], which forgets in a simulated power cut what was not synced.
+//!
+//! # The medium it assumes
+//!
+//! A sync that returns makes its pages durable. Unsynced pages reach the disk in any order, in part
+//! (whole sectors), or not at all; a rename or removal is durable after a sync of the directory and
+//! may or may not survive before. What was durable may later be damaged; that is found if a checksum
+//! fails where something valid claims that a record was durable. Damage to the last synced records,
+//! claimed by nothing after them, looks like a torn tail: callers narrow that window by appending
+//! and syncing one more record when idle, and close it by remembering the durable mark elsewhere
+//! and passing it to [`Recovery::open`].
+//!
+//! # The format, version 1
+//!
+//! All numbers are little endian. A log is a directory of segments, `segment-{number:016x}.wal`,
+//! numbered from 1 without gaps; the first ones may have been removed. `spare-{number:016x}.tmp` is a
+//! segment to be, which recovery ignores; `lock` holds the pid of the process that has the log open.
+//!
+//! A segment is filled with zeros to its full length before it gets its name, and begins with a
+//! header page of 4096 bytes:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic, `wal\r\n\x1a\n\0` |
+//! | 8 | 4 | CRC-32 of bytes 12..4096 |
+//! | 12 | 4 | version, 1 |
+//! | 16 | 16 | identity of the log, 128 random bits |
+//! | 32 | 8 | number of the segment, as in its name |
+//! | 40 | 8 | sequence of its first record: the predecessor's last plus 1 |
+//! | 48 | 8 | number of its predecessor: its own less 1, so 0 for the first segment |
+//! | 56 | 8 | sequence of the predecessor's last record, 0 for none |
+//! | 64 | 4 | CRC of that record; for none, the CRC-32 of the identity's 16 bytes |
+//! | 68 | 4 | length of this header, 4096 |
+//! | 72 | 8 | length of the segment in bytes, a multiple of 4096 |
+//! | 80 | 4016 | zeros |
+//!
+//! The header is written after the predecessor's last record is durable, and is durable before the
+//! segment has its name. So a header claims its predecessor's last record durable, and whatever
+//! stands behind that record in the predecessor was cut off by a recovery.
+//!
+//! Records follow, each at a multiple of 8:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32 of the identity (16 bytes), the segment's number (8 bytes), and this record from offset 4 to the end of its payload |
+//! | 4 | 4 | length of the record in bytes without padding: 40 + payload; stored last |
+//! | 8 | 8 | sequence |
+//! | 16 | 4 | chain: the CRC of the record before; for a segment's first, as in its header |
+//! | 20 | 1 | kind, the caller's |
+//! | 21 | 1 | version, 1 |
+//! | 22 | 2 | zeros |
+//! | 24 | 8 | time in nanoseconds, the caller's |
+//! | 32 | 8 | durable: the highest sequence known durable when this was written, below its own |
+//! | 40 | 0..=1024 | payload |
+//! | | 0..=7 | zeros up to a multiple of 8 |
+//!
+//! A record that does not fit into what is left of a segment goes into the next. A length of 0 is
+//! the end of the records, if only zeros follow. Identity and number in the CRC keep records of
+//! another log, or of another segment, from ever being valid here.
+//!
+//! # Recovery
+//!
+//! The decision is one table, `decide` in `recover.rs`; n is the sequence due where reading stopped.
+//!
+//! | next segment's header names as last | in the rest of this segment | something claims n durable | then |
+//! |---|---|---|---|
+//! | no next segment | zeros | no | the end, clean |
+//! | no next segment | bytes | no | torn: cut off, counted |
+//! | no next segment | zeros or bytes | yes | refuse: [`Error::Damaged`] |
+//! | no next segment | shorter than its header says | either | refuse: [`Error::Damaged`] |
+//! | n-1 | anything but a valid record n | either | go on in the next segment |
+//! | n-1 | a valid record n | either | refuse: [`Error::Order`] |
+//! | n or later | anything but a valid record n | either | refuse: [`Error::Damaged`] |
+//! | before n-1 | anything | either | refuse: [`Error::Order`] |
+//!
+//! Claims come from valid records behind the stop (their durable field), from the next header, and
+//! from the caller. A header that is not one, or is foreign, of another version, or out of order, and
+//! a gap in the numbers, refuse before any record is read: [`Error::Header`], [`Error::Foreign`],
+//! [`Error::Version`], [`Error::Order`], [`Error::Missing`], [`Error::Chain`].
+//!
+//! A start appends to a fresh segment whose header names the last record read: that header is what
+//! cuts off a torn tail, and nothing else is changed or removed. A last segment that holds nothing
+//! but its header is used instead, so that empty restarts take no space.
+
+mod directory;
+mod error;
+mod frame;
+mod log;
+mod medium;
+pub mod memory;
+mod preparer;
+mod reader;
+mod recover;
+mod syncer;
+mod walk;
+mod writer;
+
+pub use directory::{Directory, DirectoryLock, MappedFile};
+pub use error::{Claim, Error, Place};
+pub use frame::{
+    Identity, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Record,
+    SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, VERSION, record_bytes, segment_name,
+};
+pub use log::{Durable, Log, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SPARES_READY_MAX};
+pub use medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
+pub use preparer::{Preparer, Progress};
+pub use reader::Reader;
+pub use recover::{Ending, Recovery, Report, Torn};
+pub use syncer::Syncer;
+pub use writer::Writer;

@@ -1,0 +1,241 @@
+//! A directory of real files, mapped for storing and read by `pread`. The crate's only `unsafe`.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{Advice, MmapRaw};
+
+use crate::error::Error;
+use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
+
+/// Held under an exclusive `flock` while the log is open; holds the pid of its holder as text.
+const LOCK: &str = "lock";
+
+/// A page as the length of a buffer.
+const PAGE: usize = 4096;
+
+const _: () = assert!(PAGE as u64 == PAGE_BYTES);
+
+/// A directory of the file system.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: Arc<Path>,
+}
+
+impl Directory {
+    /// Makes the directory and its parents where they are absent, durably.
+    ///
+    /// # Errors
+    /// [`Error::Medium`].
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        let failed = |source| Error::medium("create directory", &path.to_string_lossy(), source);
+        let absolute = std::path::absolute(&path).map_err(failed)?;
+        let absent: Vec<&Path> =
+            absolute.ancestors().take_while(|ancestor| !ancestor.is_dir()).collect();
+        for directory in absent.into_iter().rev() {
+            fs::create_dir(directory).map_err(failed)?;
+            if let Some(parent) = directory.parent() {
+                File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+            }
+        }
+        Ok(Self::at(path))
+    }
+
+    /// Names a directory without touching it; for a [`crate::Reader`] that is all it takes.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into().into() }
+    }
+
+    /// The directory's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The lock of a [`Directory`], let go when dropped.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    // Closing the file lets the lock go. The file stays: removing it would let two processes hold
+    // locks on two files of one name.
+    _file: File,
+}
+
+impl Medium for Directory {
+    type File = MappedFile;
+    type Source = File;
+    type Lock = DirectoryLock;
+
+    fn lock(&self) -> Result<DirectoryLock, Error> {
+        let failed = |source| Error::medium("lock", LOCK, source);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path.join(LOCK))
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(failed)?;
+                // Empty between the holder's lock and its write: 0 says that it is unknown.
+                return Err(Error::Locked { pid: holder.trim().parse().unwrap_or(0) });
+            }
+        }
+        file.set_len(0).map_err(failed)?;
+        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(DirectoryLock { _file: file })
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        // A name that is not UTF-8 is none of the log's.
+        fs::read_dir(&self.path)?
+            .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
+            .collect()
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<MappedFile> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.path.join(name))?;
+        file.set_len(bytes)?;
+        MappedFile::new(file)
+    }
+
+    fn open(&self, name: &str) -> io::Result<MappedFile> {
+        MappedFile::new(OpenOptions::new().read(true).write(true).open(self.path.join(name))?)
+    }
+
+    fn source(&self, name: &str) -> io::Result<File> {
+        File::open(self.path.join(name))
+    }
+
+    fn settle(&self, name: &str) -> io::Result<()> {
+        let file = File::open(self.path.join(name))?;
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl MediumSource for File {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// A file mapped shared and writable.
+///
+/// Stores are atomic words, so that the core may store in one page while the sync thread stores
+/// the header in another; the kernel reads the same pages for whoever reads the file.
+#[derive(Debug)]
+pub struct MappedFile {
+    file: File,
+    map: MmapRaw,
+}
+
+impl MappedFile {
+    fn new(file: File) -> io::Result<Self> {
+        let map = MmapRaw::map_raw(&file)?;
+        // No read-ahead on a fault: it would fill the page cache by large folios, and a sync writes
+        // whole folios.
+        map.advise(Advice::Random)?;
+        Ok(Self { file, map })
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "offset {offset}");
+        let offset = usize::try_from(offset).expect("a mapped file fits the address space");
+        assert!(offset + 8 <= self.map.len(), "offset {offset} of {}", self.map.len());
+        // SAFETY: The word lies inside the map (asserted above), and the map lives as long as
+        // `self`. It is aligned: the map begins at a page and the offset is a multiple of 8. Every
+        // access by this process goes through this function, so all are atomic. The file is filled
+        // before anyone stores, so no store can meet a hole for which the disk has no space.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
+    }
+
+    fn range(&self, range: Range<u64>) -> (usize, usize) {
+        assert!(range.start < range.end && range.end <= self.map.len() as u64, "{range:?}");
+        let start = usize::try_from(range.start).expect("a mapped file fits the address space");
+        let end = usize::try_from(range.end).expect("a mapped file fits the address space");
+        (start, end - start)
+    }
+}
+
+impl MediumFile for MappedFile {
+    fn bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    fn fill(&self, range: Range<u64>) -> io::Result<()> {
+        assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES));
+        // One page a write: the page cache keeps the write's size as its unit, and a later sync of
+        // one record would write a unit as a whole.
+        for offset in range.step_by(PAGE) {
+            self.file.write_all_at(&[0; PAGE], offset)?;
+        }
+        self.file.sync_all()
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        assert!(rest.is_empty(), "length {}", bytes.len());
+        for (word, offset) in words.iter().zip((offset..).step_by(8)) {
+            self.word(offset).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+    }
+
+    fn store_release(&self, offset: u64, word: u64) {
+        self.word(offset).store(word.to_le(), Ordering::Release);
+    }
+
+    fn sync(&self, range: Range<u64>) -> io::Result<()> {
+        let (start, length) = self.range(range);
+        self.map.flush_range(start, length)
+    }
+
+    fn prefault(&self, range: Range<u64>) -> io::Result<()> {
+        let (start, length) = self.range(range);
+        match self.map.advise_range(Advice::PopulateWrite, start, length) {
+            // A kernel before 5.14 does not know the advice: stores fault then, and are right.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What can go wrong with a log, and what may be done next.
+
+use std::fmt;
+use std::io;
+
+use crate::frame::{Identity, Sequence};
+
+/// A place in the log: which file, which byte of it, and which record was expected there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// File name inside the log's directory.
+    pub file: String,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The sequence expected at the offset; 0 where none can be told.
+    pub sequence: Sequence,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} offset {} sequence {}", self.file, self.offset, self.sequence)
+    }
+}
+
+/// Who says that the record which cannot be read was once durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The caller of [`crate::Recovery::open`]: it knows of a durable record up to this sequence.
+    Caller(Sequence),
+    /// A valid record behind the bad place.
+    Record {
+        /// The record that claims.
+        sequence: Sequence,
+        /// What it claims: everything up to this sequence was durable when it was written.
+        durable: Sequence,
+    },
+    /// The header of the next segment, which is written only once its predecessor is durable.
+    Header {
+        /// Number of the segment whose header claims.
+        segment: u64,
+        /// The last record that its predecessor must hold.
+        last: Sequence,
+    },
+    /// The file is shorter than its header says, which no crash can leave behind: a segment is
+    /// filled and synced before it gets its name.
+    Length {
+        /// Length that the header promises, in bytes.
+        bytes: u64,
+    },
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Caller(durable) => write!(f, "the caller knows {durable} to be durable"),
+            Self::Record { sequence, durable } => {
+                write!(f, "record {sequence} knows {durable} to be durable")
+            }
+            Self::Header { segment, last } => {
+                write!(f, "the header of segment {segment} knows {last} to be durable")
+            }
+            Self::Length { bytes } => write!(f, "the file was {bytes} bytes long"),
+        }
+    }
+}
+
+/// Every way in which the log refuses or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process (or another handle of this one) has the directory open. Stop it first.
+    #[error("the log is open in process {pid}")]
+    Locked {
+        /// The holder's process id; 0 if it has taken the lock but not yet written its id.
+        pid: u32,
+    },
+    /// Nothing was written; no prepared space is left. The caller may wait for the
+    /// [`crate::Preparer`] or the [`crate::Syncer`] and try again.
+    #[error("the log has no prepared space left")]
+    Full,
+    /// Nothing was written; the payload is longer than [`crate::PAYLOAD_BYTES_MAX`].
+    #[error("payload of {bytes} bytes is too long")]
+    Payload {
+        /// Length of the refused payload.
+        bytes: usize,
+    },
+    /// An option is outside its range. Correct it.
+    #[error("option {name} is {value}, outside {minimum}..={maximum} or off its step")]
+    Option {
+        /// Name of the option.
+        name: &'static str,
+        /// The refused value.
+        value: u64,
+        /// Smallest accepted value.
+        minimum: u64,
+        /// Largest accepted value.
+        maximum: u64,
+    },
+    /// The disk (or quota) is full. The log itself is whole: the caller may go on, and ask again.
+    #[error("no space to prepare {file}")]
+    Space {
+        /// The spare that could not be prepared.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A spare could not be prepared or pre-faulted, and not for lack of space. The log is dead:
+    /// stop, restart, recover.
+    #[error("prepare {file}")]
+    Prepare {
+        /// The file that was prepared.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Bytes reached an unknown point of the disk. The log is dead: stop, restart, recover.
+    #[error("sync {file}")]
+    Sync {
+        /// The file that was synced, renamed or made durable in its directory.
+        file: String,
+        /// What the system said; it is said once and never again.
+        source: io::Error,
+    },
+    /// An earlier sync or preparation failed. The log is dead: stop, restart, recover.
+    #[error("the log is dead since a sync or a preparation failed")]
+    Poisoned,
+    /// The medium could not be read, listed or changed while opening. Nothing was decided.
+    #[error("{action} {file}")]
+    Medium {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A record that was durable cannot be read. Restore the file; starting would lose money.
+    #[error("damaged at {place}: {claim}")]
+    Damaged {
+        /// The first place that is not a valid record.
+        place: Place,
+        /// Why it must have been one.
+        claim: Claim,
+    },
+    /// A segment between two others, or before the first that is needed, is not there.
+    #[error("missing segment: {place}")]
+    Missing {
+        /// The absent file, and a sequence that it, or one missing beside it, must hold.
+        place: Place,
+    },
+    /// A segment's header page is not one. No crash leaves that: it is synced before its file is
+    /// named.
+    #[error("bad segment header at {place}")]
+    Header {
+        /// The header's place.
+        place: Place,
+    },
+    /// A segment or record was written in another version of the format. Use its program.
+    #[error("unknown version {found} at {place}")]
+    Version {
+        /// The place of the version's segment or record.
+        place: Place,
+        /// The version found there.
+        found: u32,
+    },
+    /// A segment belongs to another log.
+    #[error("foreign segment at {place}: it belongs to log {found}, not {expected}")]
+    Foreign {
+        /// The segment's header.
+        place: Place,
+        /// The identity found.
+        found: Identity,
+        /// The identity of the log, or the one the caller gave.
+        expected: Identity,
+    },
+    /// A segment's name, number, predecessor or first sequence does not follow from the one before.
+    #[error("segment out of order at {place}")]
+    Order {
+        /// The place that does not follow.
+        place: Place,
+    },
+    /// A segment's header names another chain value than its predecessor ends with: the two come
+    /// from different histories of one log.
+    #[error("broken chain between segments at {place}")]
+    Chain {
+        /// The header's place.
+        place: Place,
+    },
+}
+
+impl Error {
+    /// Wraps a failure of the medium while opening.
+    pub(crate) fn medium(action: &'static str, file: &str, source: io::Error) -> Self {
+        Self::Medium { action, file: file.to_owned(), source }
+    }
+}

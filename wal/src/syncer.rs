@@ -1,0 +1,107 @@
+//! Making records durable: sync, name what was rolled into, publish.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::frame::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, segment_name};
+use crate::log::{Marks, Roll, Rolls, Segment, name_segment};
+use crate::medium::{Medium, MediumFile, PAGE_BYTES};
+
+/// Makes records durable: for one thread, which waits for the disk here.
+#[derive(Debug)]
+pub struct Syncer<M: Medium> {
+    marks: Arc<Marks>,
+    rolls: Rolls<M::File>,
+    medium: M,
+    identity: Identity,
+    segment: Arc<Segment<M::File>>,
+    /// Up to where the segment is durable, in bytes.
+    synced: u64,
+    _lock: Arc<M::Lock>,
+}
+
+impl<M: Medium> Syncer<M> {
+    pub(crate) fn new(
+        marks: Arc<Marks>,
+        rolls: Rolls<M::File>,
+        medium: M,
+        identity: Identity,
+        segment: Arc<Segment<M::File>>,
+        lock: Arc<M::Lock>,
+    ) -> Self {
+        let synced = SEGMENT_HEADER_BYTES;
+        Self { marks, rolls, medium, identity, segment, synced, _lock: lock }
+    }
+
+    /// Makes everything appended so far durable and publishes the mark; returns it.
+    ///
+    /// Syncs only the pages that records were stored in since the last call; does nothing if there
+    /// are none. Records appended while it runs may or may not be covered, as the mark says.
+    ///
+    /// # Errors
+    /// [`Error::Sync`]: the disk's state is unknown. [`Error::Poisoned`]: for ever after.
+    pub fn sync(&mut self) -> Result<Sequence, Error> {
+        if self.marks.poisoned() {
+            return Err(Error::Poisoned);
+        }
+        let appended = self.marks.appended();
+        if appended == self.marks.durable() {
+            return Ok(appended);
+        }
+        match self.sync_to(appended) {
+            Ok(()) => {
+                self.marks.publish_durable(appended);
+                Ok(appended)
+            }
+            Err(source) => {
+                // Never again: Linux reports a failed write-back once and then calls the pages
+                // clean, so a second try would succeed and mean nothing.
+                self.marks.poison();
+                Err(Error::Sync { file: segment_name(self.segment.number), source })
+            }
+        }
+    }
+
+    /// `appended` was read before the rolls, so every roll that precedes it is in the queue.
+    fn sync_to(&mut self, appended: Sequence) -> io::Result<()> {
+        while let Some(roll) = self.rolls.pop() {
+            self.follow(roll)?;
+        }
+        // Read after `appended`, so it covers at least that record.
+        let end = self.segment.end();
+        assert!(
+            end > SEGMENT_HEADER_BYTES,
+            "appended {appended} to segment {}",
+            self.segment.number
+        );
+        self.sync_segment(end)
+    }
+
+    /// Seals the segment and names its successor. A crash before the directory's sync loses the
+    /// successor as a whole, and with it only records that were never called durable.
+    fn follow(&mut self, roll: Roll<M::File>) -> io::Result<()> {
+        // First, because the successor's header claims its predecessor's last record durable.
+        self.sync_segment(roll.predecessor_end)?;
+        self.segment = roll.segment;
+        self.synced = SEGMENT_HEADER_BYTES;
+        let header = SegmentHeader {
+            identity: self.identity,
+            segment: self.segment.number,
+            predecessor_last: roll.predecessor_last,
+            predecessor_chain: roll.predecessor_chain,
+            segment_bytes: self.segment.bytes,
+        };
+        name_segment(&self.medium, &self.segment.file, &header)
+    }
+
+    fn sync_segment(&mut self, end: u64) -> io::Result<()> {
+        assert!(self.synced <= end, "synced {}, end {end}", self.synced);
+        if self.synced < end {
+            let pages = self.synced / PAGE_BYTES * PAGE_BYTES;
+            self.segment.file.sync(pages..end)?;
+            self.synced = end;
+        }
+        Ok(())
+    }
+}

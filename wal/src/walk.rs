@@ -1,0 +1,437 @@
+//! The way through the segments, record by record, in constant memory: shared by recovery, which
+//! owns the log, and the reader, which does not.
+
+use std::io;
+
+use crate::error::{Claim, Error, Place};
+use crate::frame::{
+    ALIGNMENT, Frame, HEADER_PAGE, HeaderFault, Identity, Name, RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, decode,
+    segment_name,
+};
+use crate::medium::{Medium, MediumSource};
+use crate::recover::{Decision, Ending, Successor, Tail, Torn, decide};
+
+/// Bytes read at a time.
+const WINDOW_BYTES: usize = 256 * 1024;
+
+const _: () = assert!(WINDOW_BYTES >= 2 * RECORD_BYTES_MAX);
+
+/// One segment's name and header, checked against each other and against the segment before.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    name: String,
+    header: SegmentHeader,
+    file_bytes: u64,
+}
+
+/// What stands at the walk's place.
+pub(crate) enum Step {
+    /// The next record, checked in full.
+    Record(Frame),
+    /// Anything else.
+    Stop,
+}
+
+/// What a stop turned out to be.
+pub(crate) enum Resolution {
+    /// There is more to read.
+    Read,
+    /// The data end here.
+    Ended(Ending),
+}
+
+/// A walk through the segments.
+#[derive(Debug)]
+pub(crate) struct Walk<M: Medium> {
+    medium: M,
+    /// In order, without gaps, never empty.
+    segments: Vec<Listed>,
+    /// Which segment the walk is in.
+    index: usize,
+    source: M::Source,
+    seed: u32,
+    /// Where the next record is expected, in bytes.
+    offset: u64,
+    /// Its sequence.
+    sequence_next: Sequence,
+    /// CRC of the record before it.
+    chain: u32,
+    buffer: Vec<u8>,
+    /// The file's offset of the buffer's first byte.
+    buffer_offset: u64,
+}
+
+/// Numbers of the segments in the directory, in order.
+///
+/// # Errors
+/// [`Error::Medium`]; [`Error::Order`] for a malformed name; [`Error::Missing`] for a gap.
+pub(crate) fn list_segments<M: Medium>(medium: &M) -> Result<Vec<u64>, Error> {
+    let names = medium.list().map_err(|source| Error::medium("list", "the directory", source))?;
+    let mut numbers = Vec::new();
+    for name in names {
+        match Name::parse(&name) {
+            Name::Segment(number) => numbers.push(number),
+            Name::Malformed => {
+                return Err(Error::Order { place: Place { file: name, offset: 0, sequence: 0 } });
+            }
+            Name::Spare | Name::Other => {}
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+impl<M: Medium> Walk<M> {
+    /// A walk through the segments `numbers` that begins with the segment of the record `from`;
+    /// 0 for the first there is.
+    ///
+    /// Returns nothing if there is no segment. Checks every header before it reads any record.
+    pub(crate) fn open(medium: M, numbers: &[u64], from: Sequence) -> Result<Option<Self>, Error> {
+        let mut segments: Vec<Listed> = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            let listed = load(&medium, &segment_name(number), Some(number), segments.last())?;
+            segments.push(listed);
+        }
+        let Some(first) = segments.first() else { return Ok(None) };
+        if from > 0 && from < first.header.first() {
+            let file = segment_name(first.header.segment - 1);
+            let place = Place { file, offset: 0, sequence: first.header.predecessor_last };
+            return Err(Error::Missing { place });
+        }
+        let behind = segments.partition_point(|listed| listed.header.first() <= from);
+        let index = behind.saturating_sub(1);
+        Self::begin(medium, segments, index).map(Some)
+    }
+
+    /// A walk through one file, whatever its name.
+    pub(crate) fn open_file(medium: M, name: &str) -> Result<Self, Error> {
+        let segments = vec![load(&medium, name, None, None)?];
+        Self::begin(medium, segments, 0)
+    }
+
+    fn begin(medium: M, segments: Vec<Listed>, index: usize) -> Result<Self, Error> {
+        let Listed { name, header, .. } = &segments[index];
+        let source = medium.source(name).map_err(|source| Error::medium("open", name, source))?;
+        Ok(Self {
+            source,
+            seed: header.identity.seed(header.segment),
+            offset: SEGMENT_HEADER_BYTES,
+            sequence_next: header.first(),
+            chain: header.predecessor_chain,
+            buffer: Vec::with_capacity(WINDOW_BYTES),
+            buffer_offset: 0,
+            medium,
+            segments,
+            index,
+        })
+    }
+
+    /// Learns of segments that have been named since; for a log that is alive.
+    pub(crate) fn refresh(&mut self) -> Result<(), Error> {
+        let known = self.segments.last().expect("never empty").header.segment;
+        let numbers = list_segments(&self.medium)?;
+        for number in numbers.into_iter().filter(|&number| number > known) {
+            let listed =
+                load(&self.medium, &segment_name(number), Some(number), self.segments.last())?;
+            self.segments.push(listed);
+        }
+        Ok(())
+    }
+
+    /// The header of the segment the walk is in.
+    pub(crate) fn header(&self) -> &SegmentHeader {
+        &self.segments[self.index].header
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.header().identity
+    }
+
+    /// Headers of all segments, in order.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
+        self.segments.iter().map(|listed| &listed.header)
+    }
+
+    /// The last record read, or the last before the walk began.
+    pub(crate) fn last(&self) -> Sequence {
+        self.sequence_next - 1
+    }
+
+    /// Its CRC.
+    pub(crate) fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    /// Whether the walk stands right behind a header.
+    pub(crate) fn at_first(&self) -> bool {
+        self.offset == SEGMENT_HEADER_BYTES
+    }
+
+    /// Reads what stands at the walk's place. A record stays until it is accepted.
+    pub(crate) fn step(&mut self) -> Result<Step, Error> {
+        // A successor that names a record as the last ends the segment, whatever stands here.
+        let sealed = self.successor().is_some_and(|next| next.predecessor_last <= self.last());
+        if sealed {
+            return Ok(Step::Stop);
+        }
+        match self.record_here()? {
+            Some(frame) if frame.version_known() => Ok(Step::Record(frame)),
+            Some(frame) => {
+                Err(Error::Version { place: self.place(), found: u32::from(frame.version) })
+            }
+            None => Ok(Step::Stop),
+        }
+    }
+
+    /// Goes past the record that the last step found, and lends it.
+    pub(crate) fn accept(&mut self, frame: &Frame) -> Record<'_> {
+        assert_eq!(frame.sequence, self.sequence_next, "accepted out of turn");
+        let offset = self.offset;
+        let start = usize::try_from(offset - self.buffer_offset).expect("it lies in the buffer");
+        let payload = start + RECORD_HEADER_BYTES;
+        self.offset += frame.bytes() as u64;
+        self.sequence_next += 1;
+        self.chain = frame.crc;
+        Record {
+            sequence: frame.sequence,
+            durable: frame.durable,
+            time_ns: frame.time_ns,
+            kind: frame.kind,
+            payload: &self.buffer[payload..payload + frame.payload],
+            segment: self.segments[self.index].header.segment,
+            offset,
+            bytes: frame.bytes() as u64,
+        }
+    }
+
+    /// Whether no record has been begun at the walk's place: cheap, and no proof of a clean end.
+    pub(crate) fn blank(&mut self) -> Result<bool, Error> {
+        self.forget();
+        let window = self.window(self.offset, ALIGNMENT)?;
+        Ok(window.iter().take(ALIGNMENT).all(|&byte| byte == 0))
+    }
+
+    /// Decides what a stop means, by the table; goes on into the next segment where it says so.
+    ///
+    /// `known_durable`: what the caller knows to be durable; 0 for nothing.
+    pub(crate) fn resolve(&mut self, known_durable: Sequence) -> Result<Resolution, Error> {
+        let last = self.last();
+        let successor = match self.successor() {
+            None => Successor::None,
+            Some(next) if next.predecessor_last == last => Successor::Here,
+            Some(next) if next.predecessor_last > last => Successor::Ahead,
+            Some(_) => Successor::Behind,
+        };
+        let found = self.examine()?;
+        let caller = (known_durable > last).then_some(Claim::Caller(known_durable));
+        let claim = found.claim.or(caller);
+        match decide(successor, found.tail, claim.is_some()) {
+            Decision::Read => Ok(Resolution::Read),
+            Decision::Continue => {
+                self.enter_next()?;
+                Ok(Resolution::Read)
+            }
+            Decision::Clean => Ok(Resolution::Ended(Ending::Clean)),
+            Decision::Cut => Ok(Resolution::Ended(Ending::Torn(Torn {
+                place: self.place(),
+                bytes: found.bytes,
+                records: found.records,
+            }))),
+            Decision::Damaged => {
+                let header = self.successor().map(|next| Claim::Header {
+                    segment: next.segment,
+                    last: next.predecessor_last,
+                });
+                let length = Claim::Length { bytes: self.header().segment_bytes };
+                Err(Error::Damaged {
+                    place: self.place(),
+                    claim: header.or(claim).unwrap_or(length),
+                })
+            }
+            Decision::OutOfOrder => Err(Error::Order { place: self.place() }),
+        }
+    }
+
+    fn enter_next(&mut self) -> Result<(), Error> {
+        let next = &self.segments[self.index + 1];
+        if next.header.predecessor_chain != self.chain {
+            let place = Place { file: next.name.clone(), offset: 0, sequence: self.sequence_next };
+            return Err(Error::Chain { place });
+        }
+        self.source = self
+            .medium
+            .source(&next.name)
+            .map_err(|source| Error::medium("open", &next.name, source))?;
+        self.seed = next.header.identity.seed(next.header.segment);
+        self.index += 1;
+        self.offset = SEGMENT_HEADER_BYTES;
+        self.forget();
+        Ok(())
+    }
+
+    /// Looks at everything from the walk's place to the end of the segment, 8 bytes a step.
+    fn examine(&mut self) -> Result<Found, Error> {
+        let expected = self.sequence_next;
+        let mut found = Found { tail: Tail::Zeros, bytes: 0, records: 0, claim: None };
+        let mut claimed = 0;
+        let mut at = self.offset;
+        let limit = self.limit();
+        self.forget();
+        while at < limit {
+            let seed = self.seed;
+            let window = self.window(at, RECORD_BYTES_MAX)?;
+            let (words, rest) = window.as_chunks::<ALIGNMENT>();
+            // A length is never 0, so no record begins with a word of zeros.
+            let zeros = words.iter().take_while(|word| **word == [0; ALIGNMENT]).count();
+            if zeros > 0 {
+                at += (zeros * ALIGNMENT) as u64;
+                continue;
+            }
+            if words.is_empty() && rest.iter().all(|&byte| byte == 0) {
+                break;
+            }
+            let frame = decode(window, seed)
+                .filter(|frame| frame.sequence >= expected && frame.durable < frame.sequence);
+            let length = match frame {
+                Some(frame) => {
+                    found.records += 1;
+                    if frame.durable >= expected && frame.durable > claimed {
+                        claimed = frame.durable;
+                        found.claim = Some(Claim::Record {
+                            sequence: frame.sequence,
+                            durable: frame.durable,
+                        });
+                    }
+                    frame.bytes()
+                }
+                None => ALIGNMENT,
+            };
+            at = (at + length as u64).min(limit);
+            found.tail = Tail::Bytes;
+            found.bytes = at - self.offset;
+        }
+        if limit < self.header().segment_bytes {
+            found.tail = Tail::Short;
+        }
+        // Last, and from the file again: a live writer may have come by while we looked, and then
+        // what we found behind this place is no evidence against it.
+        self.forget();
+        if self.record_here()?.is_some() {
+            found.tail = Tail::Record;
+        }
+        Ok(found)
+    }
+
+    /// The valid record that is due at the walk's place, whatever its version.
+    fn record_here(&mut self) -> Result<Option<Frame>, Error> {
+        let (seed, sequence, chain) = (self.seed, self.sequence_next, self.chain);
+        let window = self.window(self.offset, RECORD_BYTES_MAX)?;
+        Ok(decode(window, seed).filter(|frame| {
+            frame.sequence == sequence && frame.chain == chain && frame.durable < sequence
+        }))
+    }
+
+    /// Whether another segment is known to follow.
+    pub(crate) fn has_successor(&self) -> bool {
+        self.successor().is_some()
+    }
+
+    fn successor(&self) -> Option<&SegmentHeader> {
+        self.segments.get(self.index + 1).map(|listed| &listed.header)
+    }
+
+    fn place(&self) -> Place {
+        let file = self.segments[self.index].name.clone();
+        Place { file, offset: self.offset, sequence: self.sequence_next }
+    }
+
+    /// Where the segment's bytes end.
+    fn limit(&self) -> u64 {
+        let listed = &self.segments[self.index];
+        listed.header.segment_bytes.min(listed.file_bytes)
+    }
+
+    /// Makes the next window come from the file.
+    fn forget(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// The segment's bytes from `at`: `wanted` of them or more, fewer only at the segment's end.
+    fn window(&mut self, at: u64, wanted: usize) -> Result<&[u8], Error> {
+        let limit = self.limit();
+        let rest = limit.saturating_sub(at);
+        let buffered = self.buffer_offset..self.buffer_offset + self.buffer.len() as u64;
+        if at < buffered.start || at + rest.min(wanted as u64) > buffered.end {
+            let bytes = usize::try_from(rest).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+            self.buffer.resize(bytes, 0);
+            self.buffer_offset = at;
+            let read = self.source.read(at, &mut self.buffer).and_then(|read| {
+                if read == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+            });
+            if let Err(source) = read {
+                self.forget();
+                return Err(Error::medium("read", &self.segments[self.index].name, source));
+            }
+        }
+        let start = usize::try_from(at - self.buffer_offset).expect("it lies in the buffer");
+        Ok(self.buffer.get(start..).unwrap_or_default())
+    }
+}
+
+/// What stands between a stop and the end of its segment.
+struct Found {
+    tail: Tail,
+    /// From the stop to the last byte that is not zero.
+    bytes: u64,
+    /// Valid records among them.
+    records: u64,
+    /// The strongest claim among those that the record due at the stop was durable.
+    claim: Option<Claim>,
+}
+
+/// Reads and checks one header.
+///
+/// `number`: what the file's name says, if it says. `before`: the segment before, if any.
+fn load<M: Medium>(
+    medium: &M,
+    name: &str,
+    number: Option<u64>,
+    before: Option<&Listed>,
+) -> Result<Listed, Error> {
+    let failed = |source| Error::medium("read", name, source);
+    let source = medium.source(name).map_err(failed)?;
+    let file_bytes = source.bytes().map_err(failed)?;
+    let mut page = vec![0; HEADER_PAGE];
+    let read = source.read(0, &mut page).map_err(failed)?;
+    let sequence = before.map_or(1, |before| before.header.first());
+    let place = || Place { file: name.to_owned(), offset: 0, sequence };
+
+    let header = match SegmentHeader::decode(&page[..read]) {
+        Ok(header) if file_bytes <= header.segment_bytes => header,
+        Ok(_) | Err(HeaderFault::Bad) => return Err(Error::Header { place: place() }),
+        Err(HeaderFault::Version(found)) => return Err(Error::Version { place: place(), found }),
+    };
+    if let Some(before) = before {
+        let expected = before.header.identity;
+        if header.identity != expected {
+            return Err(Error::Foreign { place: place(), found: header.identity, expected });
+        }
+        if let Some(number) = number
+            && number != before.header.segment + 1
+        {
+            let file = segment_name(before.header.segment + 1);
+            let sequence = header.predecessor_last;
+            return Err(Error::Missing { place: Place { file, offset: 0, sequence } });
+        }
+        if header.predecessor_last < before.header.predecessor_last {
+            return Err(Error::Order { place: place() });
+        }
+    }
+    let first =
+        header.predecessor_last == 0 && header.predecessor_chain == header.identity.chain_first();
+    if number.is_some_and(|number| number != header.segment) || (header.segment == 1 && !first) {
+        return Err(Error::Order { place: place() });
+    }
+    Ok(Listed { name: name.to_owned(), header, file_bytes })
+}
