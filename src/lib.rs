@@ -1,1 +1,5 @@
 //! ubscore
+
+pub mod clock;
+pub mod config;
+pub mod entropy;
