@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod config;
 pub mod entropy;
+pub mod telemetry;
