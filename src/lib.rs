@@ -1,6 +1,8 @@
 //! ubscore
 
+pub mod cli;
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod entropy;
 pub mod http;
