@@ -1,0 +1,251 @@
+//! The command line: what can be typed, and nothing of what it does.
+//!
+//! Arguments that are wrong in themselves are refused here, with exit code 2.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Parser, Subcommand};
+use ulid::Ulid;
+
+use crate::config::{Format, Overrides, Secret};
+use crate::http::auth::{Role, USER_ID_MAX};
+
+/// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
+const TTL_S_MAX: u64 = 31_536_000;
+
+/// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
+#[derive(Debug, Parser)]
+#[command(name = "ubscore", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the service.
+    Serve(ServeArgs),
+    /// Read the log.
+    #[command(subcommand)]
+    Wal(WalCommand),
+    /// Print a token for the HTTP API.
+    Token(TokenArgs),
+}
+
+/// What `ubscore serve` is told.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory of the log and the embedded PostgreSQL.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address of the public listener.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Address of the operators' listener.
+    #[arg(long, value_name = "ADDR")]
+    pub ops_listen: Option<SocketAddr>,
+    /// Where PostgreSQL is; visible to other users of the machine, so a password belongs in a file.
+    #[arg(long, value_name = "URL|embedded")]
+    pub postgres: Option<Secret>,
+    /// Directory of `initdb` and `postgres` for the embedded server.
+    #[arg(long, value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+    /// Try it out: development secret, assets and users, on loopback only.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+impl ServeArgs {
+    /// What the flags change in the configuration.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            data_dir: self.data_dir.clone(),
+            http_listen: self.listen,
+            ops_listen: self.ops_listen,
+            postgres_url: self.postgres.clone(),
+            postgres_bin: self.postgres_bin.clone(),
+        }
+    }
+}
+
+/// What can be done with a log; all of it reads only, also while the service runs.
+#[derive(Debug, Subcommand)]
+pub enum WalCommand {
+    /// Print records, one a line.
+    Dump(WalDumpArgs),
+    /// Check every record; exit code 1 if one is damaged.
+    Verify(WalVerifyArgs),
+}
+
+/// What `ubscore wal dump` is told.
+#[derive(Debug, Args)]
+pub struct WalDumpArgs {
+    /// A data directory, a log directory or one segment.
+    pub path: PathBuf,
+    /// First sequence.
+    #[arg(long, value_name = "SEQ")]
+    pub from: Option<u64>,
+    /// Last sequence.
+    #[arg(long, value_name = "SEQ")]
+    pub to: Option<u64>,
+    /// Only records of this transfer.
+    #[arg(long, value_name = "ULID")]
+    pub req_id: Option<Ulid>,
+    /// Only records of this user.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: Option<u64>,
+    /// Only this operation, such as WITHDRAW.
+    #[arg(long)]
+    pub op: Option<String>,
+    /// How a record is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// At most this many records.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub limit: Option<u64>,
+    /// Go on with records as they are written.
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// What `ubscore wal verify` is told.
+#[derive(Debug, Args)]
+pub struct WalVerifyArgs {
+    /// A data directory, a log directory or one segment.
+    pub path: PathBuf,
+    /// How the verdict is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// What `ubscore token` is told.
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// Whom the token is for.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// What the user may do beyond their own money.
+    #[arg(long, value_enum)]
+    pub role: Option<Role>,
+    /// How long the token is valid, such as 15m or 1h.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
+    pub ttl: Duration,
+    /// Configuration file that names the secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+fn user_id_parser() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=USER_ID_MAX)
+}
+
+/// Why a duration is no life for a token.
+#[derive(Debug, thiserror::Error)]
+enum TtlError {
+    #[error(transparent)]
+    Duration(#[from] humantime::DurationError),
+    #[error("must be 1s..={TTL_S_MAX}s, a year")]
+    Range,
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, TtlError> {
+    let ttl = humantime::parse_duration(text)?;
+    if !(1..=TTL_S_MAX).contains(&ttl.as_secs()) {
+        return Err(TtlError::Range);
+    }
+    Ok(ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_declaration_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_turns_flags_into_overrides() {
+        let line = "ubscore serve --data-dir /d --listen 127.0.0.1:1 --ops-listen [::1]:2 \
+                    --postgres postgres://u:hunter2@h/d --postgres-bin /b --dev --config /c";
+        let command = parse(line).expect("arguments");
+        assert!(!format!("{command:?}").contains("hunter2"), "{command:?}");
+        let Command::Serve(args) = command else { panic!("another command") };
+        let overrides = args.overrides();
+        assert_eq!(overrides.data_dir, Some(PathBuf::from("/d")));
+        assert_eq!(overrides.http_listen.map(|listen| listen.port()), Some(1));
+        assert_eq!(overrides.ops_listen.map(|listen| listen.port()), Some(2));
+        assert_eq!(overrides.postgres_url, Some(Secret::new("postgres://u:hunter2@h/d")));
+        assert_eq!(overrides.postgres_bin, Some(PathBuf::from("/b")));
+        assert!(args.dev);
+    }
+
+    #[test]
+    fn wal_commands_take_every_filter() {
+        let line = "ubscore wal dump /d --from 1 --to 9 --req-id 01JFVQ2X8Z0Y1M3N4P5R6S7T8V \
+                    --user 7 --op REFUND --format json --limit 3 --follow";
+        let Command::Wal(WalCommand::Dump(args)) = parse(line).expect("arguments") else {
+            panic!("another command")
+        };
+        assert_eq!(
+            (args.from, args.to, args.user, args.limit),
+            (Some(1), Some(9), Some(7), Some(3))
+        );
+        assert_eq!(args.req_id.map(|id| id.to_string()), Some("01JFVQ2X8Z0Y1M3N4P5R6S7T8V".into()));
+        assert_eq!(
+            (args.op.as_deref(), args.format, args.follow),
+            (Some("REFUND"), Format::Json, true)
+        );
+        let verify = parse("ubscore wal verify /d").expect("arguments");
+        assert!(matches!(
+            verify,
+            Command::Wal(WalCommand::Verify(WalVerifyArgs { format: Format::Text, .. }))
+        ));
+    }
+
+    #[test]
+    fn bad_arguments_exit_with_2() {
+        for line in [
+            "ubscore",
+            "ubscore fly",
+            "ubscore serve --listen localhost",
+            "ubscore wal",
+            "ubscore wal dump",
+            "ubscore wal dump /d --from x",
+            "ubscore wal dump /d --limit 0",
+            "ubscore wal dump /d --req-id 1",
+            "ubscore wal verify /d --format xml",
+            "ubscore token",
+            "ubscore token --user 0",
+            "ubscore token --user -1",
+            "ubscore token --user 9223372036854775808",
+            "ubscore token --user 1 --role root",
+            "ubscore token --user 1 --ttl 0s",
+            "ubscore token --user 1 --ttl 500ms",
+            "ubscore token --user 1 --ttl 366d",
+            "ubscore token --user 1 --ttl soon",
+            "ubscore token --user 1 --dev --config /c",
+        ] {
+            assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");
+        }
+        assert_eq!(parse("ubscore --help").expect_err("help").exit_code(), 0);
+    }
+}

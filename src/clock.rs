@@ -1,0 +1,88 @@
+//! Time, as a value that is passed in: the one place that asks the machine what time it is.
+//!
+//! Everything else takes a [`Clock`], so that a simulation can run a year in a second and a
+//! replay never depends on the hour it happens in.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// Where time comes from: the machine in production, a number in the simulation.
+pub trait Clock: Send + Sync + 'static {
+    /// Nanoseconds since the Unix epoch, UTC. It may jump, also backwards: never subtract two of
+    /// them to learn how long something took.
+    fn now_ns(&self) -> u64;
+
+    /// Nanoseconds since an origin of the clock's own; never goes back. Only differences of two
+    /// readings of one clock mean anything.
+    fn monotonic_ns(&self) -> u64;
+
+    /// Whole seconds since the Unix epoch, UTC, as tokens count them.
+    fn now_s(&self) -> u64 {
+        self.now_ns() / NS_PER_S
+    }
+}
+
+/// The machine's clocks.
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic reading begins at zero now.
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now_ns(&self) -> u64 {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("the machine's clock stands before 1970: set it");
+        u64::try_from(since_epoch.as_nanos())
+            .expect("the machine's clock stands after the year 2554: set it")
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).expect("up for less than 584 years")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_nanoseconds_tell_the_same_time() {
+        struct Fixed;
+        impl Clock for Fixed {
+            fn now_ns(&self) -> u64 {
+                1_700_000_000_999_999_999
+            }
+            fn monotonic_ns(&self) -> u64 {
+                0
+            }
+        }
+        assert_eq!(Fixed.now_s(), 1_700_000_000);
+    }
+
+    #[test]
+    fn the_system_clock_is_past_2020_and_never_steps_back() {
+        let clock = SystemClock::new();
+        assert!(clock.now_s() > 1_577_836_800, "{}", clock.now_s());
+        let mut last = clock.monotonic_ns();
+        for _ in 0..1_000 {
+            let next = clock.monotonic_ns();
+            assert!(next >= last, "{next} after {last}");
+            last = next;
+        }
+    }
+}

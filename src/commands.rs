@@ -1,0 +1,56 @@
+//! The subcommands, one file each.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+use crate::clock::SystemClock;
+use crate::config;
+
+pub mod token;
+
+/// What the command was told is wrong, and the operator can mend it: as for bad arguments.
+const EXIT_BAD_ARGUMENTS: u8 = 2;
+
+/// Carries out one command line.
+///
+/// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, else
+/// 1; why it failed is on stderr, from the deed to its causes.
+pub fn run(cli: Cli) -> ExitCode {
+    let done = match cli.command {
+        Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Serve(_) => Err(anyhow::anyhow!("serve is not part of this build")),
+        Command::Wal(_) => Err(anyhow::anyhow!("wal is not part of this build")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // With nobody at the other end of stderr, the exit code has to say it alone.
+            writeln!(io::stderr(), "error: {error:#}").ok();
+            exit_code(&error)
+        }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(<dyn std::error::Error>::is::<config::Error>) {
+        ExitCode::from(EXIT_BAD_ARGUMENTS)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_configuration_exits_like_a_wrong_argument() {
+        let wrong = config::Error::Missing { key: "auth.secret", advice: "give it" };
+        let error = anyhow::Result::<()>::Err(wrong.into()).context("load").expect_err("wrong");
+        assert_eq!(exit_code(&error), ExitCode::from(2));
+        assert_eq!(exit_code(&anyhow::anyhow!("the disk is gone")), ExitCode::FAILURE);
+    }
+}

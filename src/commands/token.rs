@@ -1,0 +1,90 @@
+//! `ubscore token`: prints a token for one user.
+//!
+//! Whoever can read the secret can be anyone, so this needs no server and asks for no password.
+
+use std::io::Write;
+
+use anyhow::Context;
+
+use crate::cli::TokenArgs;
+use crate::clock::Clock;
+use crate::config::{Config, Overrides};
+use crate::http::auth;
+
+/// Writes the token and a line break to `out`, and nothing else, so that it can stand in `$(…)`.
+///
+/// # Errors
+/// The configuration is wrong or holds no secret to sign with; nothing was written.
+pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
+        .context("load the configuration")?;
+    let token = auth::sign(&config.auth, args.user, args.role, args.ttl, clock.now_s())?;
+    writeln!(out, "{token}").context("write the token")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::config::{Auth, Secret};
+    use crate::http::auth::{Claims, Role, Unauthorized, Verifier};
+
+    const SECRET: &str = "a secret of the tests, and of no one else";
+
+    struct Fixed(u64);
+
+    impl Clock for Fixed {
+        fn now_ns(&self) -> u64 {
+            self.0 * 1_000_000_000
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn the_token_stands_alone_and_lives_as_long_as_asked() {
+        let directory = tempdir().expect("a temporary directory");
+        let file = directory.path().join("ubscore.toml");
+        fs::write(&file, format!("[auth]\nsecret = \"{SECRET}\"")).expect("written");
+        let args = TokenArgs {
+            user: 1001,
+            role: Some(Role::Admin),
+            ttl: Duration::from_secs(60),
+            config: Some(file),
+            dev: false,
+        };
+        let mut out = Vec::new();
+        run(&args, &Fixed(1_000), &mut out).expect("a token");
+        let line = String::from_utf8(out).expect("text");
+        let token = line.strip_suffix('\n').expect("one line");
+        assert!(!token.contains(char::is_whitespace), "{token:?}");
+
+        let auth = Auth { secret: Some(Secret::new(SECRET)), leeway_s: 0, ..Auth::default() };
+        let verifier = Verifier::new(&auth).expect("a key");
+        let header = format!("Bearer {token}");
+        let claims = Claims { user_id: 1001, role: Some(Role::Admin) };
+        assert_eq!(verifier.verify(Some(&header), 1_059), Ok(claims));
+        assert_eq!(verifier.verify(Some(&header), 1_060), Err(Unauthorized::Expired));
+    }
+
+    #[test]
+    fn a_configuration_that_is_wrong_prints_nothing() {
+        let args = TokenArgs {
+            user: 1,
+            role: None,
+            ttl: Duration::from_secs(60),
+            config: Some("/nowhere/ubscore.toml".into()),
+            dev: false,
+        };
+        let mut out = Vec::new();
+        let error = run(&args, &Fixed(1_000), &mut out).expect_err("no file");
+        assert!(format!("{error:#}").contains("/nowhere/ubscore.toml"), "{error:#}");
+        assert_eq!(out, b"");
+    }
+}

@@ -1,0 +1,1241 @@
+//! Configuration: what it is, where it comes from, and what it may be.
+//!
+//! Defaults, then a TOML file, then the environment (`UBSCORE__SECTION__KEY`), then flags; the
+//! later one wins. `config/ubscore.toml` explains every key and a test keeps it equal to the
+//! defaults here. This is the only place that reads the environment.
+//!
+//! Every error names the key, so that the operator need not guess which line is meant, and none
+//! quotes a secret.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use figment::error::Kind;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::{Deserialize, Deserializer};
+use tracing_subscriber::EnvFilter;
+
+const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
+
+/// What `postgres.url` says when we are to run the server ourselves.
+pub const POSTGRES_EMBEDDED: &str = "embedded";
+
+/// The secret of `--dev`. It is public, so it is accepted nowhere else, and no address but
+/// loopback is bound with it.
+pub const DEVELOPMENT_SECRET: &str = "ubscore-development-secret-known-to-everyone";
+
+/// Shortest secret of HS256, bytes: RFC 7518, 3.2 asks for the size of the hash.
+pub const SECRET_BYTES_MIN: usize = 32;
+
+/// Longest file that is read for a secret, bytes. A larger one is another file by mistake.
+const SECRET_FILE_BYTES_MAX: u64 = 65_536;
+
+const _: () = assert!(DEVELOPMENT_SECRET.len() >= SECRET_BYTES_MIN);
+
+/// Keys that may be given as a value or as the name of a file that holds the value.
+const TWINS: [(&str, &str, &str); 2] =
+    [("auth", "secret", "secret_file"), ("postgres", "url", "url_file")];
+
+/// Text that is never printed: not by `{}`, not by `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes the text as it is.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one call that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
+    }
+}
+
+/// Everything the program can be told. `config/ubscore.toml` says what each key means, its unit
+/// and why it is what it is.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the log, snapshots and the embedded PostgreSQL live.
+    pub data_dir: PathBuf,
+    /// The public listener.
+    pub http: Http,
+    /// The operators' listener.
+    pub ops: Ops,
+    /// Who may ask.
+    pub auth: Auth,
+    /// Funding's database.
+    pub postgres: Postgres,
+    /// UBSCore's thread and its bounds.
+    pub engine: Engine,
+    /// The log's files.
+    pub wal: Wal,
+    /// The workers that drive transfers.
+    pub coordinator: Coordinator,
+    /// When a quiet transfer is picked up again.
+    pub recovery: Recovery,
+    /// Bounds of an amount.
+    pub amount: AmountBounds,
+    /// What is logged, and how.
+    pub log: Log,
+}
+
+/// The section `[http]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Address of the public listener.
+    pub listen: SocketAddr,
+    /// Largest request body, bytes.
+    pub body_bytes_max: usize,
+    /// Largest request line and headers together, bytes.
+    pub header_bytes_max: usize,
+    /// Time for the next whole header, ms; also how long an idle connection is kept.
+    pub header_read_timeout_ms: u64,
+    /// Time for a whole body, ms.
+    pub body_read_timeout_ms: u64,
+    /// Time for an answer, ms; also how long a client may take no bytes of it.
+    pub request_timeout_ms: u64,
+    /// Connections held at once.
+    pub connections_max: usize,
+    /// How long an answer waits for a transfer to become final, ms.
+    pub transfer_wait_ms: u64,
+    /// Time for what is in flight after a signal to stop, ms.
+    pub shutdown_timeout_ms: u64,
+}
+
+/// The section `[ops]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ops {
+    /// Address of the operators' listener.
+    pub listen: SocketAddr,
+}
+
+/// How tokens are signed, by the names of RFC 7518.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Algorithm {
+    /// HMAC with SHA-256: one shared secret signs and verifies.
+    #[serde(rename = "HS256")]
+    Hs256,
+    /// Ed25519.
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+    /// RSA PKCS #1 v1.5 with SHA-256.
+    #[serde(rename = "RS256")]
+    Rs256,
+    /// ECDSA on P-256 with SHA-256.
+    #[serde(rename = "ES256")]
+    Es256,
+}
+
+/// The section `[auth]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Auth {
+    /// How tokens are signed; what a token says about itself is not believed.
+    pub algorithm: Algorithm,
+    /// The shared secret of HS256. After loading it holds the file's content too.
+    pub secret: Option<Secret>,
+    /// A file that holds the secret.
+    pub secret_file: Option<PathBuf>,
+    /// The public key of the other algorithms, PEM.
+    pub public_key_file: Option<PathBuf>,
+    /// What `iss` must be.
+    pub issuer: Option<String>,
+    /// What `aud` must contain.
+    pub audience: Option<String>,
+    /// How far the issuer's clock may differ from ours, s.
+    pub leeway_s: u64,
+}
+
+/// The section `[postgres]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Postgres {
+    /// Where the server is; after loading, absent means embedded. Secret: it may hold a password.
+    pub url: Option<Secret>,
+    /// A file that holds the URL.
+    pub url_file: Option<PathBuf>,
+    /// Directory of the embedded server's programs.
+    pub bin: Option<PathBuf>,
+    /// Connections for reads.
+    pub connections_max: usize,
+    /// Time to connect and log in, ms.
+    pub connect_timeout_ms: u64,
+    /// Time for a statement, ms; kept by the server.
+    pub statement_timeout_ms: u64,
+    /// Time for a lock, ms; kept by the server.
+    pub lock_timeout_ms: u64,
+    /// Time for a transaction that nobody goes on with, ms; kept by the server.
+    pub idle_in_transaction_timeout_ms: u64,
+}
+
+/// How the engine's thread waits for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Spins, yields, parks; the producer wakes it.
+    Adaptive,
+    /// Spins for ever: for a core of its own.
+    Busy,
+}
+
+/// The section `[engine]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// How the thread waits.
+    pub wait: Wait,
+    /// The CPU it is pinned to, by index.
+    pub core: Option<u64>,
+    /// Slots of the ring, a power of two.
+    pub ring_slots: usize,
+    /// Orders published and not yet answered.
+    pub in_flight_max: usize,
+    /// Outcomes kept in memory.
+    pub outcomes_max: usize,
+    /// Quiet time before a mark is appended, ms.
+    pub idle_mark_ms: u64,
+}
+
+/// The section `[wal]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wal {
+    /// Size of a segment, bytes, a multiple of a page.
+    pub segment_bytes: u64,
+    /// Segments prepared ahead.
+    pub spares_ready: usize,
+}
+
+/// The section `[coordinator]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Coordinator {
+    /// Workers; accounts are divided among them.
+    pub shards: usize,
+    /// Whether steps without an answer between them share one commit.
+    pub fuse: bool,
+    /// Transfers waiting for one worker.
+    pub queue_max: usize,
+    /// Transfers committed together.
+    pub batch_max: usize,
+    /// Time for an adapter's answer, ms.
+    pub adapter_timeout_ms: u64,
+    /// The first wait before a step is tried again, ms.
+    pub backoff_base_ms: u64,
+    /// The longest wait, ms.
+    pub backoff_cap_ms: u64,
+}
+
+/// The section `[recovery]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recovery {
+    /// A transfer without progress for this long is picked up again, ms.
+    pub stale_ms: u64,
+}
+
+/// The section `[amount]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AmountBounds {
+    /// One transfer holds at most `u64::MAX` divided by this, in smallest units.
+    pub safety_factor: u64,
+}
+
+/// How output is written: for eyes or for machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Aligned lines.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The section `[log]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// How a line is written.
+    pub format: Format,
+    /// What is logged, as [`EnvFilter`] reads it.
+    pub filter: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("./data"),
+            http: Http::default(),
+            ops: Ops::default(),
+            auth: Auth::default(),
+            postgres: Postgres::default(),
+            engine: Engine::default(),
+            wal: Wal::default(),
+            coordinator: Coordinator::default(),
+            recovery: Recovery::default(),
+            amount: AmountBounds::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(LOOPBACK, 8080),
+            body_bytes_max: 16_384,
+            header_bytes_max: 16_384,
+            header_read_timeout_ms: 5_000,
+            body_read_timeout_ms: 5_000,
+            request_timeout_ms: 30_000,
+            connections_max: 1_024,
+            transfer_wait_ms: 2_000,
+            shutdown_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl Default for Ops {
+    fn default() -> Self {
+        Self { listen: SocketAddr::new(LOOPBACK, 9090) }
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::Hs256,
+            secret: None,
+            secret_file: None,
+            public_key_file: None,
+            issuer: None,
+            audience: None,
+            leeway_s: 5,
+        }
+    }
+}
+
+impl Default for Postgres {
+    fn default() -> Self {
+        Self {
+            url: None,
+            url_file: None,
+            bin: None,
+            connections_max: 8,
+            connect_timeout_ms: 2_000,
+            statement_timeout_ms: 5_000,
+            lock_timeout_ms: 2_000,
+            idle_in_transaction_timeout_ms: 5_000,
+        }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            wait: Wait::Adaptive,
+            core: None,
+            ring_slots: 4_096,
+            in_flight_max: 2_048,
+            outcomes_max: 1_000_000,
+            idle_mark_ms: 10,
+        }
+    }
+}
+
+impl Default for Wal {
+    fn default() -> Self {
+        Self { segment_bytes: 67_108_864, spares_ready: 1 }
+    }
+}
+
+impl Default for Coordinator {
+    fn default() -> Self {
+        Self {
+            shards: 4,
+            fuse: true,
+            queue_max: 1_024,
+            batch_max: 128,
+            adapter_timeout_ms: 5_000,
+            backoff_base_ms: 100,
+            backoff_cap_ms: 30_000,
+        }
+    }
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self { stale_ms: 60_000 }
+    }
+}
+
+impl Default for AmountBounds {
+    fn default() -> Self {
+        Self { safety_factor: 1_000 }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: Format::Text, filter: "info".to_owned() }
+    }
+}
+
+/// Why there is no configuration. The operator must change something; nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration file cannot be read.
+    #[error("read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration file is not TOML. The line itself is not quoted: it may hold a secret.
+    #[error("{} line {line}: {problem}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What the parser said.
+        problem: String,
+    },
+    /// A key that does not exist, or a value of the wrong type.
+    #[error("{key}: {problem} (in {origin})")]
+    Key {
+        /// `section.key`.
+        key: String,
+        /// What is wrong, and what is allowed.
+        problem: String,
+        /// The file or the environment.
+        origin: String,
+    },
+    /// A value that its key does not allow.
+    #[error("{key} = {value}: must be {allowed}")]
+    Range {
+        /// `section.key`.
+        key: &'static str,
+        /// The value; `***` for a secret.
+        value: String,
+        /// What is allowed, with the unit.
+        allowed: String,
+    },
+    /// A key without which the program cannot start.
+    #[error("{key} is missing: {advice}")]
+    Missing {
+        /// `section.key`.
+        key: &'static str,
+        /// How to give it.
+        advice: &'static str,
+    },
+    /// A secret given as a value and as a file, in one place.
+    #[error("{key} and {key}_file are both given (in {origin}): give one")]
+    Twice {
+        /// `section.key`.
+        key: String,
+        /// The file or the environment.
+        origin: String,
+    },
+    /// A file that holds a secret cannot be read.
+    #[error("{key} = {}: cannot be read", path.display())]
+    SecretFile {
+        /// `section.key`.
+        key: String,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What the command line says about the configuration; absent fields change nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// For `data_dir`.
+    pub data_dir: Option<PathBuf>,
+    /// For `http.listen`.
+    pub http_listen: Option<SocketAddr>,
+    /// For `ops.listen`.
+    pub ops_listen: Option<SocketAddr>,
+    /// For `postgres.url`.
+    pub postgres_url: Option<Secret>,
+    /// For `postgres.bin`.
+    pub postgres_bin: Option<PathBuf>,
+}
+
+/// A bound of one whole number, read by [`Config::validate`] and by the text of a type error.
+struct Bound {
+    key: &'static str,
+    /// None: an optional key that is absent.
+    value: fn(&Config) -> Option<u64>,
+    min: u64,
+    max: u64,
+    unit: &'static str,
+}
+
+impl Bound {
+    fn allowed(&self) -> String {
+        format!("{}..={} {}", self.min, self.max, self.unit)
+    }
+}
+
+const fn bound(
+    key: &'static str,
+    value: fn(&Config) -> Option<u64>,
+    min: u64,
+    max: u64,
+    unit: &'static str,
+) -> Bound {
+    Bound { key, value, min, max, unit }
+}
+
+const MINUTE_MS: u64 = 60_000;
+const FIVE_MINUTES_MS: u64 = 300_000;
+const HOUR_MS: u64 = 3_600_000;
+
+#[rustfmt::skip]
+const BOUNDS: &[Bound] = &[
+    bound("http.body_bytes_max", |c| Some(c.http.body_bytes_max as u64), 1_024, 1_048_576, "bytes"),
+    bound("http.header_bytes_max", |c| Some(c.http.header_bytes_max as u64), 8_192, 65_536, "bytes"),
+    bound("http.header_read_timeout_ms", |c| Some(c.http.header_read_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("http.body_read_timeout_ms", |c| Some(c.http.body_read_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("http.request_timeout_ms", |c| Some(c.http.request_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("http.connections_max", |c| Some(c.http.connections_max as u64), 1, 65_536, "connections"),
+    bound("http.transfer_wait_ms", |c| Some(c.http.transfer_wait_ms), 0, MINUTE_MS, "ms"),
+    bound("http.shutdown_timeout_ms", |c| Some(c.http.shutdown_timeout_ms), 0, FIVE_MINUTES_MS, "ms"),
+    bound("auth.leeway_s", |c| Some(c.auth.leeway_s), 0, 5, "s"),
+    bound("postgres.connections_max", |c| Some(c.postgres.connections_max as u64), 1, 512, "connections"),
+    bound("postgres.connect_timeout_ms", |c| Some(c.postgres.connect_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("postgres.statement_timeout_ms", |c| Some(c.postgres.statement_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("postgres.lock_timeout_ms", |c| Some(c.postgres.lock_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("postgres.idle_in_transaction_timeout_ms", |c| Some(c.postgres.idle_in_transaction_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("engine.core", |c| c.engine.core, 0, 1_023, "as a CPU index"),
+    bound("engine.ring_slots", |c| Some(c.engine.ring_slots as u64), 64, 1_048_576, "slots, a power of two"),
+    bound("engine.in_flight_max", |c| Some(c.engine.in_flight_max as u64), 1, 524_288, "orders, at most half of engine.ring_slots"),
+    bound("engine.outcomes_max", |c| Some(c.engine.outcomes_max as u64), 1_024, 100_000_000, "outcomes"),
+    bound("engine.idle_mark_ms", |c| Some(c.engine.idle_mark_ms), 1, 10_000, "ms"),
+    bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, 1_073_741_824, "bytes, a multiple of 4096"),
+    bound("wal.spares_ready", |c| Some(c.wal.spares_ready as u64), 1, 16, "segments"),
+    bound("coordinator.shards", |c| Some(c.coordinator.shards as u64), 1, 64, "workers"),
+    bound("coordinator.queue_max", |c| Some(c.coordinator.queue_max as u64), 1, 65_536, "transfers"),
+    bound("coordinator.batch_max", |c| Some(c.coordinator.batch_max as u64), 1, 4_096, "transfers, at most coordinator.queue_max"),
+    bound("coordinator.adapter_timeout_ms", |c| Some(c.coordinator.adapter_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("coordinator.backoff_base_ms", |c| Some(c.coordinator.backoff_base_ms), 1, MINUTE_MS, "ms"),
+    bound("coordinator.backoff_cap_ms", |c| Some(c.coordinator.backoff_cap_ms), 1, HOUR_MS, "ms, at least coordinator.backoff_base_ms"),
+    bound("recovery.stale_ms", |c| Some(c.recovery.stale_ms), 1_000, HOUR_MS, "ms"),
+    bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),
+];
+
+/// The bytes of a memory page, which a segment is a multiple of.
+const PAGE_BYTES: u64 = 4_096;
+
+impl Config {
+    /// Loads and validates the configuration, and reads the files that secrets are in.
+    ///
+    /// `file`: the TOML file, if one was named; none is looked for. `dev`: whether the
+    /// development secret may stand in for a missing one.
+    ///
+    /// # Errors
+    /// [`Error`]: the operator must change what it names.
+    pub fn load(file: Option<&Path>, overrides: Overrides, dev: bool) -> Result<Self, Error> {
+        Self::load_from(file, env::vars_os(), overrides, dev)
+    }
+
+    fn load_from(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        overrides: Overrides,
+        dev: bool,
+    ) -> Result<Self, Error> {
+        let mut lower = file.map_or_else(|| Ok(Layer::empty()), Layer::read)?;
+        // Alone and strictly first: merging below is lenient about types, because the environment
+        // knows only text, and a file is not to profit from that.
+        lower.extract_strictly()?;
+        let upper = Layer::from_environment(environment)?;
+        lower.refuse_twins()?;
+        upper.refuse_twins()?;
+        lower.yield_twins(&upper);
+
+        let mut config: Self =
+            Figment::from(lower).merge(upper).extract_lossy().map_err(describe)?;
+        overrides.apply(&mut config);
+        config.read_secrets()?;
+        if dev && config.auth.algorithm == Algorithm::Hs256 && config.auth.secret.is_none() {
+            config.auth.secret = Some(Secret::new(DEVELOPMENT_SECRET));
+        }
+        config.validate(dev)?;
+        Ok(config)
+    }
+
+    /// Checks everything that types do not.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Missing`], for the first key that is wrong.
+    pub fn validate(&self, dev: bool) -> Result<(), Error> {
+        for bound in BOUNDS {
+            if let Some(value) = (bound.value)(self)
+                && !(bound.min..=bound.max).contains(&value)
+            {
+                return Err(range(bound.key, value, bound.allowed()));
+            }
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            return Err(range("data_dir", "\"\"", "a directory"));
+        }
+        self.validate_relations()?;
+        self.validate_auth(dev)?;
+        if let Some(url) = &self.postgres.url
+            && url.expose().parse::<tokio_postgres::Config>().is_err()
+        {
+            return Err(range("postgres.url", url, "\"embedded\" or a postgres:// URL"));
+        }
+        if EnvFilter::try_new(&self.log.filter).is_err() {
+            let allowed = "a level or target=level pairs, such as \"info,ubscore=debug\"";
+            return Err(range("log.filter", format!("{:?}", self.log.filter), allowed));
+        }
+        Ok(())
+    }
+
+    /// What one key demands of another.
+    fn validate_relations(&self) -> Result<(), Error> {
+        let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
+        if http.request_timeout_ms <= http.transfer_wait_ms {
+            let allowed = format!("above http.transfer_wait_ms, {} ms", http.transfer_wait_ms);
+            return Err(range("http.request_timeout_ms", http.request_timeout_ms, allowed));
+        }
+        if self.postgres.lock_timeout_ms > self.postgres.statement_timeout_ms {
+            let statement_ms = self.postgres.statement_timeout_ms;
+            let allowed = format!("at most postgres.statement_timeout_ms, {statement_ms} ms");
+            return Err(range("postgres.lock_timeout_ms", self.postgres.lock_timeout_ms, allowed));
+        }
+        if !engine.ring_slots.is_power_of_two() {
+            return Err(range("engine.ring_slots", engine.ring_slots, "a power of two"));
+        }
+        if engine.in_flight_max > engine.ring_slots / 2 {
+            let allowed = format!("at most half of engine.ring_slots, {}", engine.ring_slots / 2);
+            return Err(range("engine.in_flight_max", engine.in_flight_max, allowed));
+        }
+        if !self.wal.segment_bytes.is_multiple_of(PAGE_BYTES) {
+            let allowed = format!("a multiple of {PAGE_BYTES} bytes");
+            return Err(range("wal.segment_bytes", self.wal.segment_bytes, allowed));
+        }
+        if coordinator.batch_max > coordinator.queue_max {
+            let allowed = format!("at most coordinator.queue_max, {}", coordinator.queue_max);
+            return Err(range("coordinator.batch_max", coordinator.batch_max, allowed));
+        }
+        if coordinator.backoff_cap_ms < coordinator.backoff_base_ms {
+            let base_ms = coordinator.backoff_base_ms;
+            let allowed = format!("at least coordinator.backoff_base_ms, {base_ms} ms");
+            return Err(range("coordinator.backoff_cap_ms", coordinator.backoff_cap_ms, allowed));
+        }
+        Ok(())
+    }
+
+    fn validate_auth(&self, dev: bool) -> Result<(), Error> {
+        let auth = &self.auth;
+        for (key, text) in [("auth.issuer", &auth.issuer), ("auth.audience", &auth.audience)] {
+            if text.as_deref() == Some("") {
+                return Err(range(key, "\"\"", "absent or not empty"));
+            }
+        }
+        if auth.algorithm != Algorithm::Hs256 {
+            return match auth.public_key_file {
+                Some(_) => Ok(()),
+                None => Err(Error::Missing {
+                    key: "auth.public_key_file",
+                    advice: "name the PEM file of the public key, or use HS256",
+                }),
+            };
+        }
+        let Some(secret) = &auth.secret else {
+            return Err(Error::Missing {
+                key: "auth.secret",
+                advice: "give auth.secret_file, auth.secret or UBSCORE__AUTH__SECRET, \
+                         or --dev for the development secret",
+            });
+        };
+        if secret.expose().len() < SECRET_BYTES_MIN {
+            let allowed = format!("at least {SECRET_BYTES_MIN} bytes");
+            return Err(range("auth.secret", secret, allowed));
+        }
+        if secret.expose() == DEVELOPMENT_SECRET {
+            if !dev {
+                return Err(range("auth.secret", secret, "your own: this one needs --dev"));
+            }
+            // Everyone knows the secret, so everyone who can connect is everyone's user and admin.
+            for (key, listen) in
+                [("http.listen", self.http.listen), ("ops.listen", self.ops.listen)]
+            {
+                if !listen.ip().is_loopback() {
+                    let allowed = "a loopback address with the development secret";
+                    return Err(range(key, listen, allowed));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the names of files by what they hold, and "embedded" by nothing.
+    fn read_secrets(&mut self) -> Result<(), Error> {
+        for (key, secret, file) in [
+            ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),
+            ("postgres.url_file", &mut self.postgres.url, &self.postgres.url_file),
+        ] {
+            if let Some(path) = file {
+                *secret = Some(read_secret(key, path)?);
+            }
+        }
+        self.postgres.url.take_if(|url| url.expose() == POSTGRES_EMBEDDED);
+        Ok(())
+    }
+}
+
+impl Overrides {
+    fn apply(self, config: &mut Config) {
+        if let Some(path) = self.data_dir {
+            config.data_dir = path;
+        }
+        if let Some(listen) = self.http_listen {
+            config.http.listen = listen;
+        }
+        if let Some(listen) = self.ops_listen {
+            config.ops.listen = listen;
+        }
+        if let Some(url) = self.postgres_url {
+            config.postgres.url = Some(url);
+            config.postgres.url_file = None;
+        }
+        if let Some(path) = self.postgres_bin {
+            config.postgres.bin = Some(path);
+        }
+    }
+}
+
+fn range(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>) -> Error {
+    Error::Range { key, value: value.to_string(), allowed: allowed.into() }
+}
+
+fn read_secret(key: &str, path: &Path) -> Result<Secret, Error> {
+    let failed = |source| Error::SecretFile { key: key.to_owned(), path: path.to_owned(), source };
+    // A device or a pipe would be read for ever.
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() || metadata.len() > SECRET_FILE_BYTES_MAX {
+        let problem = format!("not a file of at most {SECRET_FILE_BYTES_MAX} bytes");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, problem)));
+    }
+    let mut text = fs::read_to_string(path).map_err(failed)?;
+    // Editors and `echo` end the line; nobody means that as part of the secret.
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(Secret(text))
+}
+
+/// One source of keys, merged by figment over the one below.
+#[derive(Clone)]
+struct Layer {
+    /// Named in errors: "the environment" or a file.
+    origin: String,
+    keys: Dict,
+}
+
+impl Layer {
+    fn empty() -> Self {
+        Self { origin: "the defaults".to_owned(), keys: Dict::new() }
+    }
+
+    /// Reads a TOML file. Not figment's own reader: its errors quote the line, secret or not.
+    fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let keys = toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            Error::Syntax {
+                path: path.to_owned(),
+                line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
+                problem: error.message().to_owned(),
+            }
+        })?;
+        Ok(Self { origin: path.display().to_string(), keys })
+    }
+
+    /// `UBSCORE__HTTP__LISTEN=…` becomes `http.listen`; every value is text for now.
+    fn from_environment(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let mut layer = Self { origin: "the environment".to_owned(), keys: Dict::new() };
+        for (name, value) in variables {
+            // A name that is not text cannot be one of ours.
+            let Some(path) = name.to_str().and_then(|name| name.strip_prefix(ENVIRONMENT_PREFIX))
+            else {
+                continue;
+            };
+            let path = path.to_lowercase();
+            let refuse = |problem: &str| Error::Key {
+                key: path.replace("__", "."),
+                problem: problem.to_owned(),
+                origin: layer.origin.clone(),
+            };
+            let Some(value) = value.to_str() else {
+                return Err(refuse("not UTF-8"));
+            };
+            // Of two spellings of one name, which wins would depend on the environment's order.
+            match path.split_once("__") {
+                None => {
+                    if layer.keys.contains_key(&path) {
+                        return Err(refuse("given twice"));
+                    }
+                    layer.keys.insert(path, Value::from(value));
+                }
+                Some((section, key)) => {
+                    let entry = layer
+                        .keys
+                        .entry(section.to_owned())
+                        .or_insert_with(|| Value::from(Dict::new()));
+                    let Value::Dict(_, keys) = entry else {
+                        return Err(refuse("its section is given as a value"));
+                    };
+                    if keys.contains_key(key) {
+                        return Err(refuse("given twice"));
+                    }
+                    keys.insert(key.to_owned(), Value::from(value));
+                }
+            }
+        }
+        Ok(layer)
+    }
+
+    fn extract_strictly(&self) -> Result<(), Error> {
+        Figment::from(self.clone()).extract::<Config>().map(drop).map_err(describe)
+    }
+
+    fn refuse_twins(&self) -> Result<(), Error> {
+        for (section, value, file) in TWINS {
+            if self.holds(section, value) && self.holds(section, file) {
+                let key = format!("{section}.{value}");
+                return Err(Error::Twice { key, origin: self.origin.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a secret of which `upper` gives another, be it as a value or as a file.
+    fn yield_twins(&mut self, upper: &Self) {
+        for (section, value, file) in TWINS {
+            if (upper.holds(section, value) || upper.holds(section, file))
+                && let Some(Value::Dict(_, keys)) = self.keys.get_mut(section)
+            {
+                keys.remove(value);
+                keys.remove(file);
+            }
+        }
+    }
+
+    fn holds(&self, section: &str, key: &str) -> bool {
+        self.keys.get(section).and_then(Value::as_dict).is_some_and(|keys| keys.contains_key(key))
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.keys.clone()))
+    }
+}
+
+/// Turns figment's error into ours: the key as `section.key`, and no secret in the text.
+fn describe(error: figment::Error) -> Error {
+    let mut path = error.path.clone();
+    let problem = match &error.kind {
+        Kind::UnknownField(name, known) => {
+            // Figment puts the unknown name at the end of the path in some cases only.
+            if path.last() != Some(name) {
+                path.push(name.clone());
+            }
+            format!("unknown key; known are {}", known.join(", "))
+        }
+        // The value itself is in the kind's text.
+        _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
+            "must be text".to_owned()
+        }
+        kind => kind.to_string(),
+    };
+    let key = path.join(".");
+    let allowed = BOUNDS
+        .iter()
+        .find(|bound| bound.key == key)
+        .map_or_else(String::new, |bound| format!("; allowed: {}", bound.allowed()));
+    let origin = error.metadata.map_or_else(|| "an unknown place".into(), |m| m.name);
+    Error::Key { key, problem: problem + &allowed, origin: origin.into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    const FILE: &str = include_str!("../config/ubscore.toml");
+    const OWN_SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    fn file(text: &str) -> NamedTempFile {
+        let mut file = NamedTempFile::new().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> Result<Config, Error> {
+        load_with(text, environment, Overrides::default())
+    }
+
+    fn load_with(
+        text: &str,
+        environment: &[(&str, &str)],
+        overrides: Overrides,
+    ) -> Result<Config, Error> {
+        let file = file(text);
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        Config::load_from(Some(file.path()), environment, overrides, true)
+    }
+
+    fn refusal(text: &str, environment: &[(&str, &str)]) -> String {
+        load(text, environment).expect_err(text).to_string()
+    }
+
+    /// Every key the code knows, as `section.key`: what the refusal of an unknown one lists.
+    fn known_keys() -> BTreeSet<String> {
+        let known = |text: &str| {
+            let keys = toml::from_str(text).expect("TOML");
+            let layer = Layer { origin: "test".to_owned(), keys };
+            match Figment::from(layer).extract::<Config>().expect_err("unknown").kind {
+                Kind::UnknownField(_, known) => known,
+                kind => panic!("{kind}"),
+            }
+        };
+        let mut keys = BTreeSet::new();
+        for top in known("unknown = 1") {
+            if *top == "data_dir" {
+                keys.insert((*top).to_owned());
+                continue;
+            }
+            keys.extend(
+                known(&format!("[{top}]\nunknown = 1")).iter().map(|k| format!("{top}.{k}")),
+            );
+        }
+        keys
+    }
+
+    #[test]
+    fn the_file_equals_the_defaults() {
+        let keys = toml::from_str(FILE).expect("TOML");
+        let layer = Layer { origin: "config/ubscore.toml".to_owned(), keys };
+        let from_file: Config = Figment::from(layer).extract().expect("the file's types");
+        assert_eq!(from_file, Config::default());
+    }
+
+    /// Goal: nothing can be configured that the file does not explain. Method: uncomment the
+    /// optional keys; the set of keys is the code's, each has a comment above it, and types fit.
+    #[test]
+    fn the_file_explains_every_key() {
+        let mut section = String::new();
+        let mut keys = BTreeSet::new();
+        let mut commented = false;
+        let mut uncommented = String::new();
+        for line in FILE.lines() {
+            let bare = line.strip_prefix("# ").unwrap_or(line);
+            let key = bare
+                .split_once(" = ")
+                .map(|(key, _)| key)
+                .filter(|key| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = format!("{name}.");
+                commented = false;
+            } else if let Some(key) = key {
+                assert!(commented, "{section}{key} has no comment");
+                assert!(keys.insert(format!("{section}{key}")), "{section}{key} stands twice");
+                commented = false;
+            } else {
+                commented = line.starts_with("# ");
+            }
+            uncommented.push_str(if key.is_some() { bare } else { line });
+            uncommented.push('\n');
+        }
+        assert_eq!(keys, known_keys());
+        let keys = toml::from_str(&uncommented).expect("TOML");
+        Layer { origin: "uncommented".to_owned(), keys }.extract_strictly().expect("types");
+    }
+
+    #[test]
+    fn the_file_names_the_bounds_that_the_code_checks() {
+        fn grouped(number: u64) -> String {
+            let digits = number.to_string();
+            let mut text = String::new();
+            for (position, digit) in digits.chars().enumerate() {
+                if position > 0 && (digits.len() - position).is_multiple_of(3) {
+                    text.push(',');
+                }
+                text.push(digit);
+            }
+            text
+        }
+        for bound in BOUNDS {
+            let (section, key) = bound.key.split_once('.').expect("section.key");
+            let part = FILE.split(&format!("[{section}]\n")).nth(1).expect(section);
+            let before = part
+                .find(&format!("\n{key} = "))
+                .or_else(|| part.find(&format!("\n# {key} = ")))
+                .expect(key);
+            let comment = part[..before].rsplit(" = ").next().expect("text");
+            let max = match bound.key {
+                "engine.in_flight_max" => "half of ring_slots".to_owned(),
+                _ => grouped(bound.max),
+            };
+            let min = match bound.key {
+                "coordinator.backoff_cap_ms" => "backoff_base_ms".to_owned(),
+                _ => grouped(bound.min),
+            };
+            assert!(comment.contains(&format!("{min}..={max}")), "{}: {comment}", bound.key);
+        }
+    }
+
+    #[test]
+    fn every_bound_is_checked_on_both_sides() {
+        for bound in BOUNDS {
+            let (section, key) = bound.key.split_once('.').expect("section.key");
+            for value in [bound.min.checked_sub(1), Some(bound.max + 1)].into_iter().flatten() {
+                let text = format!("[{section}]\n{key} = {value}");
+                let said = refusal(&text, &[]);
+                let expected = format!("{} = {value}: must be {}", bound.key, bound.allowed());
+                assert_eq!(said, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_section() {
+        assert!(refusal("[http]\nbody_max = 1", &[]).starts_with("http.body_max: unknown key;"));
+        assert!(refusal("htpp = 1", &[]).starts_with("htpp: unknown key;"));
+        assert!(refusal("[htpp]\nlisten = 1", &[]).starts_with("htpp: unknown key;"));
+        let said = refusal("", &[("UBSCORE__HTTP__BODY_MAX", "1")]);
+        assert!(said.starts_with("http.body_max: unknown key;"), "{said}");
+        assert!(said.ends_with("(in the environment)"), "{said}");
+        assert!(refusal("", &[("UBSCORE__", "1")]).contains("unknown key"));
+        assert!(refusal("", &[("UBSCORE__HTTP__LISTEN__X", "1")]).contains("http.listen__x"));
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_with_what_is_allowed() {
+        for (text, start, part) in [
+            ("[http]\nbody_bytes_max = \"16384\"", "http.body_bytes_max:", "1024..=1048576 bytes"),
+            ("[http]\nbody_bytes_max = -1", "http.body_bytes_max:", "1024..=1048576 bytes"),
+            ("[http]\nlisten = \"localhost\"", "http.listen:", "socket address"),
+            ("[coordinator]\nfuse = 1", "coordinator.fuse:", "a boolean"),
+            ("[engine]\nwait = \"lazy\"", "engine.wait:", "`adaptive` or `busy`"),
+            ("[auth]\nalgorithm = \"none\"", "auth.algorithm:", "`HS256`"),
+            ("http = 1", "http:", "struct Http"),
+        ] {
+            let said = refusal(text, &[]);
+            assert!(said.starts_with(start) && said.contains(part), "{said}");
+        }
+        let said = refusal("", &[("UBSCORE__ENGINE__CORE", "two")]);
+        assert!(said.starts_with("engine.core:") && said.contains("in the environment"), "{said}");
+    }
+
+    #[test]
+    fn one_key_is_checked_against_another() {
+        for (text, key) in [
+            ("[engine]\nring_slots = 5000", "engine.ring_slots = 5000"),
+            ("[engine]\nin_flight_max = 2049", "engine.in_flight_max = 2049"),
+            ("[wal]\nsegment_bytes = 67108865", "wal.segment_bytes = 67108865"),
+            ("[http]\nrequest_timeout_ms = 2000", "http.request_timeout_ms = 2000"),
+            ("[postgres]\nlock_timeout_ms = 5001", "postgres.lock_timeout_ms = 5001"),
+            ("[coordinator]\nqueue_max = 127", "coordinator.batch_max = 128"),
+            ("[coordinator]\nbackoff_cap_ms = 99", "coordinator.backoff_cap_ms = 99"),
+            ("[log]\nfilter = \"ubscore=loud\"", "log.filter = "),
+            ("[auth]\nissuer = \"\"", "auth.issuer = "),
+            ("[postgres]\nurl = \"mysql://root@localhost\"", "postgres.url = ***"),
+            ("data_dir = \"\"", "data_dir = "),
+        ] {
+            let said = refusal(text, &[]);
+            assert!(said.starts_with(key), "{said}");
+        }
+    }
+
+    #[test]
+    fn flags_beat_the_environment_and_that_beats_the_file() {
+        let text = "data_dir = \"/file\"\n[http]\nlisten = \"127.0.0.1:1\"\nconnections_max = 7";
+        let environment = [
+            ("UBSCORE__DATA_DIR", "/environment"),
+            ("UBSCORE__HTTP__LISTEN", "127.0.0.1:2"),
+            ("UBSCORE__COORDINATOR__FUSE", "false"),
+            ("UBSCORE__ENGINE__CORE", "3"),
+            ("UBSCORE__ENGINE__WAIT", "busy"),
+            ("UNRELATED", "1"),
+        ];
+        let overrides =
+            Overrides { http_listen: Some(([127, 0, 0, 1], 3).into()), ..Overrides::default() };
+        let config = load_with(text, &environment, overrides).expect("a configuration");
+        assert_eq!(config.http.listen.port(), 3);
+        assert_eq!(config.data_dir, Path::new("/environment"));
+        assert_eq!(config.http.connections_max, 7);
+        assert!(!config.coordinator.fuse);
+        assert_eq!((config.engine.core, config.engine.wait), (Some(3), Wait::Busy));
+    }
+
+    #[test]
+    fn a_secret_comes_from_a_file_without_its_line_break() {
+        let secret = file(&format!("{OWN_SECRET}\n"));
+        let path = secret.path().display();
+        let config = load(&format!("[auth]\nsecret_file = \"{path}\""), &[]).expect("loaded");
+        assert_eq!(config.auth.secret, Some(Secret::new(OWN_SECRET)));
+
+        let said = refusal("[auth]\nsecret_file = \"/nowhere/at/all\"", &[]);
+        assert_eq!(said, "auth.secret_file = /nowhere/at/all: cannot be read");
+        let said = refusal("[auth]\nsecret_file = \"/dev/zero\"", &[]);
+        assert_eq!(said, "auth.secret_file = /dev/zero: cannot be read");
+    }
+
+    #[test]
+    fn a_secret_of_digits_survives_the_environment() {
+        let digits = "00000000000000000000000000000001";
+        let config = load("", &[("UBSCORE__AUTH__SECRET", digits)]).expect("loaded");
+        assert_eq!(config.auth.secret, Some(Secret::new(digits)));
+    }
+
+    #[test]
+    fn a_higher_place_replaces_a_secret_and_its_file() {
+        let text = "[auth]\nsecret_file = \"/nowhere\"\n[postgres]\nurl_file = \"/nowhere\"";
+        let overrides = Overrides {
+            postgres_url: Some(Secret::new("postgres://localhost/ubscore")),
+            ..Overrides::default()
+        };
+        let environment = [("UBSCORE__AUTH__SECRET", OWN_SECRET)];
+        let config = load_with(text, &environment, overrides).expect("loaded");
+        assert_eq!(config.auth.secret, Some(Secret::new(OWN_SECRET)));
+        assert_eq!(config.postgres.url, Some(Secret::new("postgres://localhost/ubscore")));
+
+        let both = format!("[auth]\nsecret = \"{OWN_SECRET}\"\nsecret_file = \"/nowhere\"");
+        assert!(refusal(&both, &[]).starts_with("auth.secret and auth.secret_file"));
+    }
+
+    #[test]
+    fn embedded_is_the_absence_of_a_url() {
+        let config = load("[postgres]\nurl = \"embedded\"", &[]).expect("loaded");
+        assert_eq!(config.postgres.url, None);
+    }
+
+    /// Goal: no way to print a configuration, or to get it wrong, shows a secret.
+    #[test]
+    fn no_text_shows_a_secret() {
+        let text = format!(
+            "[auth]\nsecret = \"{OWN_SECRET}\"\n[postgres]\nurl = \"postgres://u:hunter2@h/d\""
+        );
+        let config = load(&text, &[]).expect("loaded");
+        let shown = format!("{config:?} {config:#?} {}", Secret::new(OWN_SECRET));
+        assert!(!shown.contains(OWN_SECRET) && !shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("***"));
+
+        for bad in [
+            "[auth]\nsecret = 271828182845904",
+            "[auth]\nsecret = 271828182845904 x",
+            "[auth]\nsecret = \"271828182845904",
+            "[auth]\nsecret = \"271828182845904\"",
+            "[auth]\nsecret = [\"271828182845904\"]",
+            "[auth.secret]\nx = \"271828182845904\"",
+            "[postgres]\nurl = \"postgres://u:271828182845904@[\"",
+            "[postgres]\nurl = 271828182845904",
+        ] {
+            let error = load(bad, &[]).expect_err(bad);
+            let said = format!("{error} {error:?}");
+            assert!(!said.contains("271828182845904"), "{said}");
+        }
+    }
+
+    #[test]
+    fn without_dev_a_missing_secret_is_named() {
+        let strict = |text: &str| {
+            let file = file(text);
+            Config::load_from(Some(file.path()), [], Overrides::default(), false)
+                .expect_err(text)
+                .to_string()
+        };
+        assert!(strict("").starts_with("auth.secret is missing"));
+        let public = strict(&format!("[auth]\nsecret = \"{DEVELOPMENT_SECRET}\""));
+        assert_eq!(public, "auth.secret = ***: must be your own: this one needs --dev");
+        let key = strict("[auth]\nalgorithm = \"EdDSA\"");
+        assert!(key.starts_with("auth.public_key_file is missing"), "{key}");
+    }
+
+    #[test]
+    fn the_development_secret_binds_only_loopback() {
+        assert!(load("[http]\nlisten = \"[::1]:8080\"", &[]).is_ok());
+        for (text, key) in [
+            ("[http]\nlisten = \"0.0.0.0:8080\"", "http.listen = 0.0.0.0:8080"),
+            ("[ops]\nlisten = \"[::]:9090\"", "ops.listen = [::]:9090"),
+        ] {
+            let said = refusal(text, &[]);
+            assert!(said.starts_with(key), "{said}");
+            let own = format!("{text}\n[auth]\nsecret = \"{OWN_SECRET}\"");
+            assert!(load(&own, &[]).is_ok(), "{own}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_broken_file_is_named() {
+        let nowhere = Path::new("/nowhere/ubscore.toml");
+        let said = Config::load_from(Some(nowhere), [], Overrides::default(), true)
+            .expect_err("no file")
+            .to_string();
+        assert_eq!(said, "read /nowhere/ubscore.toml");
+        assert!(refusal("[http]\n\nlisten = = 1", &[]).contains(" line 3: "));
+    }
+}

@@ -1,0 +1,183 @@
+//! What operators see of the running process: log lines on stderr and Prometheus metrics.
+//!
+//! Every metric has its name, unit and help here, once; those who count use the constants.
+
+use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
+
+use metrics::Unit;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+use crate::config::{Format, Log};
+
+/// Counter: transfers that reached a final state, by `direction` and `state`.
+pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
+/// Histogram, s: from accept to the final state, by `direction` and `state`.
+pub const TRANSFER_SECONDS: &str = "ubscore_transfer_seconds";
+/// Histogram, s: one step of a transfer, by `step`.
+pub const STEP_SECONDS: &str = "ubscore_step_seconds";
+/// Gauge: transfers that are not final, by `state`.
+pub const TRANSFERS_NONTERMINAL: &str = "ubscore_transfers_nonterminal";
+/// Gauge: orders in the ring.
+pub const RING_DEPTH: &str = "ubscore_ring_depth";
+/// Gauge: slots of the ring.
+pub const RING_SLOTS: &str = "ubscore_ring_slots";
+/// Counter, bytes: what was appended to the log.
+pub const WAL_BYTES_TOTAL: &str = "ubscore_wal_bytes_total";
+/// Histogram, s: one sync of the log.
+pub const WAL_SYNC_SECONDS: &str = "ubscore_wal_sync_seconds";
+/// Gauge, s: how long the last replay took.
+pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
+/// Gauge: outcomes in the engine's map.
+pub const OUTCOMES: &str = "ubscore_outcomes";
+/// Counter: steps tried again, by `step`.
+pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
+/// Counter: writes given up because a newer incarnation has taken over.
+pub const FENCED_TOTAL: &str = "ubscore_fenced_total";
+/// Counter: HTTP requests answered, by `route` and `status`.
+pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
+/// Counter: alerts raised, by `alert`.
+pub const ALERTS_TOTAL: &str = "ubscore_alerts_total";
+
+/// The `route` of a request that no route answered. Never a path: a client could make up as many
+/// as it likes, and each would stay in memory.
+pub const ROUTE_NONE: &str = "none";
+
+/// Bounds of every histogram of durations, s: from a quiet disk's sync to the longest a client
+/// may wait, about three steps a decade.
+const SECONDS_BUCKETS: [f64; 18] = [
+    0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
+    2.0, 5.0, 10.0, 30.0,
+];
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// `Config::validate` was not asked, or it would have said so.
+    #[error("log.filter")]
+    Filter(#[source] tracing_subscriber::filter::ParseError),
+    /// The process logs already.
+    #[error("start logging")]
+    Twice(#[source] TryInitError),
+}
+
+/// Sends log lines to stderr from now on; stdout belongs to what a command was asked for.
+///
+/// # Errors
+/// [`LogError`]: nothing was changed.
+pub fn init_logging(log: &Log) -> Result<(), LogError> {
+    let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    match log.format {
+        Format::Text => lines.finish().try_init(),
+        Format::Json => lines.json().finish().try_init(),
+    }
+    .map_err(LogError::Twice)
+}
+
+/// The process's metrics, as Prometheus reads them.
+pub struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    /// Makes this process count; the first call decides, later ones return the same.
+    ///
+    /// # Panics
+    /// If something else has made itself the process's recorder: then nothing that we count would
+    /// be seen.
+    pub fn install() -> &'static Self {
+        static INSTALLED: OnceLock<Metrics> = OnceLock::new();
+        INSTALLED.get_or_init(|| {
+            let recorder = PrometheusBuilder::new()
+                .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS_BUCKETS)
+                .expect("there are buckets")
+                .build_recorder();
+            let metrics = Self(recorder.handle());
+            metrics::set_global_recorder(recorder).expect("nobody else records metrics");
+            describe();
+            metrics
+        })
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.0.render()
+    }
+
+    /// Folds what histograms have collected into their buckets. Between two scrapes every sample
+    /// is kept, so this must be called every few seconds whether anybody scrapes or not.
+    pub fn upkeep(&self) {
+        self.0.run_upkeep();
+    }
+}
+
+/// Counts one answered request.
+///
+/// `route`: a route's pattern or [`ROUTE_NONE`], never the path itself.
+pub fn count_http_request(route: &'static str, status: u16) {
+    metrics::counter!(HTTP_REQUESTS_TOTAL, "route" => route, "status" => status.to_string())
+        .increment(1);
+}
+
+/// Registers what each metric means; [`Metrics::install`] has called it.
+#[rustfmt::skip]
+pub fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+    describe_counter!(TRANSFERS_TOTAL, Unit::Count, "Transfers that reached a final state.");
+    describe_histogram!(TRANSFER_SECONDS, Unit::Seconds, "Time from accept to the final state.");
+    describe_histogram!(STEP_SECONDS, Unit::Seconds, "Time of one step of a transfer.");
+    describe_gauge!(TRANSFERS_NONTERMINAL, Unit::Count, "Transfers that are not final.");
+    describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
+    describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
+    describe_counter!(WAL_BYTES_TOTAL, Unit::Bytes, "Bytes appended to the log.");
+    describe_histogram!(WAL_SYNC_SECONDS, Unit::Seconds, "Time of one sync of the log.");
+    describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
+    describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
+    describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
+    describe_counter!(FENCED_TOTAL, Unit::Count, "Writes given up because a newer incarnation has taken over.");
+    describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
+    describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is counted is what Prometheus reads. One test, since the recorder is the
+    /// process's: others of this process may count at the same time.
+    #[test]
+    fn what_is_counted_is_rendered_with_help_type_and_buckets() {
+        let metrics = Metrics::install();
+        metrics::counter!(ALERTS_TOTAL, "alert" => "telemetry_test").increment(2);
+        metrics::gauge!(RING_SLOTS).set(4096.0);
+        metrics::histogram!(STEP_SECONDS, "step" => "telemetry_test").record(0.003);
+        count_http_request("/telemetry/test", 404);
+        metrics.upkeep();
+        let text = Metrics::install().render();
+        for line in [
+            "# HELP ubscore_alerts_total Alerts raised.",
+            "# TYPE ubscore_alerts_total counter",
+            "ubscore_alerts_total{alert=\"telemetry_test\"} 2",
+            "# TYPE ubscore_ring_slots gauge",
+            "ubscore_ring_slots 4096",
+            "# TYPE ubscore_step_seconds histogram",
+            "ubscore_step_seconds_bucket{step=\"telemetry_test\",le=\"0.002\"} 0",
+            "ubscore_step_seconds_bucket{step=\"telemetry_test\",le=\"0.005\"} 1",
+            "ubscore_step_seconds_bucket{step=\"telemetry_test\",le=\"+Inf\"} 1",
+            "ubscore_http_requests_total{route=\"/telemetry/test\",status=\"404\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_changes_nothing() {
+        let log = Log { filter: "ubscore=loud".to_owned(), ..Log::default() };
+        assert!(matches!(init_logging(&log), Err(LogError::Filter(_))));
+    }
+}
