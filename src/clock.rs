@@ -3,9 +3,14 @@
 //! Everything else takes a [`Clock`], so that a simulation can run a year in a second and a
 //! replay never depends on the hour it happens in.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const NS_PER_S: u64 = 1_000_000_000;
+
+/// A wait that is polled like any other.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where time comes from: the machine in production, a number in the simulation.
 pub trait Clock: Send + Sync + 'static {
@@ -16,6 +21,9 @@ pub trait Clock: Send + Sync + 'static {
     /// Nanoseconds since an origin of the clock's own; never goes back. Only differences of two
     /// readings of one clock mean anything.
     fn monotonic_ns(&self) -> u64;
+
+    /// Waits for `duration` to pass by the monotonic reading.
+    fn sleep(&self, duration: Duration) -> Sleep;
 
     /// Whole seconds since the Unix epoch, UTC, as tokens count them.
     fn now_s(&self) -> u64 {
@@ -54,6 +62,10 @@ impl Clock for SystemClock {
     fn monotonic_ns(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_nanos()).expect("up for less than 584 years")
     }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +81,9 @@ mod tests {
             }
             fn monotonic_ns(&self) -> u64 {
                 0
+            }
+            fn sleep(&self, _duration: Duration) -> Sleep {
+                Box::pin(std::future::ready(()))
             }
         }
         assert_eq!(Fixed.now_s(), 1_700_000_000);

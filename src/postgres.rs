@@ -1,3 +1,172 @@
-//! Funding's side of the coordinator: PostgreSQL.
+//! PostgreSQL: connections, the schema, what its errors mean, which process may write, and the store of transfers.
+//!
+//! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that
+//! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write),
+//! [`embedded`] (a server of our own for one machine).
 
+pub mod database;
 pub mod embedded;
+pub mod incarnation;
+pub mod reads;
+pub mod store;
+
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls};
+use tracing::{debug, info, warn};
+
+mod migrations {
+    refinery::embed_migrations!("config/migrations");
+}
+
+/// The key of the advisory lock that migrations run under: "ubscore" in ASCII.
+const MIGRATION_LOCK: i64 = 0x0075_6273_636f_7265;
+
+/// The limits every connection is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until a connection must stand.
+    pub connect_timeout: Duration,
+    /// Until the server gives a statement up.
+    pub statement_timeout: Duration,
+    /// Until the server gives the wait for a row up.
+    pub lock_timeout: Duration,
+    /// Until the server ends a transaction that nobody drives on.
+    pub idle_in_transaction_timeout: Duration,
+}
+
+/// A database that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection.
+    #[error("connect to PostgreSQL")]
+    Connect(#[source] tokio_postgres::Error),
+    /// No connection within the limit.
+    #[error("PostgreSQL did not answer within {0:?}")]
+    Timeout(Duration),
+    /// A statement.
+    #[error("PostgreSQL")]
+    Query(#[from] tokio_postgres::Error),
+    /// No connection from the pool.
+    #[error("no connection to PostgreSQL")]
+    Pool(#[from] deadpool_postgres::PoolError),
+    /// The schema cannot be brought to this version, or is of a later one.
+    #[error(
+        "the database's schema does not fit this version of ubscore (was it used by a newer one?)"
+    )]
+    Migration(#[from] refinery::Error),
+    /// A row that this version cannot read.
+    #[error("{table} holds what this version cannot read: {what}")]
+    Row {
+        /// The table.
+        table: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// What an error says about the transaction it happened in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing changed, and trying again may help: deadlock, serialization, a lock or statement timed out.
+    Retry,
+    /// Nothing changed: this process has been superseded.
+    Fenced,
+    /// Nothing changed: a repeat with another body, or a refund of what was not withdrawn.
+    Violation,
+    /// Nothing changed: the transaction was poisoned by a statement before this one.
+    Poisoned,
+    /// It may have committed, or may still: connection lost, server going away, or anything not listed.
+    Unknown,
+}
+
+/// The one table of what PostgreSQL's errors mean.
+pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
+    let Some(state) = error.code() else { return Verdict::Unknown };
+    match state.code() {
+        "UB001" => return Verdict::Fenced,
+        "UB002" | "UB003" => return Verdict::Violation,
+        _ => {}
+    }
+    if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state)
+        || [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(state)
+    {
+        return Verdict::Retry;
+    }
+    if *state == SqlState::IN_FAILED_SQL_TRANSACTION {
+        return Verdict::Poisoned;
+    }
+    Verdict::Unknown
+}
+
+/// Opens one connection. What the server says on its own goes to the log.
+///
+/// # Errors
+/// [`Error::Connect`], [`Error::Timeout`].
+pub async fn connect(config: &Config, limits: &Limits) -> Result<Client, Error> {
+    let config = session(config, limits);
+    let connecting = tokio::time::timeout(limits.connect_timeout, config.connect(NoTls)).await;
+    let (client, connection) = connecting
+        .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))?
+        .map_err(Error::Connect)?;
+    tokio::spawn(async move {
+        // Whoever uses the client is told the same, and decides.
+        if let Err(error) = connection.await {
+            debug!(%error, "a connection to PostgreSQL ended");
+        }
+    });
+    Ok(client)
+}
+
+/// A pool of connections for reads.
+pub fn pool(config: &Config, limits: &Limits, connections_max: usize) -> Pool {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(session(config, limits), NoTls, recycling);
+    Pool::builder(manager)
+        .max_size(connections_max)
+        .wait_timeout(Some(limits.connect_timeout))
+        .create_timeout(Some(limits.connect_timeout))
+        .recycle_timeout(Some(limits.connect_timeout))
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .build()
+        .expect("a runtime is given")
+}
+
+/// Sets per connection what must not depend on the server's defaults.
+fn session(config: &Config, limits: &Limits) -> Config {
+    let options = format!(
+        "-c synchronous_commit=on -c statement_timeout={} -c lock_timeout={} \
+         -c idle_in_transaction_session_timeout={} -c default_transaction_isolation=read\\ committed",
+        limits.statement_timeout.as_millis(),
+        limits.lock_timeout.as_millis(),
+        limits.idle_in_transaction_timeout.as_millis(),
+    );
+    let mut config = config.clone();
+    config.options(&options).application_name("ubscore").connect_timeout(limits.connect_timeout);
+    config
+}
+
+/// Brings the schema to this version, one process at a time, and warns of a server that does not keep its promises.
+///
+/// # Errors
+/// [`Error::Migration`]: a schema of a later version, or one that was changed by hand.
+pub async fn migrate(config: &Config, limits: &Limits) -> Result<(), Error> {
+    let patient = Limits { statement_timeout: Duration::ZERO, ..*limits };
+    let patient = Limits { lock_timeout: Duration::ZERO, ..patient };
+    let mut client = connect(config, &patient).await?;
+    client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
+    let report = migrations::migrations::runner().run_async(&mut client).await?;
+    for migration in report.applied_migrations() {
+        info!(%migration, "schema migrated");
+    }
+    for setting in ["fsync", "full_page_writes"] {
+        let row = client.query_one("SELECT current_setting($1)", &[&setting]).await?;
+        if row.get::<_, &str>(0) != "on" {
+            warn!(setting, "PostgreSQL has this off: a power cut can lose what was acknowledged");
+        }
+    }
+    // The lock goes with the connection.
+    Ok(())
+}

@@ -144,6 +144,18 @@ pub fn describe() {
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
 }
 
+/// An error and its sources in one line, for logs.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

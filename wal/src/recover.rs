@@ -150,6 +150,11 @@ impl<M: Medium> Recovery<M> {
         Ok(Self { medium, lock, walk, known_durable, from, records: 0, ending: None })
     }
 
+    /// Adds a claim that became known after opening: `known_durable` as in [`Recovery::open`].
+    pub fn claim(&mut self, known_durable: Sequence) {
+        self.known_durable = self.known_durable.max(known_durable);
+    }
+
     /// The log's identity; none if the directory holds no log.
     pub fn identity(&self) -> Option<Identity> {
         self.walk.as_ref().map(Walk::identity)

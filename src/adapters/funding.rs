@@ -1,0 +1,71 @@
+//! Funding: operations on PostgreSQL balances. Within a transfer they share the coordinator's transaction; asked
+//! alone, each is a transaction of its own. Either way the decision is recorded with its effect, once.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
+
+use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
+use crate::asset::Catalog;
+use crate::code::Code;
+use crate::postgres::store::{Call, Failure, Reply, Store};
+use crate::transfer::{Op, ReqId};
+
+/// The Funding participant over a store of its own.
+pub struct Funding<S> {
+    store: Mutex<S>,
+    catalog: Arc<ArcSwap<Catalog>>,
+}
+
+impl<S: Store> Funding<S> {
+    /// Funding over `store`; `catalog`: the assets PostgreSQL knows.
+    pub fn new(store: S, catalog: Arc<ArcSwap<Catalog>>) -> Funding<S> {
+        Funding { store: Mutex::new(store), catalog }
+    }
+
+    async fn commit(&self, call: Call) -> Answer {
+        let reply = self.store.lock().await.commit(0, &[call]).await;
+        let outcome = match reply.as_deref() {
+            Ok([Reply::Operation(Some(decision))]) => Outcome::from(*decision),
+            Ok([Reply::Operation(None)]) => Outcome::Unknown(Reason::NotRecorded),
+            Ok(_) => Outcome::Unknown(Reason::Mismatched),
+            Err(Failure::Unreachable(_)) => Outcome::NetworkError,
+            Err(Failure::Retry(_)) => Outcome::Pending,
+            Err(Failure::Refused { violation: true, .. }) => Outcome::Unknown(Reason::Violation),
+            Err(Failure::Refused { .. }) => Outcome::Unknown(Reason::Refused),
+            Err(Failure::Fenced) => Outcome::Unknown(Reason::Fenced),
+            Err(Failure::Unknown(_)) => Outcome::Unknown(Reason::CommitLost),
+        };
+        Answer::without_record(outcome)
+    }
+}
+
+impl<S: Store> Adapter for Funding<S>
+where
+    S: Sync,
+{
+    const ROUTE: Route = Route::Together;
+
+    fn check(&self, ask: &Ask) -> Result<(), Code> {
+        check_ask(ask, self.catalog.load().by_id(ask.intent.asset).is_some())
+    }
+
+    async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            answers.push(match self.check(&ask) {
+                Err(code) => Answer::without_record(Outcome::ExplicitFail(code)),
+                Ok(()) => {
+                    let Ask { op, intent } = ask;
+                    self.commit(Call::Operate { op, intent }).await
+                }
+            });
+        }
+        answers
+    }
+
+    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
+        self.commit(Call::QueryOperation { req_id, op }).await
+    }
+}

@@ -1,0 +1,211 @@
+//! Trading: operations on Spot balances, through the ring into UBSCore. An answer is durable when it arrives.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tracing::error;
+use wal::Sequence;
+
+use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
+use crate::account::{AccountStatus, UserId};
+use crate::asset::{Asset, AssetId, Catalog};
+use crate::clock::Clock;
+use crate::code::Code;
+use crate::engine::Handle;
+use crate::engine::ledger::Answer as EngineAnswer;
+use crate::engine::order::{Command, Order, Text};
+use crate::engine::ring::{Overloaded, Pending};
+use crate::transfer::{Op, ReqId};
+
+/// The Trading participant.
+pub struct Trading {
+    engine: Mutex<Handle>,
+    clock: Arc<dyn Clock>,
+    catalog: Arc<ArcSwap<Catalog>>,
+    timeout: Duration,
+}
+
+/// UBSCore did not answer a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// Its queue is full. Nothing happened.
+    #[error("UBSCore's queue is full")]
+    Overloaded,
+    /// Not in time, or it has stopped. Whether it happened is unknown.
+    #[error("UBSCore did not answer")]
+    Silent,
+    /// It refused the question.
+    #[error("UBSCore refused: {0}")]
+    Violation(&'static str),
+}
+
+/// One Spot balance at a point of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpotBalance {
+    /// Smallest units; `None` where the user has no Spot account.
+    pub available: Option<u128>,
+    /// The last record the balance includes.
+    pub sequence: Sequence,
+}
+
+impl Trading {
+    /// Trading through `engine`; no answer within `timeout` is [`Outcome::Timeout`].
+    pub fn new(
+        engine: Handle,
+        clock: Arc<dyn Clock>,
+        catalog: Arc<ArcSwap<Catalog>>,
+        timeout: Duration,
+    ) -> Trading {
+        Trading { engine: Mutex::new(engine), clock, catalog, timeout }
+    }
+
+    /// The highest log sequence known durable.
+    pub fn durable(&self) -> Sequence {
+        self.engine.lock().durable()
+    }
+
+    /// Sets a Spot account's status, creating the account where it is absent. Once answered it holds for every
+    /// withdraw decided afterwards.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn set_status(&self, user: UserId, status: AccountStatus) -> Result<(), Unanswered> {
+        let answer = self.put(Command::SetStatus { user: user.number(), status }).await?;
+        expect_done(answer)
+    }
+
+    /// Makes UBSCore learn an asset.
+    ///
+    /// # Errors
+    /// [`Unanswered`]; a violation is an asset it knows with another symbol or precision.
+    pub async fn register(&self, asset: &Asset) -> Result<(), Unanswered> {
+        let symbol = Text::new(&asset.symbol).expect("checked by Catalog");
+        let precision = asset.precision;
+        let answer =
+            self.put(Command::RegisterAsset { asset: asset.id.0, precision, symbol }).await?;
+        expect_done(answer)
+    }
+
+    /// Reads one balance.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn balance(&self, user: UserId, asset: AssetId) -> Result<SpotBalance, Unanswered> {
+        match self.put(Command::ReadBalance { user: user.number(), asset: asset.0 }).await? {
+            EngineAnswer::Balance { available, sequence } => {
+                Ok(SpotBalance { available, sequence })
+            }
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
+    async fn put(&self, command: Command) -> Result<EngineAnswer, Unanswered> {
+        let pending = self.engine.lock().submit(command, self.clock.now_ns());
+        let pending = pending.map_err(|Overloaded| Unanswered::Overloaded)?;
+        let mut deadline = self.clock.sleep(self.timeout);
+        wait(pending, &mut deadline).await.ok_or(Unanswered::Silent)
+    }
+}
+
+/// The answer, `None` when the deadline came first or the engine has stopped.
+async fn wait(
+    pending: Pending,
+    deadline: &mut (impl Future<Output = ()> + Unpin),
+) -> Option<EngineAnswer> {
+    match select(pin!(pending), deadline).await {
+        Either::Left((answer, _)) => answer.ok(),
+        Either::Right(((), _)) => None,
+    }
+}
+
+fn expect_done(answer: EngineAnswer) -> Result<(), Unanswered> {
+    match answer {
+        EngineAnswer::Done => Ok(()),
+        EngineAnswer::Violation(why) => Err(Unanswered::Violation(why)),
+        EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+        _ => Err(Unanswered::Silent),
+    }
+}
+
+/// What UBSCore's answer to an order means to a coordinator.
+fn answer(engine: Option<EngineAnswer>) -> Answer {
+    match engine {
+        Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => Answer {
+            outcome: recorded.decision.into(),
+            log_sequence: Some(recorded.sequence),
+        },
+        Some(EngineAnswer::Query(None)) => Answer::without_record(Outcome::Unknown(Reason::NotRecorded)),
+        Some(EngineAnswer::Violation(why)) => {
+            error!(why, "UBSCore refused an order as a violation of the protocol");
+            Answer::without_record(Outcome::Unknown(Reason::Violation))
+        }
+        Some(EngineAnswer::Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
+        Some(EngineAnswer::Done | EngineAnswer::Balance { .. }) => {
+            Answer::without_record(Outcome::Unknown(Reason::Mismatched))
+        }
+        None => Answer::without_record(Outcome::Timeout),
+    }
+}
+
+impl Adapter for Trading {
+    const ROUTE: Route = Route::Apart;
+
+    fn check(&self, ask: &Ask) -> Result<(), Code> {
+        check_ask(ask, self.catalog.load().by_id(ask.intent.asset).is_some())
+    }
+
+    async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        let mut refused = Vec::with_capacity(asks.len());
+        let mut commands = Vec::with_capacity(asks.len());
+        for ask in &asks {
+            let checked = self.check(ask);
+            refused.push(checked.err());
+            if checked.is_ok() {
+                commands.push(Command::Order(order(ask)));
+            }
+        }
+        let pending = self.engine.lock().submit_all(commands, self.clock.now_ns());
+        let mut pending = pending.into_iter();
+        let mut deadline = self.clock.sleep(self.timeout);
+        let mut answers = Vec::with_capacity(asks.len());
+        for code in refused {
+            answers.push(match code {
+                // Not recorded, so not a refusal: the form was checked at accept, and this is our own mistake.
+                Some(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
+                None => match pending.next().expect("one each") {
+                    Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
+                    Ok(pending) => answer(wait(pending, &mut deadline).await),
+                },
+            });
+        }
+        answers
+    }
+
+    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
+        match self.put(Command::Query { req_id: req_id.number(), op }).await {
+            Ok(found) => answer(Some(found)),
+            Err(_) => Answer::without_record(Outcome::Timeout),
+        }
+    }
+}
+
+fn order(ask: &Ask) -> Order {
+    let intent = &ask.intent;
+    let cid = intent.cid.as_ref().map_or("", |cid| cid.as_str());
+    Order {
+        op: ask.op,
+        req_id: intent.req_id.number(),
+        cid: Text::new(cid).expect("a Cid fits"),
+        user: intent.user.number(),
+        asset: intent.asset.0,
+        amount: intent.amount.units(),
+        direction: intent.direction,
+        order_number: intent.order_number,
+    }
+}

@@ -1,0 +1,324 @@
+//! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
+//! detached from the request that asked for it.
+//!
+//! [`step`] decides, [`worker`] does. A transfer lives in the worker of its user's shard, so that no two workers run
+//! a step of one transfer, and everything a user does is in one order.
+
+pub mod step;
+pub mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tracing::error;
+
+use self::worker::{Message, Worker};
+use crate::account::{AccountStatus, UserId};
+use crate::adapters::{Adapter, Ask};
+use crate::clock::Clock;
+use crate::code::Code;
+use crate::entropy::Entropy;
+use crate::postgres::incarnation::ORDER_NUMBER_BITS;
+use crate::postgres::store::{External, Store, Transfer};
+use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
+use crate::validation::Checked;
+
+/// How the coordinator works; see `[coordinator]` and `[recovery]` in the configuration.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether transitions share commits.
+    pub fuse: bool,
+    /// Requests waiting for one worker.
+    pub queue_max: usize,
+    /// Calls in one commit.
+    pub batch_max: usize,
+    /// The first back-off, milliseconds.
+    pub backoff_base_ms: u64,
+    /// The longest back-off, milliseconds.
+    pub backoff_cap_ms: u64,
+    /// Without progress for so long, a transfer is looked for again, milliseconds.
+    pub stale_ms: u64,
+    /// How long an accept whose commit is unknown is tried again before its client is told so.
+    pub accept_wait: Duration,
+}
+
+/// A transfer to accept.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whose money.
+    pub user: UserId,
+    /// The client's idempotency key.
+    pub cid: Option<Cid>,
+    /// What passed validation.
+    pub checked: Checked,
+    /// What a repeat of the cid must equal.
+    pub fingerprint: String,
+}
+
+/// An accepted transfer, and how it goes on. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Accepted {
+    /// As it stands, and as it will.
+    pub progress: watch::Receiver<Transfer>,
+    /// It was there before, under the same cid and with the same body.
+    pub replayed: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// For the client.
+    pub code: Code,
+    /// More than the code's own sentence, if there is more.
+    pub detail: Option<String>,
+    /// It may have been done.
+    pub unknown: bool,
+}
+
+impl Rejection {
+    /// A refusal that did nothing.
+    pub fn of(code: Code) -> Rejection {
+        Rejection { code, detail: None, unknown: false }
+    }
+
+    /// Whether it happened is not known.
+    pub fn unknown() -> Rejection {
+        Rejection { code: Code::SystemError, detail: None, unknown: true }
+    }
+}
+
+/// What was decided for an external operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalDecided {
+    /// Success or refusal.
+    pub decision: Decision,
+    /// The Funding balance afterwards, decimal text; of a success only.
+    pub balance_after: Option<String>,
+}
+
+/// Order numbers of one incarnation, and how far down they are still in use.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    next: AtomicU64,
+    /// Per worker: no transfer of it below this is under way. 0 until it has looked.
+    low: Box<[AtomicU64]>,
+}
+
+impl Numbers {
+    fn new(incarnation: u64, workers: u32) -> Numbers {
+        let next = AtomicU64::new(incarnation << ORDER_NUMBER_BITS);
+        Numbers { next, low: (0..workers).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The next number, after this worker has promised not to count past it.
+    fn take(&self, worker: usize) -> u64 {
+        let low = &self.low[worker];
+        // The promise stands before the number is given out: whoever sees the number taken sees the promise.
+        low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        assert!(number << (64 - ORDER_NUMBER_BITS) != u64::MAX, "2^40 orders in one incarnation");
+        number
+    }
+
+    /// `low`: the lowest number this worker has under way, `None` for none.
+    fn publish(&self, worker: usize, low: Option<u64>) {
+        self.low[worker].store(low.unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+
+    /// Every transfer under way, and every later one, has this number or a higher one.
+    fn low(&self) -> u64 {
+        let next = self.next.load(Ordering::SeqCst);
+        self.low.iter().map(|low| low.load(Ordering::SeqCst)).fold(next, u64::min)
+    }
+}
+
+/// The pool, as HTTP and the other rooms see it.
+pub struct Coordinator<T, F> {
+    inboxes: Vec<mpsc::Sender<Message>>,
+    trading: Arc<T>,
+    funding: Arc<F>,
+    clock: Arc<dyn Clock>,
+    entropy: Mutex<Box<dyn Entropy>>,
+    numbers: Arc<Numbers>,
+}
+
+/// The workers' tasks. Each ends when every [`Coordinator`] is gone and nothing more can be done now.
+pub struct Pool {
+    workers: Vec<JoinHandle<Result<(), Superseded>>>,
+}
+
+/// Another incarnation has begun: this process may write nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another process has taken over this database: this one has been superseded")]
+pub struct Superseded;
+
+/// What all workers are made of.
+pub struct Parts<T, F> {
+    /// UBSCore.
+    pub trading: Arc<T>,
+    /// PostgreSQL's Funding balances.
+    pub funding: Arc<F>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// How to work.
+    pub options: Options,
+    /// This process's incarnation.
+    pub incarnation: u64,
+    /// The highest durable log sequence, asked anew for each commit.
+    pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
+}
+
+impl<T: Adapter, F: Adapter> Coordinator<T, F> {
+    /// Starts one worker per store. `entropy`: one for names, and one a worker for its jitter.
+    pub fn start<S: Store>(
+        parts: Parts<T, F>,
+        stores: Vec<S>,
+        mut entropy: impl FnMut() -> Box<dyn Entropy>,
+    ) -> (Coordinator<T, F>, Pool) {
+        let shards = u32::try_from(stores.len()).expect("at most 64");
+        let numbers = Arc::new(Numbers::new(parts.incarnation, shards));
+        let parts = Arc::new(parts);
+        let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
+        for (shard, store) in stores.into_iter().enumerate() {
+            let (sender, receiver) = mpsc::channel(parts.options.queue_max);
+            inboxes.push(sender);
+            let (parts, numbers) = (Arc::clone(&parts), Arc::clone(&numbers));
+            let worker = Worker::new(shard, shards, parts, numbers, entropy());
+            workers.push(tokio::spawn(worker.run(store, receiver)));
+        }
+        let coordinator = Coordinator {
+            inboxes,
+            trading: Arc::clone(&parts.trading),
+            funding: Arc::clone(&parts.funding),
+            clock: Arc::clone(&parts.clock),
+            entropy: Mutex::new(entropy()),
+            numbers,
+        };
+        (coordinator, Pool { workers })
+    }
+
+    /// Hands a transfer to its worker. The receiver is answered once it is accepted or not; the name is given at once,
+    /// so that an answer that never comes can be asked for.
+    ///
+    /// # Errors
+    /// A code: nothing was handed over.
+    pub fn submit(
+        &self,
+        request: Request,
+    ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
+        let Request { user, cid, checked, fingerprint } = request;
+        let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
+        let intent = Intent {
+            req_id,
+            cid,
+            user,
+            asset: checked.asset.id,
+            amount: checked.amount,
+            direction: checked.direction,
+            // Given by the worker, in the order of its accepts.
+            order_number: 0,
+        };
+        // A caller may not have come through the API: both participants look at what they will be asked.
+        let ask = Ask { op: Op::Withdraw, intent };
+        self.funding.check(&ask)?;
+        self.trading.check(&ask)?;
+        let intent = ask.intent;
+        let (reply, receiver) = oneshot::channel();
+        self.send(user, Message::Submit { intent, fingerprint, reply })?;
+        Ok((req_id, receiver))
+    }
+
+    /// Moves money between Funding and the outside, once per idem_key.
+    ///
+    /// # Errors
+    /// A [`Rejection`]; where it is unknown, the same call again is told.
+    pub async fn external(&self, external: External) -> Result<ExternalDecided, Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        let user = external.user;
+        self.send(user, Message::External { external, reply }).map_err(Rejection::of)?;
+        receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
+    }
+
+    /// Sets a Funding account's status. Once answered it holds for every withdraw decided afterwards.
+    ///
+    /// # Errors
+    /// A [`Rejection`]; where it is unknown, the same call again is harmless.
+    pub async fn set_funding_status(
+        &self,
+        user: UserId,
+        status: AccountStatus,
+        actor: String,
+        reason: String,
+    ) -> Result<(), Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        let message = Message::SetFundingStatus { user, status, actor, reason, reply };
+        self.send(user, message).map_err(Rejection::of)?;
+        receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
+    }
+
+    fn send(&self, user: UserId, message: Message) -> Result<(), Code> {
+        let worker = worker::shard_of(user, self.inboxes.len());
+        self.inboxes[worker].try_send(message).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => Code::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Code::SystemError,
+        })
+    }
+
+    /// A transfer as it stands for everybody who asks: where the store waits for a mark that UBSCore's record already
+    /// proves, it is where that record puts it. So no read steps back behind what a client was told.
+    pub async fn settled(&self, transfer: Transfer) -> Transfer {
+        let intent = &transfer.intent;
+        let Duty::Ask(Participant::Trading, op) = transfer.state.duty(intent.direction) else {
+            return transfer;
+        };
+        let answer = self.trading.query(intent.req_id, op).await;
+        let Some(decision) = answer.outcome.decision() else { return transfer };
+        match transfer.state.next(decision.event()) {
+            Some(state) if state.is_terminal() => {
+                let code = match decision {
+                    Decision::Success => transfer.code,
+                    Decision::Refused(code) => transfer.code.or(Some(code)),
+                };
+                Transfer { state, code, log_sequence: answer.log_sequence, ..transfer }
+            }
+            Some(_) | None => transfer,
+        }
+    }
+
+    /// Every transfer under way, and every later one, has this order number or a higher one.
+    pub fn order_number_low(&self) -> u64 {
+        self.numbers.low()
+    }
+}
+
+impl Pool {
+    /// Waits until one worker has found this process superseded, or has broken. Never returns otherwise.
+    pub async fn failed(&mut self) -> Superseded {
+        let workers = self.workers.iter_mut();
+        let (ended, _, _) = futures_util::future::select_all(workers).await;
+        match ended {
+            Ok(Err(superseded)) => superseded,
+            Ok(Ok(())) => std::future::pending().await,
+            // A worker that panicked has left its transfers where they are durable; a restart drives them on.
+            Err(panicked) => {
+                error!(%panicked, "a worker broke");
+                std::process::exit(crate::engine::EXIT_ENGINE)
+            }
+        }
+    }
+
+    /// Waits for all workers to come to rest, once every [`Coordinator`] has been dropped.
+    pub async fn join(self) {
+        for worker in self.workers {
+            match worker.await {
+                Ok(Ok(())) => {}
+                Ok(Err(superseded)) => error!("{superseded}"),
+                Err(panicked) => error!(%panicked, "a worker broke"),
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What to do about a transfer: [`decide`] turns where it stands and what happened into where it stands now and what
+//! has to be done. No I/O, no clock; run, recovery and simulation all go through it.
+//!
+//! With fusion a commit takes a transfer as far as it can go without asking anybody outside PostgreSQL; without, each
+//! transition is a commit of its own. Both are the same loop over the one table in [`crate::transfer`].
+
+use crate::adapters::{Answer, Route};
+use crate::code::Code;
+use crate::postgres::store::{FundingPart, Passage};
+use crate::transfer::{Decision, Direction, Duty, Event, Op, Participant, State};
+
+/// The part of a transfer that decisions depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Which way.
+    pub direction: Direction,
+    /// Where it stands, as the store has it.
+    pub state: State,
+    /// Tries of this state that ended unknown.
+    pub attempt: u32,
+    /// Whether transitions share commits.
+    pub fuse: bool,
+}
+
+/// What happened to a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// A client asked for it; it is in no store yet.
+    Submitted,
+    /// The store has it in this state.
+    Stored(State),
+    /// It is time to go on: after a start, or after a back-off.
+    Due,
+    /// A participant outside the store answered.
+    Answered(Op, Answer),
+    /// The store refused to commit its last passage. Nothing was moved.
+    Refused,
+}
+
+/// What has to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Insert it and take it through this passage.
+    Accept(Passage),
+    /// Take it through this passage.
+    Step {
+        /// The states, and Funding's part.
+        passage: Passage,
+        /// Why the participant refused.
+        code: Option<Code>,
+        /// The participant's record.
+        log_sequence: Option<wal::Sequence>,
+    },
+    /// Ask the participant outside the store. The intent to ask is durable.
+    Ask(Participant, Op),
+    /// It will end in this state whatever dies: UBSCore's record proves it. The client may be told.
+    Tell(State, Option<Code>),
+    /// Nothing is known. Ask again later, for ever.
+    Retry,
+    /// It is terminal in the store.
+    Finish,
+}
+
+/// Decides. `route`: how each participant is asked.
+pub fn decide(
+    row: Row,
+    happened: Happened,
+    route: impl Fn(Participant) -> Route,
+) -> (Row, Vec<Effect>) {
+    match happened {
+        Happened::Submitted => {
+            let passage = passage(vec![State::Init], row, &route);
+            (row, vec![Effect::Accept(passage)])
+        }
+        Happened::Stored(state) => {
+            let row = Row { state, attempt: 0, ..row };
+            (row, vec![go_on(row, &route)])
+        }
+        Happened::Due => (row, vec![go_on(row, &route)]),
+        Happened::Refused => {
+            // The next tries go one transition at a time, so that what can be reached is.
+            let row = Row { fuse: false, attempt: row.attempt.saturating_add(1), ..row };
+            (row, vec![Effect::Retry])
+        }
+        Happened::Answered(op, answer) => answered(row, op, answer, &route),
+    }
+}
+
+fn answered(
+    row: Row,
+    op: Op,
+    answer: Answer,
+    route: &impl Fn(Participant) -> Route,
+) -> (Row, Vec<Effect>) {
+    // An answer to a question of an earlier state says nothing about this one.
+    if !matches!(row.state.duty(row.direction), Duty::Ask(_, asked) if asked == op) {
+        return (row, Vec::new());
+    }
+    let moved = answer.outcome.decision().and_then(|decision| {
+        row.state.next(decision.event()).map(|state| (decision, state))
+    });
+    let Some((decision, state)) = moved else {
+        let row = Row { attempt: row.attempt.saturating_add(1), ..row };
+        return (row, vec![Effect::Retry]);
+    };
+    let code = match decision {
+        Decision::Success => None,
+        Decision::Refused(code) => Some(code),
+    };
+    let passage = passage(vec![state], row, route);
+    let step = Effect::Step { passage, code, log_sequence: answer.log_sequence };
+    let proven = state.is_terminal() && answer.log_sequence.is_some();
+    match proven {
+        true => (row, vec![Effect::Tell(state, code), step]),
+        false => (row, vec![step]),
+    }
+}
+
+/// What the present state asks for.
+fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
+    match row.state.duty(row.direction) {
+        Duty::Nothing => Effect::Finish,
+        Duty::Ask(participant, op) if route(participant) == Route::Apart => {
+            Effect::Ask(participant, op)
+        }
+        Duty::Ask(..) | Duty::Proceed => {
+            let passage = passage(Vec::new(), row, route);
+            Effect::Step { passage, code: None, log_sequence: None }
+        }
+    }
+}
+
+/// As far as one commit takes a transfer, once it has passed the states of `path`.
+fn passage(
+    mut path: Vec<State>,
+    row: Row,
+    route: &impl Fn(Participant) -> Route,
+) -> Passage {
+    let mut state = path.last().copied().unwrap_or(row.state);
+    while row.fuse || path.is_empty() {
+        match state.duty(row.direction) {
+            Duty::Proceed => {
+                state = state.next(Event::Proceed).expect("the duty is what the table waits for");
+                path.push(state);
+            }
+            Duty::Ask(participant, op) if route(participant) == Route::Together => {
+                let after = |event| outcome_path(state, event, row.fuse);
+                let (on_success, on_refused) = (after(Event::Success), after(Event::ExplicitFail));
+                return Passage { path, funding: Some(FundingPart { op, on_success, on_refused }) };
+            }
+            Duty::Ask(..) | Duty::Nothing => break,
+        }
+    }
+    Passage { path, funding: None }
+}
+
+/// The states after a participant's decision, as far as nobody else has to be asked; none where the table does not
+/// admit the decision.
+fn outcome_path(state: State, event: Event, fuse: bool) -> Vec<State> {
+    let mut path: Vec<State> = state.next(event).into_iter().collect();
+    while let Some(next) = path.last().and_then(|last| last.next(Event::Proceed))
+        && fuse
+    {
+        path.push(next);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::{Outcome, Reason};
+    use State::*;
+
+    fn production(participant: Participant) -> Route {
+        match participant {
+            Participant::Funding => Route::Together,
+            Participant::Trading => Route::Apart,
+        }
+    }
+
+    fn row(direction: Direction, state: State, fuse: bool) -> Row {
+        Row { direction, state, attempt: 0, fuse }
+    }
+
+    fn answer(outcome: Outcome) -> Answer {
+        Answer { outcome, log_sequence: Some(9) }
+    }
+
+    /// Plays a whole transfer in which the participants refuse what `refuse` names; returns the states of each commit.
+    fn play(direction: Direction, fuse: bool, refuse: &[(Participant, Op)]) -> Vec<Vec<State>> {
+        let mut commits = Vec::new();
+        let mut now = row(direction, Init, fuse);
+        let mut happened = Happened::Submitted;
+        loop {
+            let (next, effects) = decide(now, happened, production);
+            now = next;
+            let effect = effects.into_iter().next_back().expect("something to do");
+            happened = match effect {
+                Effect::Accept(passage) | Effect::Step { passage, .. } => {
+                    let mut states = passage.path;
+                    if let Some(part) = passage.funding {
+                        let refused = refuse.contains(&(Participant::Funding, part.op));
+                        states.extend(if refused { part.on_refused } else { part.on_success });
+                    }
+                    let last = *states.last().expect("moves");
+                    commits.push(states);
+                    Happened::Stored(last)
+                }
+                Effect::Ask(_, op) => {
+                    let refused = refuse.contains(&(Participant::Trading, op));
+                    let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
+                    let outcome = if refused { refusal } else { Outcome::Success };
+                    Happened::Answered(op, answer(outcome))
+                }
+                Effect::Finish => return commits,
+                Effect::Tell(..) | Effect::Retry => panic!("{effect:?}"),
+            };
+        }
+    }
+
+    #[test]
+    fn fused_passages_are_those_of_the_specification() {
+        use Direction::*;
+        use Participant::*;
+        let cases: [(Direction, &[(Participant, Op)], Vec<Vec<State>>); 6] = [
+            (
+                FundingToSpot,
+                &[],
+                vec![vec![Init, SourcePending, SourceDone, TargetPending], vec![Committed]],
+            ),
+            (FundingToSpot, &[(Funding, Op::Withdraw)], vec![vec![Init, SourcePending, Failed]]),
+            (
+                FundingToSpot,
+                &[(Trading, Op::Deposit)],
+                vec![
+                    vec![Init, SourcePending, SourceDone, TargetPending],
+                    vec![Compensating, RolledBack],
+                ],
+            ),
+            (
+                SpotToFunding,
+                &[],
+                vec![vec![Init, SourcePending], vec![SourceDone, TargetPending, Committed]],
+            ),
+            (SpotToFunding, &[(Trading, Op::Withdraw)], vec![vec![Init, SourcePending], vec![Failed]]),
+            (
+                SpotToFunding,
+                &[(Funding, Op::Deposit)],
+                vec![
+                    vec![Init, SourcePending],
+                    vec![SourceDone, TargetPending, Compensating],
+                    vec![RolledBack],
+                ],
+            ),
+        ];
+        for (direction, refuse, want) in cases {
+            assert_eq!(play(direction, true, refuse), want, "{direction:?} {refuse:?}");
+            // Without fusion the very same states, one a commit.
+            let single: Vec<Vec<State>> =
+                want.into_iter().flatten().map(|state| vec![state]).collect();
+            assert_eq!(play(direction, false, refuse), single, "{direction:?} {refuse:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_not_a_decision_moves_nothing() {
+        let unknown = [
+            Outcome::Timeout,
+            Outcome::Pending,
+            Outcome::NetworkError,
+            Outcome::Unknown(Reason::Violation),
+        ];
+        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for state in State::ALL {
+                for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
+                    for outcome in unknown {
+                        let before = row(direction, state, true);
+                        let happened = Happened::Answered(op, answer(outcome));
+                        let (after, effects) = decide(before, happened, production);
+                        assert_eq!(after.state, state);
+                        assert!(effects.iter().all(|effect| *effect == Effect::Retry));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_refund_is_unknown_and_an_answer_to_another_question_is_none() {
+        let compensating = row(Direction::SpotToFunding, Compensating, true);
+        let refusal = answer(Outcome::ExplicitFail(Code::AccountDisabled));
+        let (after, effects) =
+            decide(compensating, Happened::Answered(Op::Refund, refusal), production);
+        assert_eq!((after.state, effects), (Compensating, vec![Effect::Retry]));
+        let late = Happened::Answered(Op::Withdraw, answer(Outcome::Success));
+        assert_eq!(decide(compensating, late, production).1, vec![]);
+    }
+
+    #[test]
+    fn a_terminal_state_asks_for_nothing() {
+        for state in [Committed, Failed, RolledBack] {
+            let now = row(Direction::FundingToSpot, state, true);
+            assert_eq!(decide(now, Happened::Due, production).1, vec![Effect::Finish]);
+        }
+    }
+}

@@ -1,0 +1,674 @@
+//! One worker: the owner of a shard of accounts, a single task that does one thing at a time.
+//!
+//! Whatever has queued up while a commit was under way is the next batch; nothing waits for a timer or for company.
+//! A transfer has at most one call queued, one commit or one question under way.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, error, info, warn};
+
+use super::step::{Effect, Happened, Row, decide};
+use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
+use crate::account::{AccountStatus, UserId};
+use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
+use crate::alert::{Alert, alert};
+use crate::code::Code;
+use crate::crash;
+use crate::entropy::Entropy;
+use crate::postgres::store::{
+    Call, External, Failure, Reply, Store, Transfer, Unfinished, differing_fields,
+};
+use crate::telemetry;
+use crate::transfer::{Intent, Op, Participant, ReqId, State};
+
+/// Refunds that ended unknown before somebody is called.
+const REFUND_FAILURES_ALERT: u32 = 3;
+
+/// What reaches a worker from outside.
+pub(crate) enum Message {
+    Submit {
+        intent: Intent,
+        fingerprint: String,
+        reply: oneshot::Sender<Result<Accepted, Rejection>>,
+    },
+    External {
+        external: External,
+        reply: oneshot::Sender<Result<ExternalDecided, Rejection>>,
+    },
+    SetFundingStatus {
+        user: UserId,
+        status: AccountStatus,
+        actor: String,
+        reason: String,
+        reply: oneshot::Sender<Result<(), Rejection>>,
+    },
+}
+
+/// The worker that owns a user's accounts.
+pub(super) fn shard_of(user: UserId, shards: usize) -> usize {
+    let shards = u64::try_from(shards).expect("at most 64");
+    usize::try_from(user.number() % shards).expect("below the number of shards")
+}
+
+/// A call on its way into a commit, and whom its answer is for.
+struct Queued {
+    call: Call,
+    whose: Whose,
+    /// An earlier commit that held it may have been carried out.
+    maybe: bool,
+    /// Until when an outside caller is kept waiting, monotonic ns.
+    deadline_ns: u64,
+}
+
+enum Whose {
+    /// A new transfer's.
+    Accept(ReqId, oneshot::Sender<Result<Accepted, Rejection>>),
+    /// A transfer's next passage.
+    Step(ReqId),
+    /// Nobody waits for it.
+    Nobody,
+    /// An operator's or a gateway's.
+    External(oneshot::Sender<Result<ExternalDecided, Rejection>>),
+    /// An operator's.
+    Status(oneshot::Sender<Result<(), Rejection>>),
+}
+
+/// A transfer under way.
+struct Active {
+    row: Row,
+    transfer: Transfer,
+    tell: watch::Sender<Transfer>,
+    started_ns: u64,
+}
+
+/// An operation that a participant is to be asked for.
+struct Question {
+    req_id: ReqId,
+    participant: Participant,
+    op: Op,
+}
+
+type Answers = Vec<(Question, Answer)>;
+type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
+
+/// What the store is doing; the store travels with it.
+enum Done<S> {
+    Committed(S, Vec<Queued>, Result<Vec<Reply>, Failure>),
+    Scanned(S, Result<Vec<Transfer>, Failure>),
+}
+
+type Doing<S> = Pin<Box<dyn Future<Output = Done<S>> + Send>>;
+
+/// What a turn of the loop woke up for.
+enum Woken<S> {
+    Store(Done<S>),
+    Answers(Answers),
+    Message(Option<Message>),
+    Timer,
+}
+
+pub(super) struct Worker<T, F> {
+    shard: usize,
+    shards: u32,
+    parts: Arc<Parts<T, F>>,
+    numbers: Arc<Numbers>,
+    entropy: Box<dyn Entropy>,
+    queue: VecDeque<Queued>,
+    active: HashMap<ReqId, Active>,
+    under_way: BTreeSet<u64>,
+    asks: Vec<Question>,
+    timers: BinaryHeap<Reverse<(u64, ReqId)>>,
+    /// Not before this may the store be tried again, monotonic ns.
+    store_retry_ns: u64,
+    store_failures: u32,
+    scan_due_ns: u64,
+    /// The next scan takes every unfinished transfer, however fresh.
+    scan_all: bool,
+    scanned_once: bool,
+}
+
+impl<T: Adapter, F: Adapter> Worker<T, F> {
+    pub(super) fn new(
+        shard: usize,
+        shards: u32,
+        parts: Arc<Parts<T, F>>,
+        numbers: Arc<Numbers>,
+        entropy: Box<dyn Entropy>,
+    ) -> Worker<T, F> {
+        Worker {
+            shard,
+            shards,
+            parts,
+            numbers,
+            entropy,
+            queue: VecDeque::new(),
+            active: HashMap::new(),
+            under_way: BTreeSet::new(),
+            asks: Vec::new(),
+            timers: BinaryHeap::new(),
+            store_retry_ns: 0,
+            store_failures: 0,
+            scan_due_ns: 0,
+            scan_all: true,
+            scanned_once: false,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.parts.clock.monotonic_ns()
+    }
+
+    /// Runs until the inbox is closed and nothing more can be done now. What is left is in the store, and the next
+    /// start goes on with it.
+    pub(super) async fn run<S: Store>(
+        mut self,
+        store: S,
+        mut inbox: mpsc::Receiver<Message>,
+    ) -> Result<(), Superseded> {
+        let mut idle_store = Some(store);
+        let mut doing: Option<Doing<S>> = None;
+        let mut asking: FuturesUnordered<Asking> = FuturesUnordered::new();
+        let mut open = true;
+        loop {
+            if let Some(store) = idle_store.take() {
+                match self.next_job(store) {
+                    Ok(job) => doing = Some(job),
+                    Err(store) => idle_store = Some(store),
+                }
+            }
+            if !self.asks.is_empty() {
+                asking.push(self.ask());
+            }
+            if self.scanned_once {
+                self.numbers.publish(self.shard, self.under_way.first().copied());
+            }
+            if !open && doing.is_none() && asking.is_empty() && self.queue.is_empty() {
+                info!(shard = self.shard, left = self.active.len(), "worker at rest");
+                return Ok(());
+            }
+            let mut timer = self.parts.clock.sleep(self.until_due(doing.is_some()));
+            let room = open && self.queue.len() < self.parts.options.queue_max;
+            let woken = tokio::select! {
+                biased;
+                Some(done) = conditional(doing.as_mut()) => Woken::Store(done),
+                Some(answers) = asking.next(), if !asking.is_empty() => Woken::Answers(answers),
+                message = inbox.recv(), if room => Woken::Message(message),
+                () = &mut timer => Woken::Timer,
+            };
+            match woken {
+                Woken::Store(done) => {
+                    doing = None;
+                    idle_store = Some(self.on_done(done)?);
+                }
+                Woken::Answers(answers) => {
+                    for (question, answer) in answers {
+                        self.on_answer(question.req_id, question.op, answer);
+                    }
+                }
+                Woken::Message(Some(message)) => {
+                    self.receive(message);
+                    // Everything that has come meanwhile belongs into the same batch.
+                    while self.queue.len() < self.parts.options.batch_max
+                        && let Ok(message) = inbox.try_recv()
+                    {
+                        self.receive(message);
+                    }
+                }
+                Woken::Message(None) => open = false,
+                Woken::Timer => {}
+            }
+            self.fire_timers();
+        }
+    }
+
+    /// What the store is to do next, or the store back.
+    fn next_job<S: Store>(&mut self, mut store: S) -> Result<Doing<S>, S> {
+        let now = self.now();
+        if now < self.store_retry_ns {
+            return Err(store);
+        }
+        if now >= self.scan_due_ns {
+            let options = &self.parts.options;
+            let low = self.under_way.first().copied().unwrap_or(u64::MAX);
+            let filter = Unfinished {
+                // A transfer that is lost from view is older than what is in view or was accepted lately: look at all.
+                order_number_min: if self.scan_all { 0 } else { low.min(self.numbers.low()) },
+                stale_ms: if self.scan_all { 0 } else { options.stale_ms },
+                retry_cap_ms: options.backoff_cap_ms,
+            };
+            self.scan_due_ns = now + ns(options.stale_ms);
+            self.scan_all = false;
+            return Ok(Box::pin(async move {
+                let found = store.unfinished(filter).await;
+                Done::Scanned(store, found)
+            }));
+        }
+        if self.queue.is_empty() || !self.scanned_once {
+            return Err(store);
+        }
+        let count = self.queue.len().min(self.parts.options.batch_max);
+        let mut batch: Vec<Queued> = self.queue.drain(..count).collect();
+        // One order of locks for all batches.
+        batch.sort_by_key(|queued| queued.call.lock_order());
+        let durable = (self.parts.durable)();
+        Ok(Box::pin(async move {
+            let calls: Vec<Call> = batch.iter().map(|queued| queued.call.clone()).collect();
+            crash::point("coordinator_before_commit");
+            let result = store.commit(durable, &calls).await;
+            crash::point("coordinator_after_commit");
+            Done::Committed(store, batch, result)
+        }))
+    }
+
+    /// One question for everything that one participant is ready to be asked; the other's turn is the next.
+    fn ask(&mut self) -> Asking {
+        let participant = self.asks[0].participant;
+        let (mut now, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.asks).into_iter().partition(|q| q.participant == participant);
+        self.asks = later;
+        now.retain(|question| self.active.contains_key(&question.req_id));
+        let intent = |question: &Question| self.active[&question.req_id].transfer.intent.clone();
+        let asks = now.iter().map(|q| Ask { op: q.op, intent: intent(q) }).collect();
+        let (trading, funding) = (Arc::clone(&self.parts.trading), Arc::clone(&self.parts.funding));
+        Box::pin(async move {
+            crash::point("coordinator_before_ask");
+            let answers = match participant {
+                Participant::Trading => trading.ask(asks).await,
+                Participant::Funding => funding.ask(asks).await,
+            };
+            crash::point("coordinator_after_ask");
+            now.into_iter().zip(answers).collect()
+        })
+    }
+
+    fn receive(&mut self, message: Message) {
+        let deadline_ns = self.now() + ns_of(self.parts.options.accept_wait);
+        let (call, whose) = match message {
+            Message::Submit { mut intent, fingerprint, reply } => {
+                intent.order_number = self.numbers.take(self.shard);
+                self.under_way.insert(intent.order_number);
+                let row = self.row(&intent, State::Init);
+                let (_, effects) = decide(row, Happened::Submitted, route::<T, F>);
+                let [Effect::Accept(passage)] = effects.as_slice() else {
+                    unreachable!("a submitted transfer is accepted: {effects:?}")
+                };
+                let (req_id, passage) = (intent.req_id, passage.clone());
+                (Call::Accept { intent, fingerprint, passage }, Whose::Accept(req_id, reply))
+            }
+            Message::External { external, reply } => {
+                (Call::External(external), Whose::External(reply))
+            }
+            Message::SetFundingStatus { user, status, actor, reason, reply } => {
+                (Call::SetFundingStatus { user, status, actor, reason }, Whose::Status(reply))
+            }
+        };
+        self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+    }
+
+    fn row(&self, intent: &Intent, state: State) -> Row {
+        let fuse = self.parts.options.fuse;
+        Row { direction: intent.direction, state, attempt: 0, fuse }
+    }
+
+    fn on_done<S>(&mut self, done: Done<S>) -> Result<S, Superseded> {
+        match done {
+            Done::Committed(store, batch, result) => {
+                self.on_committed(batch, result)?;
+                Ok(store)
+            }
+            Done::Scanned(store, Ok(found)) => {
+                self.store_failures = 0;
+                self.scanned_once = true;
+                for transfer in found {
+                    let ours = shard_of(transfer.intent.user, self.shards_count()) == self.shard;
+                    if ours && !self.active.contains_key(&transfer.intent.req_id) {
+                        info!(transfer = %transfer.intent.req_id, state = transfer.state.name(), "taking up");
+                        self.adopt(transfer);
+                    }
+                }
+                Ok(store)
+            }
+            Done::Scanned(store, Err(failure)) => {
+                self.scan_due_ns = 0;
+                self.scan_all = true;
+                self.store_failed(&failure)?;
+                Ok(store)
+            }
+        }
+    }
+
+    fn shards_count(&self) -> usize {
+        usize::try_from(self.shards).expect("at most 64")
+    }
+
+    fn on_committed(
+        &mut self,
+        batch: Vec<Queued>,
+        result: Result<Vec<Reply>, Failure>,
+    ) -> Result<(), Superseded> {
+        let failure = match result {
+            Ok(replies) => {
+                self.store_failures = 0;
+                for (queued, reply) in batch.into_iter().zip(replies) {
+                    self.on_reply(queued, reply);
+                }
+                return Ok(());
+            }
+            Err(failure) => failure,
+        };
+        match failure {
+            Failure::Refused { index, violation, source } => {
+                for (at, queued) in batch.into_iter().enumerate().rev() {
+                    if at == index {
+                        self.on_refused(queued, violation, source.as_ref());
+                    } else {
+                        self.queue.push_front(queued);
+                    }
+                }
+                Ok(())
+            }
+            failure => {
+                let maybe = matches!(failure, Failure::Unknown(_));
+                let unreachable = matches!(failure, Failure::Unreachable(_));
+                self.store_failed(&failure)?;
+                for queued in batch.into_iter().rev() {
+                    self.requeue(queued, maybe, unreachable);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes a failure of the store as a whole and backs off.
+    fn store_failed(&mut self, failure: &Failure) -> Result<(), Superseded> {
+        if matches!(failure, Failure::Fenced) {
+            alert(Alert::Fenced, format_args!("shard {} belongs to another process", self.shard));
+            return Err(Superseded);
+        }
+        self.store_failures = self.store_failures.saturating_add(1);
+        let delay_ms = self.backoff_ms(self.store_failures);
+        let why = crate::telemetry::chain(failure);
+        if matches!(failure, Failure::Retry(_)) {
+            debug!(shard = self.shard, why, "the store asks for another try");
+        } else {
+            alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
+        }
+        self.store_retry_ns = self.now() + ns(delay_ms);
+        Ok(())
+    }
+
+    /// Puts a call that was not committed, or may have been, back in front; gives up on callers who have waited long
+    /// enough.
+    fn requeue(&mut self, mut queued: Queued, maybe: bool, unreachable: bool) {
+        queued.maybe |= maybe;
+        let late = self.now() >= queued.deadline_ns;
+        let rejection = match (queued.maybe, unreachable || late) {
+            (_, false) => None,
+            (true, true) if !late => None,
+            (true, true) => Some(Rejection::unknown()),
+            (false, true) => Some(Rejection::of(Code::SystemError)),
+        };
+        let Some(rejection) = rejection else {
+            self.queue.push_front(queued);
+            return;
+        };
+        match queued.whose {
+            // A deferral nobody waits for is worth no second try: the timer runs all the same.
+            Whose::Nobody => {}
+            Whose::Step(_) => self.queue.push_front(queued),
+            Whose::Accept(_, reply) => {
+                self.forget(&queued.call);
+                // Should it have been committed after all, the scan finds it.
+                self.scan_all |= queued.maybe;
+                self.scan_due_ns = if queued.maybe { 0 } else { self.scan_due_ns };
+                drop(reply.send(Err(rejection)));
+            }
+            Whose::External(reply) => drop(reply.send(Err(rejection))),
+            Whose::Status(reply) => drop(reply.send(Err(rejection))),
+        }
+    }
+
+    /// The store refused this one call; nothing of it was done.
+    fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
+        let why = source.to_string();
+        if violation {
+            alert(Alert::ProtocolViolation, format_args!("{:?}: {why}", queued.call));
+        } else {
+            error!(why, call = ?queued.call, "the store refused a call");
+        }
+        let rejection = Rejection::of(Code::SystemError);
+        match queued.whose {
+            Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
+            Whose::Nobody => {}
+            Whose::Accept(_, reply) => {
+                self.forget(&queued.call);
+                drop(reply.send(Err(rejection)));
+            }
+            Whose::External(reply) => drop(reply.send(Err(rejection))),
+            Whose::Status(reply) => drop(reply.send(Err(rejection))),
+        }
+    }
+
+    fn forget(&mut self, call: &Call) {
+        if let Call::Accept { intent, .. } = call {
+            self.under_way.remove(&intent.order_number);
+        }
+    }
+
+    fn on_reply(&mut self, queued: Queued, reply: Reply) {
+        match (queued.whose, reply) {
+            (Whose::Accept(req_id, answer_to), Reply::Transfer(transfer)) => {
+                let Call::Accept { intent, fingerprint, .. } = queued.call else {
+                    unreachable!("queued together")
+                };
+                let replayed = transfer.intent.req_id != req_id;
+                if replayed {
+                    self.under_way.remove(&intent.order_number);
+                    if transfer.fingerprint != fingerprint {
+                        let fields = differing_fields(&transfer.fingerprint, &fingerprint);
+                        let detail = format!("This cid was used with another {}.", fields.join(", "));
+                        let code = Code::DuplicateRequest;
+                        let rejection = Rejection { code, detail: Some(detail), unknown: false };
+                        drop(answer_to.send(Err(rejection)));
+                        return;
+                    }
+                }
+                let key = transfer.intent.req_id;
+                let progress = match self.active.get(&key) {
+                    Some(active) => active.tell.subscribe(),
+                    None => self.adopt(*transfer),
+                };
+                drop(answer_to.send(Ok(Accepted { progress, replayed })));
+            }
+            (Whose::Step(req_id), Reply::Transfer(transfer)) => {
+                if let Some(active) = self.active.get_mut(&req_id) {
+                    active.transfer = *transfer;
+                    let (state, code) = (active.transfer.state, active.transfer.code);
+                    debug!(transfer = %req_id, state = state.name(), code = ?code, "stored");
+                    self.advance(req_id, Happened::Stored(state));
+                }
+            }
+            (Whose::Nobody, Reply::Done) => {}
+            (
+                Whose::External(answer_to),
+                Reply::External { decision, balance_after, conflict },
+            ) => {
+                let answer = match conflict {
+                    true => Err(Rejection::of(Code::IdemKeyConflict)),
+                    false => Ok(ExternalDecided { decision, balance_after }),
+                };
+                drop(answer_to.send(answer));
+            }
+            (Whose::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
+            (_, reply) => unreachable!("{reply:?} answers another call"),
+        }
+    }
+
+    /// Takes a stored transfer into hand and goes on with it.
+    fn adopt(&mut self, transfer: Transfer) -> watch::Receiver<Transfer> {
+        let (tell, progress) = watch::channel(transfer.clone());
+        let req_id = transfer.intent.req_id;
+        let row = Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
+        let started_ns = self.now();
+        self.under_way.insert(transfer.intent.order_number);
+        self.active.insert(req_id, Active { row, transfer, tell, started_ns });
+        self.advance(req_id, Happened::Due);
+        progress
+    }
+
+    fn on_answer(&mut self, req_id: ReqId, op: Op, answer: Answer) {
+        let Some(active) = self.active.get(&req_id) else { return };
+        let outcome = answer.outcome;
+        debug!(transfer = %req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
+        if outcome == Outcome::Unknown(Reason::Violation) {
+            alert(Alert::ProtocolViolation, format_args!("{} of {req_id}", op.name()));
+        }
+        if outcome.decision().is_none() && op == Op::Refund {
+            let failures = active.row.attempt.saturating_add(1);
+            if failures == REFUND_FAILURES_ALERT {
+                let why = outcome.name();
+                alert(Alert::CompensationFailing, format_args!("{req_id}: {why}, {failures} times"));
+            }
+        }
+        self.advance(req_id, Happened::Answered(op, answer));
+    }
+
+    /// Decides about one transfer and sets going what has to be done.
+    fn advance(&mut self, req_id: ReqId, happened: Happened) {
+        let Some(active) = self.active.get(&req_id) else { return };
+        let (row, effects) = decide(active.row, happened, route::<T, F>);
+        let active = self.active.get_mut(&req_id).expect("looked up above");
+        active.row = row;
+        let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
+        for effect in effects {
+            match effect {
+                Effect::Accept(_) => unreachable!("only a submitted transfer is accepted"),
+                Effect::Step { passage, code, log_sequence } => {
+                    let from = row.state;
+                    let attempt = row.attempt;
+                    let call = Call::Step {
+                        user,
+                        asset,
+                        req_id,
+                        from,
+                        passage,
+                        code,
+                        log_sequence,
+                        attempt,
+                    };
+                    let deadline_ns = u64::MAX;
+                    let whose = Whose::Step(req_id);
+                    self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+                }
+                Effect::Ask(participant, op) => {
+                    self.asks.push(Question { req_id, participant, op });
+                }
+                Effect::Tell(state, code) => self.tell(req_id, state, code),
+                Effect::Retry => self.retry(req_id),
+                Effect::Finish => self.finish(req_id),
+            }
+        }
+    }
+
+    /// Tells whoever waits where the transfer ends, before PostgreSQL has the mark.
+    fn tell(&self, req_id: ReqId, state: State, code: Option<Code>) {
+        let Some(active) = self.active.get(&req_id) else { return };
+        active.tell.send_modify(|transfer| {
+            *transfer = active.transfer.clone();
+            transfer.state = state;
+            transfer.code = transfer.code.or(code);
+        });
+    }
+
+    fn finish(&mut self, req_id: ReqId) {
+        let Some(active) = self.active.remove(&req_id) else { return };
+        self.under_way.remove(&active.transfer.intent.order_number);
+        let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
+        let seconds = Duration::from_nanos(self.now() - active.started_ns).as_secs_f64();
+        metrics::counter!(telemetry::TRANSFERS_TOTAL, "direction" => direction, "state" => state)
+            .increment(1);
+        metrics::histogram!(telemetry::TRANSFER_SECONDS, "direction" => direction).record(seconds);
+        // Nobody may be waiting any more.
+        drop(active.tell.send(active.transfer));
+    }
+
+    /// Tries again later, for ever; the store remembers it where it can be reached.
+    fn retry(&mut self, req_id: ReqId) {
+        let Some(active) = self.active.get(&req_id) else { return };
+        let (attempt, state) = (active.row.attempt, active.row.state);
+        let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
+        let delay_ms = self.backoff_ms(attempt);
+        warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, "outcome unknown; will ask again");
+        metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
+        self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
+        if self.store_failures == 0 {
+            let call =
+                Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
+            let (whose, deadline_ns) = (Whose::Nobody, u64::MAX);
+            self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+        }
+    }
+
+    /// Exponential with full jitter: 1..=min(cap, base * 2^(attempt-1)) milliseconds.
+    fn backoff_ms(&mut self, attempt: u32) -> u64 {
+        let options = &self.parts.options;
+        let doubled = options.backoff_base_ms.saturating_mul(1 << attempt.saturating_sub(1).min(32));
+        1 + self.entropy.u64() % doubled.min(options.backoff_cap_ms).max(1)
+    }
+
+    fn fire_timers(&mut self) {
+        let now = self.now();
+        while let Some(&Reverse((due, req_id))) = self.timers.peek()
+            && due <= now
+        {
+            self.timers.pop();
+            self.advance(req_id, Happened::Due);
+        }
+    }
+
+    /// How long nothing is due.
+    fn until_due(&self, storing: bool) -> Duration {
+        let timer = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
+        let work = if storing { u64::MAX } else { self.store_due_ns() };
+        let now = self.now();
+        Duration::from_nanos(timer.min(work).saturating_sub(now).min(ns(self.parts.options.stale_ms)))
+    }
+
+    /// When an idle store has something to do.
+    fn store_due_ns(&self) -> u64 {
+        let work = if self.queue.is_empty() { self.scan_due_ns } else { 0 };
+        work.max(self.store_retry_ns)
+    }
+}
+
+/// How each participant is asked.
+fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
+    match participant {
+        Participant::Funding => F::ROUTE,
+        Participant::Trading => T::ROUTE,
+    }
+}
+
+fn ns(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+fn ns_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A future that may be absent, and then never comes.
+async fn conditional<D: Future + Unpin>(doing: Option<&mut D>) -> Option<D::Output> {
+    match doing {
+        Some(doing) => Some(doing.await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,51 @@
+//! Named points at which a test may kill this process. Without the feature `crash` they are nothing.
+//!
+//! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises SIGKILL at the first
+//! or the third visit.
+
+/// Every point, in the order a transfer meets them.
+pub const POINTS: &[&str] = &[
+    "coordinator_before_commit",
+    "coordinator_after_commit",
+    "coordinator_before_ask",
+    "coordinator_after_ask",
+    "engine_before_append",
+    "engine_before_sync",
+    "engine_after_sync",
+];
+
+/// Arms the point that the environment names.
+///
+/// # Errors
+/// A sentence: the environment names no point.
+#[cfg(feature = "crash")]
+pub fn arm() -> Result<(), String> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
+    let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
+    let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
+    if !POINTS.contains(&name) {
+        return Err(format!("UBSCORE_CRASH: {name} is none of {POINTS:?}"));
+    }
+    let visits = AtomicU32::new(0);
+    fail::cfg_callback(name, move || {
+        if visits.fetch_add(1, Ordering::SeqCst) + 1 == visit {
+            let us = rustix::process::getpid();
+            // Nothing after this line may run, in no thread: SIGKILL cannot be caught.
+            drop(rustix::process::kill_process(us, rustix::process::Signal::KILL));
+        }
+    })
+    .map_err(|error| format!("UBSCORE_CRASH: {error}"))
+}
+
+/// A point.
+#[cfg(feature = "crash")]
+pub fn point(name: &'static str) {
+    debug_assert!(POINTS.contains(&name), "{name} is not in the list of points");
+    fail::fail_point!(name);
+}
+
+/// A point.
+#[cfg(not(feature = "crash"))]
+pub fn point(_name: &'static str) {}

@@ -1,0 +1,260 @@
+//! The pinned loop: check, encode, append, apply; and beside it the thread that syncs and releases the answers of
+//! everything the sync covered, and the one that prepares segments ahead.
+//!
+//! ```text
+//!   ring --> core: step, append, apply --> log (mapped) <-- sync: msync, durable mark
+//!                    |                                        |
+//!                    +------ answers, in order ---------------+--> callers
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam::queue::ArrayQueue;
+use disruptor::Polling;
+use wal::{Medium, Sequence};
+
+use super::ledger::{Answer, Ledger, Step};
+use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
+use super::ring::{Bell, Poller, Sleeper, Tickets};
+use crate::crash;
+use crate::transfer::Op;
+
+/// The most commands taken off the ring before their slots are free again.
+const BATCH_MAX: u64 = 256;
+/// Looks at the ring, with a pause each, before the core yields: about 20 us.
+const SPINS: u32 = 1_000;
+/// Yields before the core sleeps.
+const YIELDS: u32 = 8;
+/// The longest sleep: a belt, since a bell ends every sleep that matters.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How long the preparing thread sleeps when nobody rings.
+const PREPARE_SLEEP: Duration = Duration::from_millis(100);
+/// New work is refused while the log has room for fewer bytes than this, so that refunds, statuses and marks of
+/// what is under way still find theirs.
+pub(super) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
+
+/// An answer that leaves once `after` is durable.
+struct Release {
+    ticket: u32,
+    after: Sequence,
+    answer: Answer,
+}
+
+/// What the threads share.
+pub(super) struct Shared {
+    releases: ArrayQueue<Release>,
+    pub(super) tickets: Arc<Tickets>,
+    pub(super) log: wal::Durable,
+    pub(super) core_bell: Arc<Bell>,
+    pub(super) sync_bell: Arc<Bell>,
+    pub(super) prepare_bell: Arc<Bell>,
+    mark_wanted: AtomicBool,
+    pub(super) stop: AtomicBool,
+    core_stopped: AtomicBool,
+    pub(super) outcomes: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn new(
+        tickets: Arc<Tickets>,
+        releases_max: usize,
+        log: wal::Durable,
+        bells: [Arc<Bell>; 3],
+    ) -> Shared {
+        let [core_bell, sync_bell, prepare_bell] = bells;
+        Shared {
+            releases: ArrayQueue::new(releases_max),
+            tickets,
+            log,
+            core_bell,
+            sync_bell,
+            prepare_bell,
+            mark_wanted: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            core_stopped: AtomicBool::new(false),
+            outcomes: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// State and log together, without a thread: what the simulation drives one command at a time.
+pub struct Core<M: Medium> {
+    ledger: Ledger,
+    writer: wal::Writer<M>,
+    time_ns: u64,
+    payload: [u8; PAYLOAD_BYTES_MAX],
+}
+
+impl<M: Medium> Core<M> {
+    /// A core whose ledger holds everything the log holds.
+    pub fn new(ledger: Ledger, writer: wal::Writer<M>) -> Core<M> {
+        assert_eq!(ledger.sequence(), writer.appended(), "the ledger is not the log's");
+        Core { ledger, writer, time_ns: 0, payload: [0; PAYLOAD_BYTES_MAX] }
+    }
+
+    /// Decides one command. The answer may leave once the returned sequence is durable.
+    pub fn decide(&mut self, command: &Command, time_ns: u64) -> (Answer, Sequence) {
+        self.time_ns = time_ns;
+        let answer = match self.ledger.step(command) {
+            Step::Append(_) if opens_work(command) && self.writer.room() < ROOM_RESERVED_BYTES => {
+                Answer::Overloaded
+            }
+            Step::Append(entry) => self.append(&entry),
+            // What is known may have been decided a moment ago: a repeat waits for the same sync.
+            Step::Known(answer) => answer,
+            Step::Violation(why) => Answer::Violation(why),
+            Step::Full => Answer::Overloaded,
+        };
+        (answer, self.ledger.sequence())
+    }
+
+    /// Appends before it applies: when the log has no room, nothing has happened.
+    fn append(&mut self, entry: &Entry) -> Answer {
+        let length = entry.encode(&mut self.payload);
+        let payload = &self.payload[..length];
+        crash::point("engine_before_append");
+        match self.writer.append(entry.kind() as u8, self.time_ns, payload) {
+            Ok(sequence) => self.ledger.apply(entry, sequence, self.time_ns),
+            Err(wal::Error::Full) => Answer::Overloaded,
+            Err(error) => panic!("append to the log: {error}"),
+        }
+    }
+
+    /// Appends a mark, so that the last batch too is covered by a later record's durable mark.
+    pub fn mark(&mut self) {
+        // Without room the mark is left out: it only narrows what recovery has to take for a tear.
+        self.append(&Entry::Mark);
+    }
+
+    /// The state.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+/// Whether a command begins something that may need the log again, as opposed to ending it.
+fn opens_work(command: &Command) -> bool {
+    matches!(command, Command::Order(Order { op: Op::Withdraw | Op::Deposit, .. }))
+}
+
+/// The core thread, until [`Shared::stop`] is set and the ring is empty.
+pub(super) fn run<M: Medium>(
+    mut core: Core<M>,
+    mut poller: Poller,
+    sleeper: &Sleeper,
+    shared: &Shared,
+    busy: bool,
+) {
+    let mut idle: u32 = 0;
+    loop {
+        match poller.take(BATCH_MAX) {
+            Ok(mut slots) => {
+                idle = 0;
+                for slot in &mut slots {
+                    let (answer, after) = core.decide(&slot.command, slot.time_ns);
+                    let release = Release { ticket: slot.ticket, after, answer };
+                    // As many places as tickets, so there is one.
+                    assert!(shared.releases.push(release).is_ok(), "no place for an answer");
+                }
+                drop(slots);
+                shared.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
+                shared.sync_bell.ring();
+                continue;
+            }
+            Err(Polling::NoEvents) => {}
+            Err(Polling::Shutdown) => break,
+        }
+        if shared.mark_wanted.swap(false, Ordering::Relaxed) {
+            core.mark();
+            shared.sync_bell.ring();
+        }
+        if shared.stop.load(Ordering::Acquire) {
+            break;
+        }
+        idle = idle.saturating_add(1);
+        if busy || idle < SPINS {
+            std::hint::spin_loop();
+        } else if idle < SPINS + YIELDS {
+            std::thread::yield_now();
+        } else {
+            let work = || {
+                poller.has_available()
+                    || shared.mark_wanted.load(Ordering::Relaxed)
+                    || shared.stop.load(Ordering::Relaxed)
+            };
+            sleeper.sleep(work, SLEEP_MAX);
+        }
+    }
+    shared.core_stopped.store(true, Ordering::Release);
+    shared.sync_bell.ring();
+}
+
+/// The sync thread: the sync in flight is the batching window of the next one, and nothing waits for a timer.
+///
+/// `idle_mark`: after this long without a record, a mark is asked for once.
+///
+/// # Errors
+/// The log's first failed sync. What was not answered by then must never be.
+pub(super) fn release<M: Medium>(
+    mut syncer: wal::Syncer<M>,
+    sleeper: &Sleeper,
+    shared: &Shared,
+    idle_mark: Duration,
+) -> Result<(), wal::Error> {
+    let mut durable = shared.log.durable();
+    // The sequence a mark has or would have: nothing behind it needs another.
+    let mut marked = durable;
+    let mut held: Option<Release> = None;
+    loop {
+        // Read first: a core that had stopped before has nothing more to append or to answer.
+        let last_turn = shared.core_stopped.load(Ordering::Acquire);
+        if shared.log.appended() > durable {
+            crash::point("engine_before_sync");
+            durable = syncer.sync()?;
+            crash::point("engine_after_sync");
+            shared.prepare_bell.ring();
+        }
+        while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
+            if release.after > durable {
+                held = Some(release);
+                break;
+            }
+            shared.tickets.answer(release.ticket, release.answer);
+        }
+        if held.is_some() || shared.log.appended() > durable {
+            continue;
+        }
+        if last_turn {
+            return Ok(());
+        }
+        let work = || {
+            shared.log.appended() > durable
+                || !shared.releases.is_empty()
+                || shared.core_stopped.load(Ordering::Relaxed)
+        };
+        let nap = if durable == marked { SLEEP_MAX } else { idle_mark };
+        sleeper.sleep(work, nap);
+        if !work() && durable != marked {
+            marked = durable + 1;
+            shared.mark_wanted.store(true, Ordering::Relaxed);
+            shared.core_bell.ring();
+        }
+    }
+}
+
+/// The preparing thread. A failure (no space) is reported and tried again: the core refuses new work meanwhile.
+pub(super) fn prepare<M: Medium>(
+    mut preparer: wal::Preparer<M>,
+    sleeper: &Sleeper,
+    shared: &Shared,
+    failed: impl Fn(&wal::Error),
+) {
+    while !shared.stop.load(Ordering::Acquire) {
+        if let Err(error) = preparer.tick() {
+            failed(&error);
+        }
+        sleeper.sleep(|| false, PREPARE_SLEEP);
+    }
+}

@@ -1,0 +1,395 @@
+//! UBSCore's state and its two pure functions: [`Ledger::step`] decides, [`Ledger::apply`] carries out what the log
+//! holds. No I/O, no clock, no random number: the same log gives the same ledger on any machine.
+
+use hashbrown::HashMap;
+
+use super::order::{Command, Entry, Order};
+use super::outcomes::{Outcomes, Recorded};
+use crate::account::{AccountStatus, UserId};
+use crate::amount::PRECISION_MAX;
+use crate::code::Code;
+use crate::transfer::{Decision, Op};
+use crate::validation::{Form, check_form};
+
+/// A hash without a random seed, so that nothing in the engine depends on the process.
+pub(super) type Hash = foldhash::fast::FixedState;
+
+/// What is to be done with a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Append this entry to the log, then [`Ledger::apply`] it.
+    Append(Entry),
+    /// Already so: nothing to append.
+    Known(Answer),
+    /// A repeat with another user, asset or amount, or a refund of what was never withdrawn. Nothing happens.
+    Violation(&'static str),
+    /// The outcome map is full. Nothing happens; the caller may ask again.
+    Full,
+}
+
+/// What UBSCore answers once it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An order has been decided, now or before.
+    Decided(Recorded),
+    /// A status or an asset is set.
+    Done,
+    /// One balance at a point of the log.
+    Balance {
+        /// Smallest units; `None` where the user has no Spot account.
+        available: Option<u128>,
+        /// The last record this balance includes.
+        sequence: wal::Sequence,
+    },
+    /// What is recorded for an operation, if anything.
+    Query(Option<Recorded>),
+    /// See [`Step::Violation`].
+    Violation(&'static str),
+    /// See [`Step::Full`]; also when the log has no room. Nothing happened.
+    Overloaded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AssetEntry {
+    precision: u8,
+    symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
+}
+
+/// All balances, statuses, assets and outcomes.
+pub struct Ledger {
+    accounts: HashMap<u64, AccountStatus, Hash>,
+    balances: HashMap<(u64, u32), u128, Hash>,
+    assets: HashMap<u32, AssetEntry, Hash>,
+    outcomes: Outcomes,
+    sequence: wal::Sequence,
+}
+
+impl Ledger {
+    /// An empty ledger that keeps at most `outcomes_max` outcomes.
+    pub fn new(outcomes_max: usize) -> Ledger {
+        Ledger {
+            accounts: HashMap::with_hasher(Hash::default()),
+            balances: HashMap::with_hasher(Hash::default()),
+            assets: HashMap::with_hasher(Hash::default()),
+            outcomes: Outcomes::new(outcomes_max),
+            sequence: 0,
+        }
+    }
+
+    /// The last record applied.
+    pub fn sequence(&self) -> wal::Sequence {
+        self.sequence
+    }
+
+    /// The number of outcomes held.
+    pub fn outcome_count(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// Every balance as (user, asset, smallest units), in order.
+    pub fn balances(&self) -> Vec<(u64, u32, u128)> {
+        let mut all: Vec<_> = self.balances.iter().map(|(k, v)| (k.0, k.1, *v)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Decides a command without changing anything.
+    pub fn step(&self, command: &Command) -> Step {
+        match *command {
+            Command::Order(ref order) => self.step_order(order),
+            Command::SetStatus { user, status } => match UserId::new(user) {
+                None => Step::Violation("no such user"),
+                Some(_) if self.accounts.get(&user) == Some(&status) => Step::Known(Answer::Done),
+                Some(_) => Step::Append(Entry::AccountStatus { user, status }),
+            },
+            Command::RegisterAsset { asset, precision, symbol } => match self.assets.get(&asset) {
+                Some(known) if *known == (AssetEntry { precision, symbol }) => {
+                    Step::Known(Answer::Done)
+                }
+                Some(_) => Step::Violation("the asset is known with another symbol or precision"),
+                None if precision > PRECISION_MAX => Step::Violation("precision out of range"),
+                None => Step::Append(Entry::Asset { asset, precision, symbol }),
+            },
+            Command::ReadBalance { user, asset } => {
+                let balance = || self.balances.get(&(user, asset)).copied().unwrap_or(0);
+                let available = self.accounts.get(&user).map(|_| balance());
+                Step::Known(Answer::Balance { available, sequence: self.sequence })
+            }
+            Command::Query { req_id, op } => {
+                Step::Known(Answer::Query(self.outcomes.get(req_id, op)))
+            }
+        }
+    }
+
+    fn step_order(&self, order: &Order) -> Step {
+        if let Some(recorded) = self.outcomes.get(order.req_id, order.op) {
+            return match recorded.matches(order) {
+                true => Step::Known(Answer::Decided(recorded)),
+                false => Step::Violation("a repeat with another user, asset or amount"),
+            };
+        }
+        let balance = self.balances.get(&(order.user, order.asset)).copied().unwrap_or(0);
+        let decision = match order.op {
+            Op::Withdraw => match self.check(order).and_then(|()| self.withdraw(order, balance)) {
+                Ok(()) => Decision::Success,
+                Err(code) => Decision::Refused(code),
+            },
+            Op::Deposit => match self.check(order).and_then(|()| self.deposit(order)) {
+                Ok(()) => Decision::Success,
+                Err(code) => Decision::Refused(code),
+            },
+            Op::Refund => match self.outcomes.get(order.req_id, Op::Withdraw) {
+                Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {
+                    Decision::Success
+                }
+                Some(_) | None => return Step::Violation("a refund of what was not withdrawn"),
+            },
+            Op::ExtDeposit | Op::ExtWithdraw => {
+                return Step::Violation("UBSCore has no external operations");
+            }
+        };
+        if !self.outcomes.has_place(order.op, decision) {
+            return Step::Full;
+        }
+        let balance_after = balance_after(order, decision, balance);
+        Step::Append(Entry::Order { order: *order, decision, balance_after })
+    }
+
+    fn check(&self, order: &Order) -> Result<(), Code> {
+        let asset_known = self.assets.contains_key(&order.asset);
+        let (req_id, user, amount) = (order.req_id, order.user, order.amount);
+        check_form(Form { req_id, user, amount, asset_known }).map(|_| ())
+    }
+
+    fn withdraw(&self, order: &Order, balance: u128) -> Result<(), Code> {
+        match self.accounts.get(&order.user) {
+            None => Err(Code::SourceAccountNotFound),
+            Some(AccountStatus::Frozen) => Err(Code::AccountFrozen),
+            Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
+            Some(AccountStatus::Active) if balance < u128::from(order.amount) => {
+                Err(Code::InsufficientBalance)
+            }
+            Some(AccountStatus::Active) => Ok(()),
+        }
+    }
+
+    fn deposit(&self, order: &Order) -> Result<(), Code> {
+        match self.accounts.get(&order.user) {
+            Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
+            Some(AccountStatus::Active | AccountStatus::Frozen) | None => Ok(()),
+        }
+    }
+
+    /// Carries out an entry of the log. `time_ns` and `sequence` are the record's own.
+    ///
+    /// Panics when the entry could not have been decided by [`Ledger::step`] in this state: replay compares first.
+    pub fn apply(&mut self, entry: &Entry, sequence: wal::Sequence, time_ns: u64) -> Answer {
+        assert_eq!(sequence, self.sequence + 1, "records are applied in order");
+        self.sequence = sequence;
+        match *entry {
+            Entry::Order { ref order, decision, balance_after } => {
+                if decision == Decision::Success {
+                    self.accounts.entry(order.user).or_insert(AccountStatus::Active);
+                    self.balances.insert((order.user, order.asset), balance_after);
+                }
+                let recorded = Recorded {
+                    user: order.user,
+                    asset: order.asset,
+                    amount: order.amount,
+                    decision,
+                    balance_after,
+                    sequence,
+                    time_ns,
+                };
+                self.outcomes.insert(order.req_id, order.op, recorded);
+                Answer::Decided(recorded)
+            }
+            Entry::AccountStatus { user, status } => {
+                self.accounts.insert(user, status);
+                Answer::Done
+            }
+            Entry::Asset { asset, precision, symbol } => {
+                let before = self.assets.insert(asset, AssetEntry { precision, symbol });
+                assert!(before.is_none(), "asset {asset} registered twice");
+                Answer::Done
+            }
+            Entry::Mark => Answer::Done,
+        }
+    }
+}
+
+/// The balance once the decision is carried out, smallest units.
+fn balance_after(order: &Order, decision: Decision, balance: u128) -> u128 {
+    let amount = u128::from(order.amount);
+    let after = match (decision, order.op) {
+        (Decision::Refused(_), _) => Some(balance),
+        (Decision::Success, Op::Withdraw) => balance.checked_sub(amount),
+        // A u128 holds 2^64 of the largest amounts, so that no legal sequence of them overflows.
+        (Decision::Success, _) => balance.checked_add(amount),
+    };
+    after.unwrap_or_else(|| panic!("balance {balance} and {order:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::order::Text;
+    use crate::transfer::Direction;
+
+    const USDT: u32 = 3;
+
+    fn order(op: Op, req_id: u128, user: u64, amount: u64) -> Order {
+        let direction = Direction::FundingToSpot;
+        let cid = Text::EMPTY;
+        Order { op, req_id, cid, user, asset: USDT, amount, direction, order_number: 1 }
+    }
+
+    fn run(ledger: &mut Ledger, command: Command) -> Answer {
+        match ledger.step(&command) {
+            Step::Append(entry) => ledger.apply(&entry, ledger.sequence + 1, 0),
+            Step::Known(answer) => answer,
+            Step::Violation(why) => Answer::Violation(why),
+            Step::Full => Answer::Overloaded,
+        }
+    }
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::new(1000);
+        let symbol = Text::new("USDT").expect("short");
+        run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
+        ledger
+    }
+
+    fn decide(ledger: &mut Ledger, order: Order) -> Decision {
+        match run(ledger, Command::Order(order)) {
+            Answer::Decided(recorded) => recorded.decision,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn balance(ledger: &mut Ledger, user: u64) -> Option<u128> {
+        match run(ledger, Command::ReadBalance { user, asset: USDT }) {
+            Answer::Balance { available, .. } => available,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_operation_is_decided_once_and_repeats_are_told_the_decision() {
+        let mut ledger = ledger();
+        assert_eq!(balance(&mut ledger, 1), None);
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 10, 1, 100)), Decision::Success);
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 10, 1, 100)), Decision::Success);
+        assert_eq!(balance(&mut ledger, 1), Some(100));
+        let refused = Decision::Refused(Code::InsufficientBalance);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 11, 1, 101)), refused);
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 12, 1, 900)), Decision::Success);
+        // The money is there now, yet the door is closed.
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 11, 1, 101)), refused);
+        assert_eq!(balance(&mut ledger, 1), Some(1000));
+    }
+
+    #[test]
+    fn a_refund_has_the_withdraws_name_and_is_no_repeat_of_it() {
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        decide(&mut ledger, order(Op::Withdraw, 2, 7, 300));
+        run(&mut ledger, Command::SetStatus { user: 7, status: AccountStatus::Disabled });
+        assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 300)), Decision::Success);
+        assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 300)), Decision::Success);
+        assert_eq!(balance(&mut ledger, 7), Some(500));
+    }
+
+    #[test]
+    fn violations_change_and_record_nothing() {
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        for bad in [
+            order(Op::Deposit, 1, 8, 500),
+            order(Op::Deposit, 1, 7, 501),
+            Order { asset: 4, ..order(Op::Deposit, 1, 7, 500) },
+            order(Op::Refund, 1, 7, 500),
+            order(Op::Refund, 99, 7, 500),
+            order(Op::ExtDeposit, 98, 7, 500),
+        ] {
+            let answer = run(&mut ledger, Command::Order(bad));
+            assert!(matches!(answer, Answer::Violation(_)), "{bad:?} {answer:?}");
+        }
+        assert_eq!(ledger.outcome_count(), 1);
+        assert_eq!(balance(&mut ledger, 7), Some(500));
+    }
+
+    #[test]
+    fn ubscore_checks_what_reaches_it_for_itself() {
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        let refused = Decision::Refused;
+        for (id, bad, want) in [
+            (20, order(Op::Withdraw, 20, 7, 0), Code::InvalidAmount),
+            (21, order(Op::Deposit, 21, 0, 5), Code::InvalidRequest),
+            (22, order(Op::Deposit, 22, u64::MAX, 5), Code::InvalidRequest),
+            (23, Order { asset: 9, ..order(Op::Deposit, 23, 7, 5) }, Code::InvalidAsset),
+            (24, order(Op::Withdraw, 24, 9, 5), Code::SourceAccountNotFound),
+            (0, order(Op::Withdraw, 0, 7, 5), Code::InvalidRequest),
+        ] {
+            assert_eq!(decide(&mut ledger, bad), refused(want), "{id}");
+        }
+        let frozen = Command::SetStatus { user: 7, status: AccountStatus::Frozen };
+        run(&mut ledger, frozen);
+        let withdraw = order(Op::Withdraw, 30, 7, 5);
+        assert_eq!(decide(&mut ledger, withdraw), refused(Code::AccountFrozen));
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 31, 7, 5)), Decision::Success);
+        run(&mut ledger, Command::SetStatus { user: 7, status: AccountStatus::Disabled });
+        let deposit = order(Op::Deposit, 32, 7, 5);
+        assert_eq!(decide(&mut ledger, deposit), refused(Code::AccountDisabled));
+        let withdraw = order(Op::Withdraw, 33, 7, 5);
+        assert_eq!(decide(&mut ledger, withdraw), refused(Code::AccountDisabled));
+    }
+
+    #[test]
+    fn a_full_map_refuses_new_transfers_but_never_a_refund() {
+        let mut ledger = Ledger::new(4);
+        let symbol = Text::new("USDT").expect("short");
+        run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        decide(&mut ledger, order(Op::Withdraw, 2, 7, 100));
+        // Three places are taken: the deposit, the withdraw and the refund it may need.
+        let again = Command::Order(order(Op::Withdraw, 3, 7, 100));
+        assert_eq!(run(&mut ledger, again), Answer::Overloaded);
+        decide(&mut ledger, order(Op::Deposit, 4, 7, 1));
+        let more = Command::Order(order(Op::Deposit, 5, 7, 1));
+        assert_eq!(run(&mut ledger, more), Answer::Overloaded);
+        assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 100)), Decision::Success);
+        assert_eq!(ledger.outcome_count(), 4);
+    }
+
+    proptest! {
+        /// Goal: no sequence of orders makes or loses money. Method: random orders with few names and users, added
+        /// up from the answers.
+        #[test]
+        fn balances_are_what_the_successes_add_up_to(
+            orders in prop::collection::vec((0..3u8, 1..12u128, 1..4u64, 1..50u64), 1..200)
+        ) {
+            let mut ledger = ledger();
+            let mut sum = HashMap::<u64, i128>::new();
+            for (op, req_id, user, amount) in orders {
+                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(op)];
+                let before = ledger.sequence();
+                let answer = run(&mut ledger, Command::Order(order(op, req_id, user, amount)));
+                if let Answer::Decided(recorded) = answer
+                    && recorded.decision == Decision::Success
+                    && ledger.sequence() > before
+                {
+                    let sign = if op == Op::Withdraw { -1 } else { 1 };
+                    *sum.entry(user).or_default() += sign * i128::from(amount);
+                }
+            }
+            for (user, want) in sum {
+                let have = balance(&mut ledger, user).expect("has an account");
+                prop_assert_eq!(i128::try_from(have).expect("small"), want);
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! What UBSCore is asked, and the bytes of what it decided in the log.
+//!
+//! The payload of a record, little endian, without padding. The record's header (crate `wal`) carries the time.
+//!
+//! | kind | payload |
+//! |---|---|
+//! | 1 order | req_id 16, balance_after 16, user 8, amount 8, order_number 8, asset 4, code 2 (0 = success), op 1, direction 1, cid length 1, cid |
+//! | 2 account status | user 8, status 1 |
+//! | 3 asset | asset 4, precision 1, symbol |
+//! | 5 mark | empty: written when idle, so that the last batch too is covered by a later record |
+//!
+//! Kinds 4 (watermark), 6 (snapshot mark) and 7 (shard fence) are reserved.
+
+use std::mem::size_of;
+
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::account::AccountStatus;
+use crate::asset::SYMBOL_BYTES_MAX;
+use crate::code::Code;
+use crate::transfer::{CID_BYTES_MAX, Decision, Direction, Op};
+
+/// What a record is about. A number is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A decided order.
+    Order = 1,
+    /// A Spot account's status.
+    AccountStatus = 2,
+    /// An asset UBSCore has learned.
+    Asset = 3,
+    /// Nothing but the durable mark in the record's header.
+    Mark = 5,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<Kind> {
+        match number {
+            1 => Some(Kind::Order),
+            2 => Some(Kind::AccountStatus),
+            3 => Some(Kind::Asset),
+            5 => Some(Kind::Mark),
+            _ => None,
+        }
+    }
+
+    /// The name in dumps.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Order => "ORDER",
+            Kind::AccountStatus => "STATUS",
+            Kind::Asset => "ASSET",
+            Kind::Mark => "MARK",
+        }
+    }
+}
+
+/// Up to `N` bytes of text, held in place: slots of the ring are plain data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text<const N: usize> {
+    length: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Text<N> = Text { length: 0, bytes: [0; N] };
+
+    /// This text, `None` when it is longer than `N` bytes.
+    pub fn new(text: &str) -> Option<Text<N>> {
+        Text::from_bytes(text.as_bytes())
+    }
+
+    fn from_bytes(text: &[u8]) -> Option<Text<N>> {
+        std::str::from_utf8(text).ok()?;
+        let mut bytes = [0; N];
+        bytes.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Text { length: u8::try_from(text.len()).ok()?, bytes })
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).expect("checked by new")
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+/// A transfer's operation on Spot, with the full intent, so that PostgreSQL can be checked against the log and
+/// repaired from it. Plain numbers: UBSCore checks them for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// WITHDRAW, DEPOSIT or REFUND.
+    pub op: Op,
+    /// The transfer, not 0.
+    pub req_id: u128,
+    /// The client's idempotency key, may be empty.
+    pub cid: Text<CID_BYTES_MAX>,
+    /// Whose account, 1..=2^63-1.
+    pub user: u64,
+    /// Of what.
+    pub asset: u32,
+    /// Smallest units, not 0.
+    pub amount: u64,
+    /// Which way the transfer goes.
+    pub direction: Direction,
+    /// The transfer's position in the order of accepts.
+    pub order_number: u64,
+}
+
+/// One event on the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Decide an operation.
+    Order(Order),
+    /// Set a Spot account's status, creating the account where it is absent.
+    SetStatus {
+        /// Whose account.
+        user: u64,
+        /// From now on.
+        status: AccountStatus,
+    },
+    /// Learn an asset.
+    RegisterAsset {
+        /// Its number.
+        asset: u32,
+        /// Its decimals.
+        precision: u8,
+        /// Its symbol.
+        symbol: Text<SYMBOL_BYTES_MAX>,
+    },
+    /// Read one balance.
+    ReadBalance {
+        /// Whose.
+        user: u64,
+        /// Of what.
+        asset: u32,
+    },
+    /// Read what is recorded for an operation.
+    Query {
+        /// The transfer.
+        req_id: u128,
+        /// The operation.
+        op: Op,
+    },
+}
+
+/// What a record of the log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A decided order.
+    Order {
+        /// What was asked.
+        order: Order,
+        /// What was decided.
+        decision: Decision,
+        /// The Spot balance afterwards, smallest units.
+        balance_after: u128,
+    },
+    /// A Spot account's status.
+    AccountStatus {
+        /// Whose.
+        user: u64,
+        /// From then on.
+        status: AccountStatus,
+    },
+    /// An asset.
+    Asset {
+        /// Its number.
+        asset: u32,
+        /// Its decimals.
+        precision: u8,
+        /// Its symbol.
+        symbol: Text<SYMBOL_BYTES_MAX>,
+    },
+    /// Nothing.
+    Mark,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct OrderBytes {
+    req_id: U128,
+    balance_after: U128,
+    user: U64,
+    amount: U64,
+    order_number: U64,
+    asset: U32,
+    code: U16,
+    op: u8,
+    direction: u8,
+    cid_length: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StatusBytes {
+    user: U64,
+    status: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AssetBytes {
+    asset: U32,
+    precision: u8,
+}
+
+const _: () = assert!(size_of::<OrderBytes>() == 65);
+const _: () = assert!(size_of::<OrderBytes>() + CID_BYTES_MAX == PAYLOAD_BYTES_MAX);
+const _: () = assert!(size_of::<AssetBytes>() + SYMBOL_BYTES_MAX <= PAYLOAD_BYTES_MAX);
+const _: () = assert!(PAYLOAD_BYTES_MAX <= wal::PAYLOAD_BYTES_MAX);
+
+/// The most bytes a payload has.
+pub const PAYLOAD_BYTES_MAX: usize = 129;
+
+/// A payload of the log that this version cannot read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// The kind is reserved or of a later version.
+    #[error("unknown record kind {0}")]
+    Kind(u8),
+    /// The payload does not have the bytes its kind asks for.
+    #[error("payload of {bytes} bytes is not a {kind:?}")]
+    Payload {
+        /// The kind.
+        kind: Kind,
+        /// The payload's length.
+        bytes: usize,
+    },
+    /// A field holds a number this version does not know.
+    #[error("{field} holds {number}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// What it holds.
+        number: u64,
+    },
+}
+
+impl Entry {
+    /// What the record is about.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Entry::Order { .. } => Kind::Order,
+            Entry::AccountStatus { .. } => Kind::AccountStatus,
+            Entry::Asset { .. } => Kind::Asset,
+            Entry::Mark => Kind::Mark,
+        }
+    }
+
+    /// Writes the payload into `buffer` and returns its length in bytes.
+    pub fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
+        match self {
+            Entry::Order { order, decision, balance_after } => {
+                let fixed = OrderBytes {
+                    req_id: order.req_id.into(),
+                    balance_after: (*balance_after).into(),
+                    user: order.user.into(),
+                    amount: order.amount.into(),
+                    order_number: order.order_number.into(),
+                    asset: order.asset.into(),
+                    code: match decision {
+                        Decision::Success => 0.into(),
+                        Decision::Refused(code) => (*code as u16).into(),
+                    },
+                    op: order.op as u8,
+                    direction: order.direction as u8,
+                    cid_length: order.cid.length,
+                };
+                join(buffer, fixed.as_bytes(), order.cid.as_bytes())
+            }
+            Entry::AccountStatus { user, status } => {
+                let fixed = StatusBytes { user: (*user).into(), status: *status as u8 };
+                join(buffer, fixed.as_bytes(), &[])
+            }
+            Entry::Asset { asset, precision, symbol } => {
+                let fixed = AssetBytes { asset: (*asset).into(), precision: *precision };
+                join(buffer, fixed.as_bytes(), symbol.as_bytes())
+            }
+            Entry::Mark => 0,
+        }
+    }
+
+    /// Reads a payload back.
+    ///
+    /// # Errors
+    /// [`Error`]: this version cannot read it; the log must not be replayed past it.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Entry, Error> {
+        let kind = Kind::from_number(kind).ok_or(Error::Kind(kind))?;
+        let malformed = || Error::Payload { kind, bytes: payload.len() };
+        let field = |field, number: u64| Error::Field { field, number };
+        match kind {
+            Kind::Order => {
+                let (fixed, cid) = OrderBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
+                if cid.len() != usize::from(fixed.cid_length) {
+                    return Err(malformed());
+                }
+                let op = Op::from_number(fixed.op).ok_or_else(|| field("op", fixed.op.into()))?;
+                let direction = Direction::from_number(fixed.direction)
+                    .ok_or_else(|| field("direction", fixed.direction.into()))?;
+                let decision = match fixed.code.get() {
+                    0 => Decision::Success,
+                    number => Decision::Refused(
+                        Code::from_number(number).ok_or_else(|| field("code", number.into()))?,
+                    ),
+                };
+                let order = Order {
+                    op,
+                    req_id: fixed.req_id.get(),
+                    cid: Text::from_bytes(cid).ok_or_else(malformed)?,
+                    user: fixed.user.get(),
+                    asset: fixed.asset.get(),
+                    amount: fixed.amount.get(),
+                    direction,
+                    order_number: fixed.order_number.get(),
+                };
+                Ok(Entry::Order { order, decision, balance_after: fixed.balance_after.get() })
+            }
+            Kind::AccountStatus => {
+                let fixed = StatusBytes::ref_from_bytes(payload).map_err(|_| malformed())?;
+                let status = AccountStatus::from_number(fixed.status)
+                    .ok_or_else(|| field("status", fixed.status.into()))?;
+                Ok(Entry::AccountStatus { user: fixed.user.get(), status })
+            }
+            Kind::Asset => {
+                let (fixed, symbol) =
+                    AssetBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
+                let symbol = Text::from_bytes(symbol).ok_or_else(malformed)?;
+                Ok(Entry::Asset { asset: fixed.asset.get(), precision: fixed.precision, symbol })
+            }
+            Kind::Mark => payload.is_empty().then_some(Entry::Mark).ok_or_else(malformed),
+        }
+    }
+}
+
+/// Copies both parts into `buffer`, one behind the other, and returns their length in bytes.
+fn join(buffer: &mut [u8; PAYLOAD_BYTES_MAX], fixed: &[u8], rest: &[u8]) -> usize {
+    let length = fixed.len() + rest.len();
+    buffer[..fixed.len()].copy_from_slice(fixed);
+    buffer[fixed.len()..length].copy_from_slice(rest);
+    length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            op: Op::Withdraw,
+            req_id: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+            cid: Text::new("ab").expect("short"),
+            user: 1001,
+            asset: 3,
+            amount: 25_050_000_000,
+            direction: Direction::SpotToFunding,
+            order_number: 7,
+        }
+    }
+
+    fn encoded(entry: &Entry) -> Vec<u8> {
+        let mut buffer = [0; PAYLOAD_BYTES_MAX];
+        let length = entry.encode(&mut buffer);
+        buffer[..length].to_vec()
+    }
+
+    #[test]
+    fn an_entry_reads_back_as_written() {
+        let symbol = Text::new("USDT").expect("short");
+        for entry in [
+            Entry::Order { order: order(), decision: Decision::Success, balance_after: u128::MAX },
+            Entry::Order {
+                order: order(),
+                decision: Decision::Refused(Code::InsufficientBalance),
+                balance_after: 0,
+            },
+            Entry::AccountStatus { user: 9, status: AccountStatus::Frozen },
+            Entry::Asset { asset: 3, precision: 8, symbol },
+            Entry::Mark,
+        ] {
+            assert_eq!(Entry::decode(entry.kind() as u8, &encoded(&entry)), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_order_stay_what_they_are() {
+        let refused = Decision::Refused(Code::InsufficientBalance);
+        let bytes = encoded(&Entry::Order { order: order(), decision: refused, balance_after: 5 });
+        let mut want = vec![16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1];
+        want.extend([5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend([0xe9, 3, 0, 0, 0, 0, 0, 0]);
+        want.extend([0x80, 0xaa, 0x18, 0xd5, 5, 0, 0, 0]);
+        want.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend([3, 0, 0, 0, 24, 0, 1, 2, 2]);
+        want.extend(b"ab");
+        assert_eq!(bytes, want);
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        assert_eq!(Entry::decode(4, &[]), Err(Error::Kind(4)));
+        assert_eq!(Entry::decode(5, &[0]), Err(Error::Payload { kind: Kind::Mark, bytes: 1 }));
+        let mut bytes = encoded(&Entry::Order {
+            order: order(),
+            decision: Decision::Success,
+            balance_after: 0,
+        });
+        bytes[62] = 9;
+        assert_eq!(Entry::decode(1, &bytes), Err(Error::Field { field: "op", number: 9 }));
+        bytes.pop();
+        assert_eq!(Entry::decode(1, &bytes), Err(Error::Payload { kind: Kind::Order, bytes: 66 }));
+    }
+}

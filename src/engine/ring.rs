@@ -1,0 +1,174 @@
+//! The way into UBSCore and back: slots on a `disruptor` ring, tickets for the answers, and the bell that wakes a
+//! sleeping thread.
+//!
+//! Nothing here waits for room: a full ring or no free ticket is [`Overloaded`], at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use crossbeam::queue::ArrayQueue;
+use crossbeam::sync::{Parker, Unparker};
+use disruptor::{
+    BusySpin, EventPoller, MultiProducer, MultiProducerBarrier, Producer, SingleConsumerBarrier,
+    build_multi_producer,
+};
+use parking_lot::Mutex;
+
+use super::ledger::Answer;
+use super::order::{Command, Text};
+
+/// What the core thread reads, one per command. Plain data: a panic in a publish closure would hang the ring.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) ticket: u32,
+    pub(super) time_ns: u64,
+    pub(super) command: Command,
+}
+
+/// The core thread's end of the ring.
+pub(super) type Poller = EventPoller<Slot, MultiProducerBarrier>;
+
+/// The ring or the tickets are used up. Nothing was published; the caller may try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("UBSCore's queue is full")]
+pub struct Overloaded;
+
+/// An answer to come. Dropping it takes nothing back.
+pub type Pending = oneshot::AsyncReceiver<Answer>;
+
+/// Places for answers on their way, all made at start.
+pub(super) struct Tickets {
+    free: ArrayQueue<u32>,
+    waiting: Box<[Mutex<Option<oneshot::Sender<Answer>>>]>,
+}
+
+impl Tickets {
+    fn new(count: usize) -> Tickets {
+        let free = ArrayQueue::new(count);
+        for ticket in 0..u32::try_from(count).expect("checked by the configuration") {
+            free.push(ticket).expect("sized for all");
+        }
+        Tickets { free, waiting: (0..count).map(|_| Mutex::new(None)).collect() }
+    }
+
+    /// The number of answers on their way.
+    pub(super) fn in_use(&self) -> usize {
+        self.waiting.len() - self.free.len()
+    }
+
+    fn take(&self) -> Option<(u32, Pending)> {
+        let ticket = self.free.pop()?;
+        let (sender, receiver) = oneshot::async_channel();
+        *self.place(ticket).lock() = Some(sender);
+        Some((ticket, receiver))
+    }
+
+    fn give_back(&self, ticket: u32) -> oneshot::Sender<Answer> {
+        let sender = self.place(ticket).lock().take().expect("a ticket is answered once");
+        self.free.push(ticket).expect("sized for all");
+        sender
+    }
+
+    /// Hands an answer to whoever asked.
+    pub(super) fn answer(&self, ticket: u32, answer: Answer) {
+        // An error is a caller who stopped waiting: what was decided stays recorded, and a repeat is told.
+        drop(self.give_back(ticket).send(answer));
+    }
+
+    fn place(&self, ticket: u32) -> &Mutex<Option<oneshot::Sender<Answer>>> {
+        &self.waiting[usize::try_from(ticket).expect("u32 fits")]
+    }
+}
+
+/// Wakes one [`Sleeper`]; costs a fence and a load while that one is awake.
+pub(super) struct Bell {
+    sleeping: AtomicBool,
+    unparker: Unparker,
+}
+
+impl Bell {
+    /// To be called after whatever the sleeper waits for has been published.
+    pub(super) fn ring(&self) {
+        // SeqCst fences on both sides: either this load sees `sleeping`, or the sleeper's last look sees the work.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.unparker.unpark();
+        }
+    }
+}
+
+/// The sleeping end of a [`Bell`].
+pub(super) struct Sleeper {
+    parker: Parker,
+    bell: Arc<Bell>,
+}
+
+impl Sleeper {
+    pub(super) fn new() -> Sleeper {
+        let parker = Parker::new();
+        let unparker = parker.unparker().clone();
+        Sleeper { parker, bell: Arc::new(Bell { sleeping: AtomicBool::new(false), unparker }) }
+    }
+
+    pub(super) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    /// Sleeps until the bell rings or `timeout` has passed, unless there is `work` already.
+    pub(super) fn sleep(&self, work: impl Fn() -> bool, timeout: Duration) {
+        self.bell.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !work() {
+            self.parker.park_timeout(timeout);
+        }
+        self.bell.sleeping.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A producer's end of the ring. Each thread that publishes has a clone of its own.
+#[derive(Clone)]
+pub(super) struct Publisher {
+    producer: MultiProducer<Slot, SingleConsumerBarrier>,
+    tickets: Arc<Tickets>,
+    bell: Arc<Bell>,
+}
+
+impl Publisher {
+    /// Publishes one command, to be seen by the core at its next look; [`Publisher::wake`] makes it look.
+    pub(super) fn publish(
+        &mut self,
+        command: Command,
+        time_ns: u64,
+    ) -> Result<Pending, Overloaded> {
+        let (ticket, pending) = self.tickets.take().ok_or(Overloaded)?;
+        let published = self.producer.try_publish(|slot| *slot = Slot { ticket, time_ns, command });
+        match published {
+            Ok(_) => Ok(pending),
+            Err(_full) => {
+                drop(self.tickets.give_back(ticket));
+                Err(Overloaded)
+            }
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.bell.ring();
+    }
+}
+
+/// A ring of `slots` (a power of two, at least 64) with `in_flight_max` tickets; `bell` is the core's.
+pub(super) fn ring(slots: usize, in_flight_max: usize, bell: Arc<Bell>) -> (Publisher, Poller) {
+    let empty = Command::RegisterAsset { asset: 0, precision: 0, symbol: Text::EMPTY };
+    let slot = move || Slot { ticket: 0, time_ns: 0, command: empty };
+    // The wait strategy belongs to consumers managed by the crate; ours polls.
+    let (poller, builder) = build_multi_producer(slots, slot, BusySpin).new_event_poller();
+    let tickets = Arc::new(Tickets::new(in_flight_max));
+    (Publisher { producer: builder.build(), tickets, bell }, poller)
+}
+
+impl Publisher {
+    pub(super) fn tickets(&self) -> Arc<Tickets> {
+        Arc::clone(&self.tickets)
+    }
+}

@@ -1,0 +1,457 @@
+//! The store of transfers in PostgreSQL: a batch is one flight of pipelined statements and one commit.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::poll;
+use jiff::Timestamp;
+use rust_decimal::Decimal;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Row, Statement};
+use tracing::{error, info};
+use wal::Sequence;
+
+use super::store::{Call, Failure, Passage, Reply, Store, Transfer, Unfinished};
+use super::{Error, Limits, Verdict, connect, verdict};
+use crate::account::UserId;
+use crate::amount::Amount;
+use crate::asset::{AssetId, Catalog};
+use crate::code::Code;
+use crate::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
+
+/// The columns [`transfer_from_row`] reads, in its order.
+pub(super) const TRANSFER_COLUMNS: &str =
+    "transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
+     transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at";
+
+/// Who writes, and for which shard.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// This process's incarnation.
+    pub incarnation: u64,
+    /// The shard of accounts.
+    pub shard: u32,
+    /// How long the lease lasts from each commit on.
+    pub duration: Duration,
+}
+
+/// One worker's connection. Opened when needed, dropped after anything unclear.
+pub struct Database {
+    config: Config,
+    limits: Limits,
+    lease: Lease,
+    actor: String,
+    catalog: Arc<ArcSwap<Catalog>>,
+    session: Option<Session>,
+}
+
+struct Session {
+    client: Client,
+    fence: Statement,
+    accept: Statement,
+    step: Statement,
+    defer: Statement,
+    operate: Statement,
+    query_operation: Statement,
+    external: Statement,
+    set_status: Statement,
+}
+
+impl Database {
+    /// A store that connects with the first batch.
+    pub fn new(
+        config: Config,
+        limits: Limits,
+        lease: Lease,
+        catalog: Arc<ArcSwap<Catalog>>,
+    ) -> Database {
+        let actor = format!("coordinator/{}/{}", lease.incarnation, lease.shard);
+        Database { config, limits, lease, actor, catalog, session: None }
+    }
+
+    /// The open session, or a new one.
+    async fn session(&mut self) -> Result<Session, Error> {
+        match self.session.take() {
+            Some(session) if !session.client.is_closed() => Ok(session),
+            Some(_) | None => Session::open(&self.config, &self.limits).await,
+        }
+    }
+
+    /// Longer than the server's own limits, so that the server speaks first wherever it can.
+    fn flight_limit(&self) -> Duration {
+        self.limits.statement_timeout + self.limits.lock_timeout
+    }
+
+    async fn fly(
+        &self,
+        session: &Session,
+        durable: Sequence,
+        calls: &[Call],
+    ) -> Result<Vec<Vec<Row>>, Failure> {
+        let durable = i64::try_from(durable).expect("2^63 records");
+        let lease_ms = i32::try_from(self.lease.duration.as_millis()).expect("a lease of days");
+        let incarnation = i64::try_from(self.lease.incarnation).expect("counted from 1");
+        let shard = i32::try_from(self.lease.shard).expect("at most 64");
+        let client = &session.client;
+
+        let mut arguments = Vec::with_capacity(calls.len());
+        let catalog = self.catalog.load();
+        for call in calls {
+            arguments.push(Arguments::of(call, session, &catalog, &self.actor));
+        }
+        let begin = client.batch_execute("BEGIN");
+        let fence_arguments: [&(dyn ToSql + Sync); 4] = [&incarnation, &shard, &durable, &lease_ms];
+        let fence = client.query(&session.fence, &fence_arguments);
+        let borrowed: Vec<Vec<&(dyn ToSql + Sync)>> = arguments
+            .iter()
+            .map(|a| a.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect())
+            .collect();
+        let statements = arguments.iter().zip(&borrowed);
+        let queries: Vec<_> = statements.map(|(a, values)| client.query(a.statement, values)).collect();
+        let commit = client.batch_execute("COMMIT");
+
+        // One flight: each future writes its message at its first poll, and answers come back in the same order.
+        let (mut begin, mut fence) = (Box::pin(begin), Box::pin(fence));
+        let mut queries: Vec<Pin<Box<_>>> = queries.into_iter().map(Box::pin).collect();
+        let mut commit = Box::pin(commit);
+        let begun = send(begin.as_mut()).await;
+        let fenced = send(fence.as_mut()).await;
+        let mut asked = Vec::with_capacity(queries.len());
+        for query in &mut queries {
+            asked.push(send(query.as_mut()).await);
+        }
+        let committed = send(commit.as_mut()).await;
+
+        begun.answer(begin).await.map_err(|error| failure(error, None))?;
+        fenced.answer(fence).await.map_err(|error| failure(error, None))?;
+        let mut rows = Vec::with_capacity(calls.len());
+        for (index, (sent, query)) in asked.into_iter().zip(queries).enumerate() {
+            rows.push(sent.answer(query).await.map_err(|e| failure(e, Some(index)))?);
+        }
+        // Reached only when every statement succeeded, so this COMMIT cannot have been turned into a ROLLBACK.
+        committed.answer(commit).await.map_err(unknown)?;
+        Ok(rows)
+    }
+}
+
+/// A future after its first poll.
+enum Sent<T> {
+    Answered(T),
+    Waiting,
+}
+
+async fn send<F: Future>(future: Pin<&mut F>) -> Sent<F::Output> {
+    match poll!(future) {
+        std::task::Poll::Ready(output) => Sent::Answered(output),
+        std::task::Poll::Pending => Sent::Waiting,
+    }
+}
+
+impl<T> Sent<T> {
+    async fn answer(self, future: Pin<Box<impl Future<Output = T>>>) -> T {
+        match self {
+            Sent::Answered(output) => output,
+            Sent::Waiting => future.await,
+        }
+    }
+}
+
+/// What an error of a statement (`index`: of which call) means for the whole batch.
+fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
+    match (verdict(&error), index) {
+        (Verdict::Fenced, _) => Failure::Fenced,
+        (Verdict::Retry, _) => Failure::Retry(error.into()),
+        (Verdict::Violation, Some(index)) => {
+            Failure::Refused { index, violation: true, source: error.into() }
+        }
+        // An error message of the server for this very statement: the transaction is aborted.
+        (Verdict::Unknown, Some(index)) if error.as_db_error().is_some() && !going_away(&error) => {
+            Failure::Refused { index, violation: false, source: error.into() }
+        }
+        _ => Failure::Unknown(error.into()),
+    }
+}
+
+/// Whether the server is ending the connection: a COMMIT that was in the same flight may have been carried out.
+fn going_away(error: &tokio_postgres::Error) -> bool {
+    let class = |code: &str| code.starts_with("08") || code.starts_with("57P") || code == "40003";
+    error.code().is_some_and(|state| class(state.code()))
+}
+
+fn unknown(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+    Failure::Unknown(error.into())
+}
+
+impl Store for Database {
+    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
+        let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
+        let limit = self.flight_limit();
+        let flight = tokio::time::timeout(limit, self.fly(&session, durable, calls)).await;
+        // A flight given up still runs on the server: its connection is dropped, and what it did is unknown.
+        let rows = flight.map_err(|_elapsed| unknown(Error::Timeout(limit)))??;
+        self.session = Some(session);
+        let catalog = self.catalog.load();
+        let replies = calls.iter().zip(rows).map(|(call, rows)| reply(call, &rows, &catalog));
+        // It is committed; what cannot be read is asked for again, and told again.
+        replies.collect::<Result<_, _>>().map_err(unknown)
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Vec<Transfer>, Failure> {
+        let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
+        let order_number = i64::try_from(filter.order_number_min).expect("63 bits");
+        let stale_ms = i64::try_from(filter.stale_ms).expect("a configured time");
+        let cap_ms = i64::try_from(filter.retry_cap_ms).expect("a configured time");
+        let query = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+             WHERE order_number >= $1 AND state NOT IN (40, -10, -30) \
+               AND (updated_at <= clock_timestamp() - $2 * interval '1 millisecond' \
+                    OR next_retry_at > clock_timestamp() + $3 * interval '1 millisecond') \
+             ORDER BY order_number"
+        );
+        let parameters: [&(dyn ToSql + Sync); 3] =
+            [&order_number, &(stale_ms as f64), &(cap_ms as f64)];
+        let rows = session.client.query(&query, &parameters).await.map_err(unknown)?;
+        self.session = Some(session);
+        let catalog = self.catalog.load();
+        let mut transfers = Vec::with_capacity(rows.len());
+        for row in rows {
+            match transfer_from_row(&row, &catalog) {
+                Ok(transfer) => transfers.push(transfer),
+                // One bad row must not hide the others.
+                Err(error) => error!(%error, "a transfer cannot be read and is left alone"),
+            }
+        }
+        Ok(transfers)
+    }
+}
+
+impl Session {
+    async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
+        let client = connect(config, limits).await?;
+        let accept = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM \
+             transfer_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+        );
+        let step = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM \
+             transfer_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL)"
+        );
+        let session = Session {
+            fence: client.prepare("SELECT fence($1, $2, $3, $4)").await?,
+            accept: client.prepare(&accept).await?,
+            step: client.prepare(&step).await?,
+            defer: client.prepare("SELECT transfer_defer($1, $2, $3, $4)").await?,
+            operate: client.prepare("SELECT TRUE, funding_operate($1, $2, $3, $4, $5)").await?,
+            query_operation: client
+                .prepare(
+                    "SELECT COALESCE(BOOL_OR(TRUE), FALSE), MAX(code) FROM transfer_operations \
+                     WHERE req_id = $1 AND op = $2",
+                )
+                .await?,
+            external: client
+                .prepare("SELECT o_code, o_after, o_conflict FROM external_operate($1, $2, $3, $4, $5, $6)")
+                .await?,
+            set_status: client.prepare("SELECT account_set_status($1, $2, $3, $4)").await?,
+            client,
+        };
+        info!("connected to PostgreSQL");
+        Ok(session)
+    }
+}
+
+type Value = Box<dyn ToSql + Sync + Send>;
+
+/// One call as a statement and its values.
+struct Arguments<'a> {
+    statement: &'a Statement,
+    values: Vec<Value>,
+}
+
+impl<'a> Arguments<'a> {
+    fn of(call: &Call, session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
+        let decimal = |asset: AssetId, amount: Amount| -> Decimal {
+            let asset = catalog.by_id(asset).expect("checked at accept; assets are never removed");
+            amount.decimal(asset.precision)
+        };
+        let (statement, values): (_, Vec<Value>) = match call {
+            Call::Accept { intent, fingerprint, passage } => {
+                let (op, success, refused) = funding_part(passage);
+                let values: Vec<Value> = vec![
+                    Box::new(intent.req_id.to_string()),
+                    Box::new(intent.cid.as_ref().map(|cid| cid.as_str().to_owned())),
+                    Box::new(fingerprint.clone()),
+                    Box::new(intent.user.bigint()),
+                    Box::new(asset_number(intent.asset)),
+                    Box::new(decimal(intent.asset, intent.amount)),
+                    Box::new(i16::from(intent.direction as u8)),
+                    Box::new(i64::try_from(intent.order_number).expect("63 bits")),
+                    Box::new(numbers(&passage.path)),
+                    Box::new(op),
+                    Box::new(success),
+                    Box::new(refused),
+                    Box::new(actor.to_owned()),
+                ];
+                (&session.accept, values)
+            }
+            Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
+                let (op, success, refused) = funding_part(passage);
+                let log_sequence = log_sequence.map(|n| i64::try_from(n).expect("2^63 records"));
+                let values: Vec<Value> = vec![
+                    Box::new(req_id.to_string()),
+                    Box::new(from.number()),
+                    Box::new(numbers(&passage.path)),
+                    Box::new(op),
+                    Box::new(success),
+                    Box::new(refused),
+                    Box::new(code.map(Code::name)),
+                    Box::new(log_sequence),
+                    Box::new(count(*attempt)),
+                    Box::new(actor.to_owned()),
+                ];
+                (&session.step, values)
+            }
+            Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
+                let values: Vec<Value> = vec![
+                    Box::new(req_id.to_string()),
+                    Box::new(state.number()),
+                    Box::new(count(*retry_count)),
+                    Box::new(i64::try_from(*delay_ms).expect("a bounded back-off")),
+                ];
+                (&session.defer, values)
+            }
+            Call::Operate { op, intent } => {
+                let values: Vec<Value> = vec![
+                    Box::new(intent.req_id.to_string()),
+                    Box::new(i16::from(*op as u8)),
+                    Box::new(intent.user.bigint()),
+                    Box::new(asset_number(intent.asset)),
+                    Box::new(decimal(intent.asset, intent.amount)),
+                ];
+                (&session.operate, values)
+            }
+            Call::QueryOperation { req_id, op } => {
+                let values: Vec<Value> =
+                    vec![Box::new(req_id.to_string()), Box::new(i16::from(*op as u8))];
+                (&session.query_operation, values)
+            }
+            Call::External(external) => {
+                let values: Vec<Value> = vec![
+                    Box::new(external.idem_key.clone()),
+                    Box::new(i16::from(external.op as u8)),
+                    Box::new(external.user.bigint()),
+                    Box::new(asset_number(external.asset)),
+                    Box::new(decimal(external.asset, external.amount)),
+                    Box::new(external.actor.clone()),
+                ];
+                (&session.external, values)
+            }
+            Call::SetFundingStatus { user, status, actor, reason } => {
+                let values: Vec<Value> = vec![
+                    Box::new(user.bigint()),
+                    Box::new(i16::from(*status as u8)),
+                    Box::new(actor.clone()),
+                    Box::new(reason.clone()),
+                ];
+                (&session.set_status, values)
+            }
+        };
+        Arguments { statement, values }
+    }
+}
+
+fn numbers(states: &[State]) -> Vec<i16> {
+    states.iter().map(|state| state.number()).collect()
+}
+
+fn funding_part(passage: &Passage) -> (Option<i16>, Vec<i16>, Vec<i16>) {
+    match &passage.funding {
+        None => (None, Vec::new(), Vec::new()),
+        Some(part) => (
+            Some(i16::from(part.op as u8)),
+            numbers(&part.on_success),
+            numbers(&part.on_refused),
+        ),
+    }
+}
+
+fn asset_number(asset: AssetId) -> i32 {
+    i32::try_from(asset.0).expect("asset numbers come from an INTEGER")
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
+    let [row] = rows else { return Err(unreadable("reply", format!("{} rows", rows.len()))) };
+    Ok(match call {
+        Call::Accept { .. } | Call::Step { .. } => {
+            Reply::Transfer(Box::new(transfer_from_row(row, catalog)?))
+        }
+        Call::Defer { .. } | Call::SetFundingStatus { .. } => Reply::Done,
+        Call::Operate { .. } | Call::QueryOperation { .. } => {
+            let recorded: bool = row.try_get(0)?;
+            Reply::Operation(if recorded { Some(decision(row, 1)?) } else { None })
+        }
+        Call::External(_) => Reply::External {
+            decision: decision(row, 0)?,
+            balance_after: row.try_get(1)?,
+            conflict: row.try_get(2)?,
+        }
+    })
+}
+
+fn unreadable(table: &'static str, what: impl Into<String>) -> Error {
+    Error::Row { table, what: what.into() }
+}
+
+/// A column that holds no code for a success.
+fn decision(row: &Row, column: usize) -> Result<Decision, Error> {
+    Ok(match row.try_get::<_, Option<&str>>(column)? {
+        None => Decision::Success,
+        Some(name) => Decision::Refused(known_code(name)?),
+    })
+}
+
+fn known_code(name: &str) -> Result<Code, Error> {
+    Code::from_name(name).ok_or_else(|| unreadable("transfers_tb", format!("code {name}")))
+}
+
+/// Reads [`TRANSFER_COLUMNS`].
+pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer, Error> {
+    let req_id: &str = row.try_get(2)?;
+    let bad = |what: &str| unreadable("transfers_tb", format!("{req_id}: {what}"));
+    let unsigned = |column: usize, what: &str| -> Result<u64, Error> {
+        u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| bad(what))
+    };
+    let asset = u32::try_from(row.try_get::<_, i32>(6)?).map_err(|_| bad("asset_id"))?;
+    let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("unknown asset"))?;
+    let cid = row.try_get::<_, Option<&str>>(3)?;
+    let direction = u8::try_from(row.try_get::<_, i16>(8)?).ok().and_then(Direction::from_number);
+    let intent = Intent {
+        req_id: ReqId::parse(req_id).ok_or_else(|| bad("req_id"))?,
+        cid: cid.map(|text| Cid::new(text).ok_or_else(|| bad("cid"))).transpose()?,
+        user: UserId::new(unsigned(5, "user_id")?).ok_or_else(|| bad("user_id"))?,
+        asset: asset.id,
+        amount: Amount::from_decimal(row.try_get(7)?, asset.precision)
+            .ok_or_else(|| bad("amount"))?,
+        direction: direction.ok_or_else(|| bad("transfer_type"))?,
+        order_number: unsigned(1, "order_number")?,
+    };
+    let log_sequence = row.try_get::<_, Option<i64>>(12)?;
+    let log_sequence = log_sequence.map(u64::try_from).transpose();
+    Ok(Transfer {
+        transfer_id: row.try_get(0)?,
+        intent,
+        fingerprint: row.try_get(4)?,
+        state: State::from_number(row.try_get(9)?).ok_or_else(|| bad("state"))?,
+        code: row.try_get::<_, Option<&str>>(10)?.map(known_code).transpose()?,
+        retry_count: u32::try_from(row.try_get::<_, i32>(11)?).map_err(|_| bad("retry_count"))?,
+        log_sequence: log_sequence.map_err(|_| bad("log_sequence"))?,
+        created_at: row.try_get::<_, Timestamp>(13)?,
+        updated_at: row.try_get::<_, Timestamp>(14)?,
+    })
+}

@@ -1,0 +1,157 @@
+//! Which process may write: a start takes the next incarnation before it reads anything, and with it every shard's
+//! lease. Whatever an earlier incarnation still has in flight then commits before us or not at all.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, Config};
+use wal::{Identity, Sequence};
+
+use super::{Error, Limits, connect};
+
+/// The low bits of an order number that count within one incarnation.
+pub const ORDER_NUMBER_BITS: u32 = 40;
+/// The largest incarnation: its order numbers still fit a BIGINT.
+pub const INCARNATION_MAX: u64 = (1 << (63 - ORDER_NUMBER_BITS)) - 1;
+
+/// A start that was granted.
+#[derive(Clone, Debug)]
+pub struct Incarnation {
+    /// 1, 2, 3, ...
+    pub number: u64,
+    /// The log this database belongs to, `None` until one is bound.
+    pub log_identity: Option<Identity>,
+    /// The highest log sequence any lease holder has seen durable.
+    pub durable_claim: Sequence,
+    /// Whether the service is halted.
+    pub halted: bool,
+}
+
+/// A start that was refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The log and the database belong to others.
+    #[error(
+        "the log has identity {log}, the database belongs to log {database}: they are not a pair"
+    )]
+    Foreign {
+        /// In the log's headers.
+        log: String,
+        /// In `engine_state`.
+        database: String,
+    },
+    /// The database has used a log, and there is none.
+    #[error("the database belongs to log {database}, but the log directory is empty")]
+    LogMissing {
+        /// In `engine_state`.
+        database: String,
+    },
+    /// All incarnations are used up.
+    #[error("incarnation {0} is the last one")]
+    Exhausted(u64),
+    /// PostgreSQL.
+    #[error(transparent)]
+    Postgres(#[from] Error),
+}
+
+impl From<tokio_postgres::Error> for Refusal {
+    fn from(error: tokio_postgres::Error) -> Refusal {
+        Refusal::Postgres(error.into())
+    }
+}
+
+/// An identity as `engine_state` stores it.
+pub fn identity_text(identity: Identity) -> String {
+    format!("{:032x}", identity.0)
+}
+
+/// Takes the next incarnation and the leases of `shards` shards, unless the log on this disk is not the database's.
+///
+/// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
+///
+/// # Errors
+/// [`Refusal`]: nothing was changed.
+pub async fn begin(
+    config: &Config,
+    limits: &Limits,
+    log: Option<Identity>,
+    shards: u32,
+    owner: &str,
+    lease: Duration,
+) -> Result<Incarnation, Refusal> {
+    let mut client = connect(config, limits).await?;
+    let transaction = client.transaction().await?;
+    let row = transaction
+        .query_one("SELECT log_identity, incarnation, halted FROM engine_state FOR UPDATE", &[])
+        .await?;
+    let bound: Option<String> = row.try_get(0)?;
+    match (log, &bound) {
+        (None, Some(database)) => {
+            return Err(Refusal::LogMissing { database: database.clone() });
+        }
+        (Some(log), Some(database)) if identity_text(log) != *database => {
+            let (log, database) = (identity_text(log), database.clone());
+            return Err(Refusal::Foreign { log, database });
+        }
+        // A log without a database's word is judged by who has read it: an empty one may be bound.
+        (Some(_), Some(_)) | (_, None) => {}
+    }
+    let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
+    if before >= INCARNATION_MAX {
+        return Err(Refusal::Exhausted(before));
+    }
+    let incarnation = i64::try_from(before + 1).expect("below INCARNATION_MAX");
+    transaction.execute("UPDATE engine_state SET incarnation = $1", &[&incarnation]).await?;
+    let lease_s = lease.as_secs_f64();
+    let shards = i32::try_from(shards).expect("at most 64");
+    transaction
+        .execute(
+            "INSERT INTO shard_lease (shard, owner, epoch, expires_at) \
+             SELECT shard, $2, $3, clock_timestamp() + make_interval(secs => $4) \
+             FROM generate_series(0, $1 - 1) AS shard \
+             ON CONFLICT (shard) DO UPDATE \
+             SET owner = EXCLUDED.owner, epoch = EXCLUDED.epoch, expires_at = EXCLUDED.expires_at",
+            &[&shards, &owner, &incarnation, &lease_s],
+        )
+        .await?;
+    let claim = transaction
+        .query_one("SELECT COALESCE(MAX(durable_sequence), 0) FROM shard_lease", &[])
+        .await?;
+    let durable_claim = u64::try_from(claim.try_get::<_, i64>(0)?).unwrap_or(u64::MAX);
+    let halted = row.try_get(2)?;
+    commit(transaction).await?;
+    let log_identity =
+        bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
+    Ok(Incarnation { number: before + 1, log_identity, durable_claim, halted })
+}
+
+/// Binds the database to a log that holds nothing yet.
+///
+/// # Errors
+/// [`Refusal`]: another incarnation has begun or has bound another log.
+pub async fn bind(
+    config: &Config,
+    limits: &Limits,
+    incarnation: u64,
+    log: Identity,
+) -> Result<(), Refusal> {
+    let client: Client = connect(config, limits).await?;
+    let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
+    let rows = client
+        .execute(
+            "UPDATE engine_state SET log_identity = $1 \
+             WHERE incarnation = $2 AND log_identity IS NULL",
+            &[&identity_text(log), &incarnation],
+        )
+        .await?;
+    if rows == 1 {
+        return Ok(());
+    }
+    let row = client.query_one("SELECT log_identity FROM engine_state", &[]).await?;
+    let database = row.try_get::<_, Option<String>>(0)?.unwrap_or_else(|| "none".to_owned());
+    Err(Refusal::Foreign { log: identity_text(log), database })
+}
+
+/// tokio-postgres reports a COMMIT that became a ROLLBACK as a success; here every statement before it succeeded.
+async fn commit(transaction: tokio_postgres::Transaction<'_>) -> Result<(), Error> {
+    Ok(transaction.commit().await?)
+}

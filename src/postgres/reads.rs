@@ -1,0 +1,327 @@
+//! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use deadpool_postgres::Pool;
+use jiff::Timestamp;
+use tokio_postgres::{IsolationLevel, Row};
+use wal::Sequence;
+
+use super::Error;
+use super::database::{TRANSFER_COLUMNS, transfer_from_row};
+use super::store::Transfer;
+use crate::account::UserId;
+use crate::amount::{Amount, units_from_text};
+use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
+use crate::transfer::{Cid, Op, ReqId, State};
+
+/// One state a transfer has passed through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The state.
+    pub state: State,
+    /// When, by PostgreSQL's clock.
+    pub at: Timestamp,
+    /// Tries before it.
+    pub attempt: u32,
+    /// Why, where there is more to say than the state's name.
+    pub reason: Option<String>,
+}
+
+/// One user's Funding side at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct FundingView {
+    /// Whether the Funding account exists.
+    pub exists: bool,
+    /// Available and frozen smallest units by asset.
+    pub balances: Vec<(AssetId, u128, u128)>,
+    /// Transfers that may be counted differently by the two stores, each with its successful Funding operations.
+    pub transfers: Vec<(Transfer, Vec<Op>)>,
+}
+
+/// A change of an asset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AssetChange {
+    /// Whether it moves.
+    pub status: Option<AssetStatus>,
+    /// Whether internal transfers are enabled.
+    pub transfer_enabled: Option<bool>,
+    /// The smallest amount of one transfer.
+    pub transfer_min: Option<Amount>,
+    /// The largest amount of one transfer.
+    pub transfer_max: Option<Amount>,
+}
+
+/// The read side, and the catalog it keeps up to date.
+#[derive(Clone)]
+pub struct Reads {
+    pool: Pool,
+    catalog: Arc<ArcSwap<Catalog>>,
+}
+
+impl Reads {
+    /// Reads through `pool`.
+    pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>) -> Reads {
+        Reads { pool, catalog }
+    }
+
+    /// The assets as last read.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// Whether PostgreSQL answers.
+    ///
+    /// # Errors
+    /// [`Error`]: it does not.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.pool.get().await?.query_one("SELECT 1", &[]).await?;
+        Ok(())
+    }
+
+    /// Reads all assets again and returns them.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or holds an asset that cannot be one.
+    pub async fn reload_catalog(&self) -> Result<Arc<Catalog>, Error> {
+        let client = self.pool.get().await?;
+        let rows = client
+            .query(
+                "SELECT asset_id, symbol, precision, status, internal_transfer_enabled, \
+                 min_transfer_amount, max_transfer_amount FROM assets_tb",
+                &[],
+            )
+            .await?;
+        let assets: Result<Vec<Asset>, Error> = rows.iter().map(asset_from_row).collect();
+        let catalog = Arc::new(Catalog::new(assets?));
+        self.catalog.store(Arc::clone(&catalog));
+        Ok(catalog)
+    }
+
+    /// One transfer.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn transfer(&self, req_id: ReqId) -> Result<Option<Transfer>, Error> {
+        let query = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = $1");
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&query).await?;
+        let row = client.query_opt(&statement, &[&req_id.to_string()]).await?;
+        row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
+    }
+
+    /// The transfer this user's cid belongs to.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn transfer_by_cid(&self, user: UserId, cid: &Cid) -> Result<Option<Transfer>, Error> {
+        let query = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 AND cid = $2"
+        );
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&query).await?;
+        let row = client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?;
+        row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
+    }
+
+    /// Every state a transfer has passed through, in order.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn history(&self, req_id: ReqId) -> Result<Vec<Passed>, Error> {
+        let client = self.pool.get().await?;
+        let statement = client
+            .prepare_cached(
+                "SELECT states, at, attempt, reason FROM transfer_history \
+                 WHERE req_id = $1 ORDER BY at",
+            )
+            .await?;
+        let mut passed = Vec::new();
+        for row in client.query(&statement, &[&req_id.to_string()]).await? {
+            for number in row.try_get::<_, Vec<i16>>(0)? {
+                let state = State::from_number(number).ok_or_else(|| Error::Row {
+                    table: "transfer_history",
+                    what: format!("{req_id}: state {number}"),
+                })?;
+                let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);
+                let (at, reason) = (row.try_get(1)?, row.try_get(3)?);
+                passed.push(Passed { state, at, attempt, reason });
+            }
+        }
+        Ok(passed)
+    }
+
+    /// A user's Funding balances, and in the same snapshot every transfer from `order_number_min` on that is not
+    /// terminal or whose Spot outcome came after `sequence`.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn funding_view(
+        &self,
+        user: UserId,
+        order_number_min: u64,
+        sequence: Sequence,
+    ) -> Result<FundingView, Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client
+            .build_transaction()
+            .isolation_level(IsolationLevel::RepeatableRead)
+            .read_only(true)
+            .start()
+            .await?;
+        let catalog = self.catalog.load();
+        let mut view = FundingView::default();
+        let account = "SELECT 1 FROM accounts_tb WHERE user_id = $1 AND account_type = 1";
+        view.exists = transaction.query_opt(account, &[&user.bigint()]).await?.is_some();
+        let balances = "SELECT asset_id, available::text, frozen::text FROM balances_tb \
+                        WHERE user_id = $1 AND account_type = 1";
+        for row in transaction.query(balances, &[&user.bigint()]).await? {
+            view.balances.push(balance_from_row(&row, &catalog)?);
+        }
+        let transfers = format!(
+            "SELECT {TRANSFER_COLUMNS}, \
+               ARRAY(SELECT o.op FROM transfer_operations o \
+                     WHERE o.req_id = t.req_id AND o.outcome = 1) \
+             FROM transfers_tb t \
+             WHERE user_id = $1 AND order_number >= $2 \
+               AND (state NOT IN (40, -10, -30) OR log_sequence > $3)"
+        );
+        let order_number = i64::try_from(order_number_min).expect("63 bits");
+        let sequence = i64::try_from(sequence).expect("2^63 records");
+        for row in
+            transaction.query(&transfers, &[&user.bigint(), &order_number, &sequence]).await?
+        {
+            let operations: Vec<i16> = row.try_get(15)?;
+            let operations = operations
+                .into_iter()
+                .filter_map(|number| u8::try_from(number).ok().and_then(Op::from_number))
+                .collect();
+            view.transfers.push((transfer_from_row(&row, &catalog)?, operations));
+        }
+        transaction.commit().await?;
+        Ok(view)
+    }
+
+    /// Changes an asset, with an audit row in the same transaction. `false`: there is no such asset.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or the limits would cross.
+    pub async fn change_asset(
+        &self,
+        asset: &Asset,
+        change: AssetChange,
+        actor: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let id = i32::try_from(asset.id.0).expect("asset numbers come from an INTEGER");
+        let status = change.status.map(|status| status as i16);
+        let decimal = |amount: Option<Amount>| amount.map(|a| a.decimal(asset.precision));
+        let (min, max) = (decimal(change.transfer_min), decimal(change.transfer_max));
+        transaction
+            .execute(
+                "UPDATE assets_tb SET status = COALESCE($2, status), \
+                 internal_transfer_enabled = COALESCE($3, internal_transfer_enabled), \
+                 min_transfer_amount = COALESCE($4, min_transfer_amount), \
+                 max_transfer_amount = COALESCE($5, max_transfer_amount) WHERE asset_id = $1",
+                &[&id, &status, &change.transfer_enabled, &min, &max],
+            )
+            .await?;
+        let detail = format!("{change:?}");
+        audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
+        transaction.commit().await?;
+        self.reload_catalog().await?;
+        Ok(())
+    }
+
+    /// Writes an audit row for a change that is made elsewhere, before it is made.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn audit(
+        &self,
+        actor: &str,
+        action: &str,
+        subject: &str,
+        detail: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        audit(&transaction, actor, action, subject, detail, reason).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Inserts assets that are not there yet.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn add_assets(&self, assets: &[Asset]) -> Result<(), Error> {
+        let client = self.pool.get().await?;
+        for asset in assets {
+            let id = i32::try_from(asset.id.0).expect("asset numbers fit an INTEGER");
+            client
+                .execute(
+                    "INSERT INTO assets_tb VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                     ON CONFLICT DO NOTHING",
+                    &[
+                        &id,
+                        &asset.symbol,
+                        &i16::from(asset.precision),
+                        &(asset.status as i16),
+                        &asset.transfer_enabled,
+                        &asset.transfer_min.decimal(asset.precision),
+                        &asset.transfer_max.decimal(asset.precision),
+                    ],
+                )
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+async fn audit(
+    transaction: &deadpool_postgres::Transaction<'_>,
+    actor: &str,
+    action: &str,
+    subject: &str,
+    detail: &str,
+    reason: &str,
+) -> Result<(), Error> {
+    let insert = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                  VALUES ($1, $2, $3, $4, $5)";
+    transaction.execute(insert, &[&actor, &action, &subject, &detail, &reason]).await?;
+    Ok(())
+}
+
+fn asset_from_row(row: &Row) -> Result<Asset, Error> {
+    let symbol: String = row.try_get(1)?;
+    let bad = |what: &str| Error::Row { table: "assets_tb", what: format!("{symbol}: {what}") };
+    let precision = u8::try_from(row.try_get::<_, i16>(2)?).map_err(|_| bad("precision"))?;
+    let amount = |column, what| {
+        Amount::from_decimal(row.try_get(column)?, precision).ok_or_else(|| bad(what))
+    };
+    let id = u32::try_from(row.try_get::<_, i32>(0)?).map_err(|_| bad("asset_id"))?;
+    let status = AssetStatus::from_number(row.try_get(3)?).ok_or_else(|| bad("status"))?;
+    let (transfer_min, transfer_max) =
+        (amount(5, "min_transfer_amount")?, amount(6, "max_transfer_amount")?);
+    if symbol.is_empty() {
+        return Err(bad("symbol"));
+    }
+    let transfer_enabled = row.try_get(4)?;
+    let id = AssetId(id);
+    Ok(Asset { id, symbol, precision, status, transfer_enabled, transfer_min, transfer_max })
+}
+
+fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128), Error> {
+    let number: i32 = row.try_get(0)?;
+    let bad = |what: &str| Error::Row { table: "balances_tb", what: format!("{number}: {what}") };
+    let id = u32::try_from(number).map_err(|_| bad("asset_id"))?;
+    let asset = catalog.by_id(AssetId(id)).ok_or_else(|| bad("unknown asset"))?;
+    let units = |column| {
+        units_from_text(row.try_get(column)?, asset.precision).ok_or_else(|| bad("balance"))
+    };
+    Ok((asset.id, units(1)?, units(2)?))
+}

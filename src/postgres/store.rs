@@ -1,0 +1,257 @@
+//! The words in which the coordinator speaks to its store: batches of domain operations, never SQL.
+//!
+//! A [`Store`] commits a batch as one transaction. PostgreSQL is the one in production
+//! ([`crate::postgres::database`]); a model stands behind the same trait in the simulation.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use wal::Sequence;
+
+use crate::account::{AccountStatus, UserId};
+use crate::amount::Amount;
+use crate::asset::AssetId;
+use crate::code::Code;
+use crate::transfer::{Decision, Intent, Op, ReqId, State};
+
+/// A transfer as the store holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// A serial number.
+    pub transfer_id: i64,
+    /// What was asked.
+    pub intent: Intent,
+    /// What a repeat of the cid must equal, see [`fingerprint`].
+    pub fingerprint: String,
+    /// Where it stands.
+    pub state: State,
+    /// Why it failed or is rolled back.
+    pub code: Option<Code>,
+    /// Tries of the present state that ended unknown.
+    pub retry_count: u32,
+    /// The log's record of UBSCore's last outcome for it.
+    pub log_sequence: Option<Sequence>,
+    /// When it was accepted, by the store's clock.
+    pub created_at: Timestamp,
+    /// When it last moved, by the store's clock.
+    pub updated_at: Timestamp,
+}
+
+/// The body of a request in a form that compares as a value: from, to, asset and amount.
+pub fn fingerprint(from: &str, to: &str, symbol: &str, amount: &str) -> String {
+    format!("{from}:{to}:{symbol}:{amount}")
+}
+
+/// The fields in which two fingerprints differ.
+pub fn differing_fields(one: &str, other: &str) -> Vec<&'static str> {
+    let fields = ["from", "to", "asset", "amount"];
+    let pairs = one.split(':').zip(other.split(':')).zip(fields);
+    pairs.filter(|((left, right), _)| left != right).map(|(_, field)| field).collect()
+}
+
+/// The states one commit takes a transfer through: `path`, and then, where Funding takes part, those of its decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Known beforehand; may be empty only where Funding takes part.
+    pub path: Vec<State>,
+    /// Funding's part in the same transaction.
+    pub funding: Option<FundingPart>,
+}
+
+/// A Funding operation inside a [`Passage`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FundingPart {
+    /// WITHDRAW, DEPOSIT or REFUND.
+    pub op: Op,
+    /// The states of a success.
+    pub on_success: Vec<State>,
+    /// The states of a refusal; empty for REFUND, which has none.
+    pub on_refused: Vec<State>,
+}
+
+/// One domain operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Insert a transfer and take it through its first passage. Answers [`Reply::Transfer`], that of the same req_id
+    /// or the same user's cid where there is one already.
+    Accept {
+        /// What is asked.
+        intent: Intent,
+        /// See [`fingerprint`].
+        fingerprint: String,
+        /// From nothing.
+        passage: Passage,
+    },
+    /// Compare-and-set a transfer through a passage. Answers [`Reply::Transfer`] as it stands then, moved by this
+    /// call or by another before it.
+    Step {
+        /// Whose account, for the order of locks.
+        user: UserId,
+        /// Of what.
+        asset: AssetId,
+        /// Which transfer.
+        req_id: ReqId,
+        /// Where it must stand.
+        from: State,
+        /// Where it goes.
+        passage: Passage,
+        /// Why UBSCore refused.
+        code: Option<Code>,
+        /// UBSCore's record.
+        log_sequence: Option<Sequence>,
+        /// Tries so far.
+        attempt: u32,
+    },
+    /// Write down when a transfer is tried again. Answers [`Reply::Done`].
+    Defer {
+        /// Whose account.
+        user: UserId,
+        /// Of what.
+        asset: AssetId,
+        /// Which transfer.
+        req_id: ReqId,
+        /// Where it stands.
+        state: State,
+        /// Tries so far.
+        retry_count: u32,
+        /// From now, milliseconds.
+        delay_ms: u64,
+    },
+    /// One Funding operation without a state change. Answers [`Reply::Operation`].
+    Operate {
+        /// WITHDRAW, DEPOSIT or REFUND.
+        op: Op,
+        /// Of which transfer.
+        intent: Intent,
+    },
+    /// Read what is recorded for a Funding operation. Answers [`Reply::Operation`].
+    QueryOperation {
+        /// Which transfer.
+        req_id: ReqId,
+        /// Which operation.
+        op: Op,
+    },
+    /// Move money between Funding and the outside. Answers [`Reply::External`].
+    External(External),
+    /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
+    SetFundingStatus {
+        /// Whose account.
+        user: UserId,
+        /// From now on.
+        status: AccountStatus,
+        /// Who says so.
+        actor: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Money that enters or leaves Funding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct External {
+    /// The caller's idempotency key, 1..=64 bytes.
+    pub idem_key: String,
+    /// EXT_DEPOSIT or EXT_WITHDRAW.
+    pub op: Op,
+    /// Whose account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// Who says so.
+    pub actor: String,
+}
+
+impl Call {
+    /// What the call locks, so that every batch locks in one order.
+    pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
+        match self {
+            Call::Accept { intent, .. } | Call::Operate { intent, .. } => {
+                Some((intent.user, intent.asset))
+            }
+            Call::Step { user, asset, .. } | Call::Defer { user, asset, .. } => {
+                Some((*user, *asset))
+            }
+            Call::External(external) => Some((external.user, external.asset)),
+            Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
+            Call::QueryOperation { .. } => None,
+        }
+    }
+}
+
+/// The answer to one call of a committed batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The transfer as it stands.
+    Transfer(Box<Transfer>),
+    /// Done.
+    Done,
+    /// What is recorded for a Funding operation, if anything.
+    Operation(Option<Decision>),
+    /// What was decided for an external operation.
+    External {
+        /// Success or refusal.
+        decision: Decision,
+        /// The Funding balance afterwards, decimal text; of a success only.
+        balance_after: Option<String>,
+        /// The idem_key belongs to another body; nothing was done.
+        conflict: bool,
+    },
+}
+
+/// Why a batch was not committed, or may not have been.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The store could not be reached. Nothing happened.
+    #[error("the store cannot be reached")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened, and the same batch may succeed at once.
+    #[error("the store asks for another try")]
+    Retry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened, because of this one call of the batch.
+    #[error("the store refused call {index} of the batch")]
+    Refused {
+        /// Which call.
+        index: usize,
+        /// Whether it broke the protocol: a repeat with another body, an operation that cannot be.
+        violation: bool,
+        /// What the store said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Nothing happened, and nothing will: this process has been superseded.
+    #[error("this process has been superseded")]
+    Fenced,
+    /// It may have happened, or may still. The same calls again are told.
+    #[error("whether the store committed is unknown")]
+    Unknown(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Which transfers to look for.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished {
+    /// Order numbers from here on.
+    pub order_number_min: u64,
+    /// Only those that have not moved for so long, or whose next try lies further ahead than `retry_cap_ms`.
+    pub stale_ms: u64,
+    /// The longest back-off.
+    pub retry_cap_ms: u64,
+}
+
+/// Where transfers, Funding balances and leases are kept.
+pub trait Store: Send + 'static {
+    /// Commits a batch as one transaction: the fence first, `durable` (what this process has seen durable in the log)
+    /// into its lease, then the calls. Replies are in the order of the calls.
+    fn commit(
+        &mut self,
+        durable: Sequence,
+        calls: &[Call],
+    ) -> impl Future<Output = Result<Vec<Reply>, Failure>> + Send;
+
+    /// All transfers that are not terminal, oldest first. A row that cannot be read is reported and left out.
+    fn unfinished(
+        &mut self,
+        filter: Unfinished,
+    ) -> impl Future<Output = Result<Vec<Transfer>, Failure>> + Send;
+}
