@@ -23,8 +23,7 @@ use crate::code::Code;
 use crate::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
-pub(super) const TRANSFER_COLUMNS: &str =
-    "transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
+pub(super) const TRANSFER_COLUMNS: &str = "transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
      transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at";
 
 /// Who writes, and for which shard.
@@ -110,7 +109,8 @@ impl Database {
             .map(|a| a.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect())
             .collect();
         let statements = arguments.iter().zip(&borrowed);
-        let queries: Vec<_> = statements.map(|(a, values)| client.query(a.statement, values)).collect();
+        let queries: Vec<_> =
+            statements.map(|(a, values)| client.query(a.statement, values)).collect();
         let commit = client.batch_execute("COMMIT");
 
         // One flight: each future writes its message at its first poll, and answers come back in the same order.
@@ -369,11 +369,9 @@ fn numbers(states: &[State]) -> Vec<i16> {
 fn funding_part(passage: &Passage) -> (Option<i16>, Vec<i16>, Vec<i16>) {
     match &passage.funding {
         None => (None, Vec::new(), Vec::new()),
-        Some(part) => (
-            Some(i16::from(part.op as u8)),
-            numbers(&part.on_success),
-            numbers(&part.on_refused),
-        ),
+        Some(part) => {
+            (Some(i16::from(part.op as u8)), numbers(&part.on_success), numbers(&part.on_refused))
+        }
     }
 }
 
@@ -400,7 +398,7 @@ fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
             decision: decision(row, 0)?,
             balance_after: row.try_get(1)?,
             conflict: row.try_get(2)?,
-        }
+        },
     })
 }
 

@@ -119,8 +119,7 @@ pub async fn begin(
     let durable_claim = u64::try_from(claim.try_get::<_, i64>(0)?).unwrap_or(u64::MAX);
     let halted = row.try_get(2)?;
     commit(transaction).await?;
-    let log_identity =
-        bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
+    let log_identity = bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
     Ok(Incarnation { number: before + 1, log_identity, durable_claim, halted })
 }
 

@@ -115,10 +115,13 @@ impl Reads {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn transfer_by_cid(&self, user: UserId, cid: &Cid) -> Result<Option<Transfer>, Error> {
-        let query = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 AND cid = $2"
-        );
+    pub async fn transfer_by_cid(
+        &self,
+        user: UserId,
+        cid: &Cid,
+    ) -> Result<Option<Transfer>, Error> {
+        let query =
+            format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 AND cid = $2");
         let client = self.pool.get().await?;
         let statement = client.prepare_cached(&query).await?;
         let row = client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?;
