@@ -65,10 +65,9 @@ impl Outcome {
         match self {
             Outcome::Success => Some(Decision::Success),
             Outcome::ExplicitFail(code) => Some(Decision::Refused(code)),
-            Outcome::Timeout
-            | Outcome::Pending
-            | Outcome::NetworkError
-            | Outcome::Unknown(_) => None,
+            Outcome::Timeout | Outcome::Pending | Outcome::NetworkError | Outcome::Unknown(_) => {
+                None
+            }
         }
     }
 

@@ -136,16 +136,19 @@ fn expect_done(answer: EngineAnswer) -> Result<(), Unanswered> {
 /// What UBSCore's answer to an order means to a coordinator.
 fn answer(engine: Option<EngineAnswer>) -> Answer {
     match engine {
-        Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => Answer {
-            outcome: recorded.decision.into(),
-            log_sequence: Some(recorded.sequence),
-        },
-        Some(EngineAnswer::Query(None)) => Answer::without_record(Outcome::Unknown(Reason::NotRecorded)),
+        Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => {
+            Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
+        }
+        Some(EngineAnswer::Query(None)) => {
+            Answer::without_record(Outcome::Unknown(Reason::NotRecorded))
+        }
         Some(EngineAnswer::Violation(why)) => {
             error!(why, "UBSCore refused an order as a violation of the protocol");
             Answer::without_record(Outcome::Unknown(Reason::Violation))
         }
-        Some(EngineAnswer::Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
+        Some(EngineAnswer::Overloaded) => {
+            Answer::without_record(Outcome::Unknown(Reason::Overloaded))
+        }
         Some(EngineAnswer::Done | EngineAnswer::Balance { .. }) => {
             Answer::without_record(Outcome::Unknown(Reason::Mismatched))
         }

@@ -96,9 +96,10 @@ fn answered(
     if !matches!(row.state.duty(row.direction), Duty::Ask(_, asked) if asked == op) {
         return (row, Vec::new());
     }
-    let moved = answer.outcome.decision().and_then(|decision| {
-        row.state.next(decision.event()).map(|state| (decision, state))
-    });
+    let moved = answer
+        .outcome
+        .decision()
+        .and_then(|decision| row.state.next(decision.event()).map(|state| (decision, state)));
     let Some((decision, state)) = moved else {
         let row = Row { attempt: row.attempt.saturating_add(1), ..row };
         return (row, vec![Effect::Retry]);
@@ -131,11 +132,7 @@ fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
 }
 
 /// As far as one commit takes a transfer, once it has passed the states of `path`.
-fn passage(
-    mut path: Vec<State>,
-    row: Row,
-    route: &impl Fn(Participant) -> Route,
-) -> Passage {
+fn passage(mut path: Vec<State>, row: Row, route: &impl Fn(Participant) -> Route) -> Passage {
     let mut state = path.last().copied().unwrap_or(row.state);
     while row.fuse || path.is_empty() {
         match state.duty(row.direction) {
@@ -243,7 +240,11 @@ mod tests {
                 &[],
                 vec![vec![Init, SourcePending], vec![SourceDone, TargetPending, Committed]],
             ),
-            (SpotToFunding, &[(Trading, Op::Withdraw)], vec![vec![Init, SourcePending], vec![Failed]]),
+            (
+                SpotToFunding,
+                &[(Trading, Op::Withdraw)],
+                vec![vec![Init, SourcePending], vec![Failed]],
+            ),
             (
                 SpotToFunding,
                 &[(Funding, Op::Deposit)],

@@ -474,7 +474,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     self.under_way.remove(&intent.order_number);
                     if transfer.fingerprint != fingerprint {
                         let fields = differing_fields(&transfer.fingerprint, &fingerprint);
-                        let detail = format!("This cid was used with another {}.", fields.join(", "));
+                        let detail =
+                            format!("This cid was used with another {}.", fields.join(", "));
                         let code = Code::DuplicateRequest;
                         let rejection = Rejection { code, detail: Some(detail), unknown: false };
                         drop(answer_to.send(Err(rejection)));
@@ -497,10 +498,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
             }
             (Whose::Nobody, Reply::Done) => {}
-            (
-                Whose::External(answer_to),
-                Reply::External { decision, balance_after, conflict },
-            ) => {
+            (Whose::External(answer_to), Reply::External { decision, balance_after, conflict }) => {
                 let answer = match conflict {
                     true => Err(Rejection::of(Code::IdemKeyConflict)),
                     false => Ok(ExternalDecided { decision, balance_after }),
@@ -516,7 +514,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     fn adopt(&mut self, transfer: Transfer) -> watch::Receiver<Transfer> {
         let (tell, progress) = watch::channel(transfer.clone());
         let req_id = transfer.intent.req_id;
-        let row = Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
+        let row =
+            Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
         self.active.insert(req_id, Active { row, transfer, tell, started_ns });
@@ -535,7 +534,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let failures = active.row.attempt.saturating_add(1);
             if failures == REFUND_FAILURES_ALERT {
                 let why = outcome.name();
-                alert(Alert::CompensationFailing, format_args!("{req_id}: {why}, {failures} times"));
+                alert(
+                    Alert::CompensationFailing,
+                    format_args!("{req_id}: {why}, {failures} times"),
+                );
             }
         }
         self.advance(req_id, Happened::Answered(op, answer));
@@ -610,8 +612,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
         if self.store_failures == 0 {
-            let call =
-                Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
+            let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
             let (whose, deadline_ns) = (Whose::Nobody, u64::MAX);
             self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
         }
@@ -620,7 +621,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Exponential with full jitter: 1..=min(cap, base * 2^(attempt-1)) milliseconds.
     fn backoff_ms(&mut self, attempt: u32) -> u64 {
         let options = &self.parts.options;
-        let doubled = options.backoff_base_ms.saturating_mul(1 << attempt.saturating_sub(1).min(32));
+        let doubled =
+            options.backoff_base_ms.saturating_mul(1 << attempt.saturating_sub(1).min(32));
         1 + self.entropy.u64() % doubled.min(options.backoff_cap_ms).max(1)
     }
 
@@ -639,7 +641,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let timer = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
         let work = if storing { u64::MAX } else { self.store_due_ns() };
         let now = self.now();
-        Duration::from_nanos(timer.min(work).saturating_sub(now).min(ns(self.parts.options.stale_ms)))
+        Duration::from_nanos(
+            timer.min(work).saturating_sub(now).min(ns(self.parts.options.stale_ms)),
+        )
     }
 
     /// When an idle store has something to do.
