@@ -662,7 +662,7 @@ mod tests {
         other.write_all(get("/other", "").as_bytes()).expect("sent");
         assert!(read_answer(&mut other).contains("/other 0 bytes"));
         assert!(server.is_alive());
-        assert_eq!(server.stop(), Drained { finished: 1, cut: 0 });
+        assert_eq!(server.stop().cut, 0);
     }
 
     #[test]
