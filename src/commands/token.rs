@@ -30,6 +30,7 @@ mod tests {
     use tempfile::tempdir;
 
     use super::*;
+    use crate::clock::Sleep;
     use crate::config::{Auth, Secret};
     use crate::http::auth::{Claims, Role, Unauthorized, Verifier};
 
@@ -44,6 +45,10 @@ mod tests {
 
         fn monotonic_ns(&self) -> u64 {
             0
+        }
+
+        fn sleep(&self, _duration: Duration) -> Sleep {
+            Box::pin(std::future::ready(()))
         }
     }
 
