@@ -4,6 +4,7 @@
 //! [`step`] decides, [`worker`] does. A transfer lives in the worker of its user's shard, so that no two workers run
 //! a step of one transfer, and everything a user does is in one order.
 
+pub mod balances;
 pub mod step;
 pub mod worker;
 

@@ -30,7 +30,11 @@ use tracing::{debug, error, info, warn};
 use crate::config;
 use crate::telemetry;
 
+pub mod api;
 pub mod auth;
+pub mod ops;
+pub mod service;
+pub mod wire;
 
 /// The header that carries a request's id, in both directions.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -1,0 +1,201 @@
+//! One user's money at one moment, added up over two stores that share no clock.
+//!
+//! First Spot is read at a point of the log, then PostgreSQL in one snapshot, and then what UBSCore has recorded for the
+//! few transfers that the two may count differently. An operation on Spot counts where its record is at or below the
+//! point of the first read; everything else about a transfer is taken from the snapshot. Whatever runs meanwhile, the
+//! sum is exact.
+
+use wal::Sequence;
+
+use super::Coordinator;
+use crate::account::UserId;
+use crate::adapters::trading::{SpotBalance, Trading, Unanswered};
+use crate::adapters::{Adapter, Outcome};
+use crate::asset::{Asset, AssetId};
+use crate::postgres::reads::Reads;
+use crate::transfer::{Direction, Op};
+
+/// One asset of one user. `None` where the account does not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Of what.
+    pub asset: Asset,
+    /// Available and frozen, smallest units.
+    pub funding: Option<(u128, u128)>,
+    /// Available, smallest units.
+    pub spot: Option<u128>,
+    /// Taken from one account and not yet put into the other, smallest units.
+    pub in_flight: u128,
+}
+
+/// A balance that cannot be read now.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// UBSCore.
+    #[error("read a Spot balance")]
+    Trading(#[from] Unanswered),
+    /// PostgreSQL.
+    #[error("read the Funding balances")]
+    Postgres(#[from] crate::postgres::Error),
+    /// The two stores contradict each other.
+    #[error("user {user}, asset {asset:?}: the stores do not add up")]
+    Mismatch {
+        /// Whose.
+        user: UserId,
+        /// Of what.
+        asset: AssetId,
+    },
+}
+
+/// A transfer as one cut over both stores has it: 1 for every operation that is in the cut.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    direction: Direction,
+    amount: u128,
+    withdrawn: bool,
+    deposited: bool,
+    refunded: bool,
+}
+
+impl<F: Adapter> Coordinator<Trading, F> {
+    /// Every balance of `user` in `assets`.
+    ///
+    /// # Errors
+    /// [`Error`]: a store does not answer; nothing is guessed.
+    pub async fn balances(
+        &self,
+        reads: &Reads,
+        user: UserId,
+        assets: &[Asset],
+    ) -> Result<Vec<Balance>, Error> {
+        // Before anything is read: what is under way from here on has this number or a higher one.
+        let order_number_low = self.order_number_low();
+        let mut spots = Vec::with_capacity(assets.len());
+        for asset in assets {
+            spots.push(self.trading.balance(user, asset.id).await?);
+        }
+        let sequence_low = spots.iter().map(|spot| spot.sequence).min().unwrap_or(0);
+        let view = reads.funding_view(user, order_number_low, sequence_low).await?;
+        let mut balances = Vec::with_capacity(assets.len());
+        for (asset, spot) in assets.iter().zip(spots) {
+            let mut moved = Vec::new();
+            for (transfer, funding) in &view.transfers {
+                if transfer.intent.asset == asset.id {
+                    let direction = transfer.intent.direction;
+                    let amount = u128::from(transfer.intent.amount.units());
+                    let req_id = transfer.intent.req_id;
+                    let mut has = [false; 3];
+                    for (has, op) in has.iter_mut().zip([Op::Withdraw, Op::Deposit, Op::Refund]) {
+                        *has = match (direction, op) {
+                            (Direction::FundingToSpot, Op::Deposit)
+                            | (Direction::SpotToFunding, Op::Withdraw | Op::Refund) => {
+                                self.in_cut(req_id, op, spot.sequence).await?
+                            }
+                            _ => funding.contains(&op),
+                        };
+                    }
+                    let [withdrawn, deposited, refunded] = has;
+                    moved.push(Moved { direction, amount, withdrawn, deposited, refunded });
+                }
+            }
+            let held = view.balances.iter().find(|(id, _, _)| *id == asset.id);
+            let held = held.map_or((0, 0), |(_, available, frozen)| (*available, *frozen));
+            let (spot, in_flight) = add_up(spot, &moved)
+                .ok_or(Error::Mismatch { user, asset: asset.id })?;
+            let funding = view.exists.then_some(held);
+            balances.push(Balance { asset: asset.clone(), funding, spot, in_flight });
+        }
+        Ok(balances)
+    }
+
+    /// Whether a Spot operation succeeded at or before `sequence`.
+    async fn in_cut(
+        &self,
+        req_id: crate::transfer::ReqId,
+        op: Op,
+        sequence: Sequence,
+    ) -> Result<bool, Unanswered> {
+        let answer = self.trading.query(req_id, op).await;
+        if answer.outcome == Outcome::Timeout {
+            return Err(Unanswered::Silent);
+        }
+        Ok(answer.outcome == Outcome::Success
+            && answer.log_sequence.is_some_and(|recorded| recorded <= sequence))
+    }
+}
+
+/// Spot and in flight of one asset; `None` where the two stores contradict each other.
+fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
+    let (mut available, mut in_flight) = (spot.available, 0_u128);
+    for transfer in moved {
+        let out = transfer.deposited || transfer.refunded;
+        match (transfer.withdrawn, out) {
+            (true, false) => in_flight = in_flight.checked_add(transfer.amount)?,
+            (true, true) | (false, false) => {}
+            // PostgreSQL, read later, has been paid by a Spot withdraw that is behind our point of the log: what is
+            // there has left Spot.
+            (false, true) if transfer.direction == Direction::SpotToFunding => {
+                available = Some(available?.checked_sub(transfer.amount)?);
+            }
+            (false, true) => return None,
+        }
+    }
+    Some((available, in_flight))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(direction: Direction, flags: [bool; 3]) -> Moved {
+        let [withdrawn, deposited, refunded] = flags;
+        Moved { direction, amount: 10, withdrawn, deposited, refunded }
+    }
+
+    /// Goal: whatever the two cuts saw of a transfer, the user's money adds up. Method: for each order of operations,
+    /// every pair of cuts that the order of reads allows.
+    #[test]
+    fn every_pair_of_cuts_adds_up() {
+        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for last in [Op::Deposit, Op::Refund] {
+                // Operations done when Spot was read, and when PostgreSQL was read: never fewer.
+                for spot_cut in 0..=2_usize {
+                    for funding_cut in spot_cut..=2 {
+                        let funding_side = |op| match direction {
+                            Direction::FundingToSpot => op != Op::Deposit,
+                            Direction::SpotToFunding => op == Op::Deposit,
+                        };
+                        let done = |op: Op| {
+                            let at = if op == Op::Withdraw { 0 } else { 1 };
+                            let cut = if funding_side(op) { funding_cut } else { spot_cut };
+                            (op == Op::Withdraw || op == last) && cut > at
+                        };
+                        let flags =
+                            [done(Op::Withdraw), done(Op::Deposit), done(Op::Refund)];
+                        let (mut funding, mut spot) = (100_i64, 100_i64);
+                        for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
+                            let sign = if op == Op::Withdraw { -10 } else { 10 };
+                            if done(op) {
+                                *(if funding_side(op) { &mut funding } else { &mut spot }) += sign;
+                            }
+                        }
+                        let spot = u128::try_from(spot).expect("not negative");
+                        let read = SpotBalance { available: Some(spot), sequence: 1 };
+                        let (spot, in_flight) =
+                            add_up(read, &[moved(direction, flags)]).expect("no contradiction");
+                        let sum = spot.expect("exists") + in_flight;
+                        let sum = i64::try_from(sum).expect("small") + funding;
+                        assert_eq!(sum, 200, "{direction:?} {last:?} {spot_cut} {funding_cut}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn money_from_nothing_is_a_contradiction() {
+        let read = SpotBalance { available: Some(5), sequence: 1 };
+        let paid = moved(Direction::FundingToSpot, [false, true, false]);
+        assert_eq!(add_up(read, &[paid]), None);
+    }
+}

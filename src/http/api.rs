@@ -1,0 +1,248 @@
+//! The public routes: transfers, balances, assets.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+use serde::Serialize;
+use tracing::{error, info};
+
+use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
+use super::wire::{
+    Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
+};
+use crate::adapters::Adapter;
+use crate::amount::Amount;
+use crate::asset::{Asset, Catalog};
+use crate::code::Code;
+use crate::coordinator::{Rejection, Request as TransferRequest};
+use crate::postgres::store::{Transfer, differing_fields, fingerprint};
+use crate::telemetry::chain;
+use crate::transfer::{Cid, Duty, Op, Participant, ReqId, State};
+use crate::validation::Draft;
+
+/// Beyond the wait for a final state: the worker's own word on an accept comes within it.
+const ACCEPT_GRACE: Duration = Duration::from_secs(1);
+
+/// Header that tells a replayed answer from a first one.
+const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+
+#[derive(Clone, Copy)]
+enum Public {
+    Post,
+    Get,
+    Balances,
+    Assets,
+}
+
+static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
+    static TABLE: &[Route<Public>] = &[
+        Route { pattern: "/api/v1/internal_transfer", method: Method::POST, route: Public::Post },
+        Route {
+            pattern: "/api/v1/internal_transfer/{req_id}",
+            method: Method::GET,
+            route: Public::Get,
+        },
+        Route { pattern: "/api/v1/balances", method: Method::GET, route: Public::Balances },
+        Route { pattern: "/api/v1/assets", method: Method::GET, route: Public::Assets },
+    ];
+    Routes::new(TABLE)
+});
+
+/// Answers one request of the public listener.
+pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
+    let call = service.receive(request);
+    let handler = |matched: Matched<Public>, call: Call| async move {
+        let caller = service.authenticate(&call)?;
+        match matched.route {
+            Public::Post => post_transfer(&service, caller, call).await,
+            Public::Get => get_transfer(&service, caller, call, &matched.parameters[0]).await,
+            Public::Balances => get_balances(&service, caller, call).await,
+            Public::Assets => get_assets(&service, call),
+        }
+    };
+    ROUTES.answer(call, handler).await
+}
+
+async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let draft: Draft = parse(&service.body(call).await?)?;
+    if draft.user_id.is_some_and(|user| user != caller.user.number()) {
+        return Err(Code::Forbidden.into());
+    }
+    let cid = draft.cid().map_err(|code| {
+        Refusal::because(code, "cid must be 1 to 64 of A-Z a-z 0-9 _ . : -".to_owned())
+    })?;
+    let catalog = service.reads.catalog();
+    let fingerprint = request_fingerprint(&draft, &catalog);
+    let checked = match service.is_halted() {
+        true => Err(Code::ServiceHalted),
+        false => draft.check(&catalog, service.limits.units_max),
+    };
+    let checked = match checked {
+        Ok(checked) => checked,
+        // A known cid is answered before any of these, so that the retry of a transfer that went through is never
+        // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
+        Err(code) => {
+            let Some(cid) = &cid else { return Err(code.into()) };
+            return match find_replay(service, caller, cid, &fingerprint).await? {
+                Some(transfer) => respond(service, &transfer, true, &request_id).await,
+                None => Err(code.into()),
+            };
+        }
+    };
+    let user = caller.user;
+    let request = TransferRequest { user, cid: cid.clone(), checked, fingerprint };
+    let (req_id, accepted) = service.coordinator.submit(request)?;
+    let unknown = || Refusal {
+        transfer: Some((req_id, None)),
+        retryable: Some(cid.is_some()),
+        unknown: true,
+        ..Refusal::because(Code::SystemError, "Whether the transfer was accepted is not known yet.")
+    };
+    let started = service.clock.monotonic_ns();
+    let wait = service.limits.transfer_wait;
+    let accepted = tokio::select! {
+        accepted = accepted => accepted.map_err(|_| unknown())?,
+        () = service.clock.sleep(wait + ACCEPT_GRACE) => return Err(unknown()),
+    };
+    let mut accepted = accepted.map_err(|rejection| match rejection {
+        Rejection { unknown: true, .. } => unknown(),
+        Rejection { code, detail, .. } => Refusal { message: detail, ..code.into() },
+    })?;
+    let spent = Duration::from_nanos(service.clock.monotonic_ns() - started);
+    tokio::select! {
+        // An error is a worker that has stopped; the transfer goes on with the next start.
+        _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
+        () = service.clock.sleep(wait.saturating_sub(spent)) => {}
+    }
+    let transfer = accepted.progress.borrow().clone();
+    info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
+    respond(service, &transfer, accepted.replayed, &request_id).await
+}
+
+/// The transfer that this user's cid belongs to already.
+async fn find_replay(
+    service: &Service,
+    caller: Caller,
+    cid: &Cid,
+    fingerprint: &str,
+) -> Result<Option<Transfer>, Refusal> {
+    let found = service.reads.transfer_by_cid(caller.user, cid).await.map_err(away)?;
+    let Some(transfer) = found else { return Ok(None) };
+    if transfer.fingerprint != fingerprint {
+        let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
+        let message = format!("This cid was used with another {fields}.");
+        return Err(Refusal::because(Code::DuplicateRequest, message));
+    }
+    Ok(Some(transfer))
+}
+
+/// From, to, asset and amount, the amount as a value where it is one.
+fn request_fingerprint(draft: &Draft, catalog: &Catalog) -> String {
+    let amount = catalog.by_symbol(&draft.asset).and_then(|asset| {
+        let amount = Amount::parse(&draft.amount, asset.precision, u64::MAX).ok()?;
+        Some(amount.text(asset.precision))
+    });
+    let amount = amount.as_deref().unwrap_or(&draft.amount);
+    fingerprint(&draft.from, &draft.to, &draft.asset, amount)
+}
+
+/// A transfer's present state as POST answers it.
+async fn respond(
+    service: &Service,
+    transfer: &Transfer,
+    replayed: bool,
+    request_id: &str,
+) -> Outcome {
+    let (transfer, funds_at) = settle(service, transfer.clone()).await;
+    let mut answer = match transfer.state {
+        State::Failed | State::RolledBack => {
+            let code = transfer.code.unwrap_or(Code::SystemError);
+            let state = Some((transfer.intent.req_id, Some(transfer.state)));
+            let status = Some(StatusCode::UNPROCESSABLE_ENTITY);
+            Refusal { transfer: state, status, ..code.into() }.answer(request_id)
+        }
+        state => {
+            let status = match state {
+                State::Committed => StatusCode::OK,
+                _ => StatusCode::ACCEPTED,
+            };
+            let catalog = service.reads.catalog();
+            json(status, &TransferBody::posted(&transfer, funds_at, &catalog), request_id)
+        }
+    };
+    if replayed {
+        answer.headers_mut().insert(IDEMPOTENT_REPLAYED, "true".parse().expect("a header value"));
+    }
+    Ok(answer)
+}
+
+/// A transfer as UBSCore's record has it, and where its money is.
+async fn settle(service: &Service, transfer: Transfer) -> (Transfer, FundsAt) {
+    let transfer = service.coordinator.settled(transfer).await;
+    let intent = &transfer.intent;
+    let duty = transfer.state.duty(intent.direction);
+    let withdrawn = match duty {
+        Duty::Ask(Participant::Trading, Op::Withdraw) => {
+            let answer = service.trading.query(intent.req_id, Op::Withdraw).await;
+            answer.outcome == crate::adapters::Outcome::Success
+        }
+        _ => false,
+    };
+    let funds_at = FundsAt::of(transfer.state, withdrawn);
+    (transfer, funds_at)
+}
+
+async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &str) -> Outcome {
+    query(&call, "")?;
+    let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
+    let transfer = service.reads.transfer(req_id).await.map_err(away)?;
+    // Another's transfer is answered like none: its name alone tells nothing.
+    let transfer = transfer
+        .filter(|transfer| caller.admin || transfer.intent.user == caller.user)
+        .ok_or(Code::TransferNotFound)?;
+    let (transfer, funds_at) = settle(service, transfer).await;
+    let history = service.reads.history(req_id).await.map_err(away)?;
+    let catalog = service.reads.catalog();
+    let body = TransferDetail::new(&transfer, funds_at, history, &catalog);
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+async fn get_balances(service: &Service, caller: Caller, call: Call) -> Outcome {
+    let symbol = query(&call, "asset")?;
+    let catalog = service.reads.catalog();
+    let assets: Vec<Asset> = match symbol {
+        Some(symbol) => vec![catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?.clone()],
+        None => catalog.all().into_iter().cloned().collect(),
+    };
+    let balances = service.coordinator.balances(&service.reads, caller.user, &assets).await;
+    let balances = balances.map_err(|error| {
+        error!(error = chain(&error), "balances cannot be read");
+        Refusal::away("A part of the service")
+    })?;
+    #[derive(Serialize)]
+    struct Body {
+        balances: Vec<BalanceBody>,
+    }
+    let body = Body { balances: balances.into_iter().map(BalanceBody::from).collect() };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+fn get_assets(service: &Service, call: Call) -> Outcome {
+    query(&call, "")?;
+    #[derive(Serialize)]
+    struct Body {
+        assets: Vec<AssetBody>,
+    }
+    let catalog = service.reads.catalog();
+    let body = Body { assets: catalog.all().into_iter().map(AssetBody::from).collect() };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// PostgreSQL did not answer a read.
+pub(super) fn away(failure: crate::postgres::Error) -> Refusal {
+    error!(error = chain(&failure), "a read failed");
+    Refusal::away("PostgreSQL")
+}

@@ -1,0 +1,273 @@
+//! The operators' routes: health, metrics, external money, accounts, assets.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::api::away;
+use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
+use super::wire::{Answer, AssetBody, Refusal, json, text};
+use crate::account::{AccountStatus, AccountType, UserId};
+use crate::adapters::trading::Unanswered;
+use crate::amount::Amount;
+use crate::asset::AssetStatus;
+use crate::code::Code;
+use crate::coordinator::Rejection;
+use crate::postgres::reads::AssetChange;
+use crate::postgres::store::External;
+use crate::telemetry;
+use crate::transfer::{Cid, Decision, Op};
+
+#[derive(Clone, Copy)]
+enum Ops {
+    Health,
+    Ready,
+    Metrics,
+    Deposit,
+    Withdraw,
+    AccountStatus,
+    Asset,
+}
+
+static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
+    static TABLE: &[Route<Ops>] = &[
+        Route { pattern: "/healthz", method: Method::GET, route: Ops::Health },
+        Route { pattern: "/readyz", method: Method::GET, route: Ops::Ready },
+        Route { pattern: "/metrics", method: Method::GET, route: Ops::Metrics },
+        Route { pattern: "/admin/v1/deposits", method: Method::POST, route: Ops::Deposit },
+        Route { pattern: "/admin/v1/withdrawals", method: Method::POST, route: Ops::Withdraw },
+        Route {
+            pattern: "/admin/v1/accounts/{user_id}/{account_type}/status",
+            method: Method::PUT,
+            route: Ops::AccountStatus,
+        },
+        Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
+    ];
+    Routes::new(TABLE)
+});
+
+/// Answers one request of the operators' listener.
+pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
+    let call = service.receive(request);
+    let handler = |matched: Matched<Ops>, call: Call| async move {
+        let parameters = &matched.parameters;
+        match matched.route {
+            Ops::Health => Ok(plain("ok\n".into(), &call)),
+            Ops::Ready => ready(&service, &call).await,
+            Ops::Metrics => Ok(plain(metrics(&service).into(), &call)),
+            Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
+            Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
+            Ops::AccountStatus => set_status(&service, &parameters[0], &parameters[1], call).await,
+            Ops::Asset => change_asset(&service, &parameters[0], call).await,
+        }
+    };
+    ROUTES.answer(call, handler).await
+}
+
+fn plain(body: Bytes, call: &Call) -> Answer {
+    text(StatusCode::OK, "text/plain; charset=utf-8", body, &call.request_id)
+}
+
+async fn ready(service: &Service, call: &Call) -> Outcome {
+    if service.is_halted() {
+        return Err(Code::ServiceHalted.into());
+    }
+    if !service.ready.load(Ordering::Relaxed) {
+        return Err(Refusal::because(Code::SystemError, "Recovery is not done yet."));
+    }
+    service.reads.ping().await.map_err(away)?;
+    Ok(plain("ready\n".into(), call))
+}
+
+fn metrics(service: &Service) -> String {
+    let engine = service.engine.lock();
+    // Gauges lose no meaning in a float: they are far below 2^53.
+    metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
+    metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
+    drop(engine);
+    service.metrics.render()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExternalDraft {
+    user_id: u64,
+    asset: String,
+    amount: String,
+    idem_key: String,
+}
+
+async fn external(service: &Service, op: Op, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    let draft: ExternalDraft = service.json_body(call).await?;
+    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+    let user = UserId::new(draft.user_id).ok_or_else(|| invalid("There is no such user_id."))?;
+    if Cid::new(&draft.idem_key).is_none() {
+        return Err(invalid("idem_key must be 1 to 64 of A-Z a-z 0-9 _ . : -"));
+    }
+    if service.is_halted() {
+        return Err(Code::ServiceHalted.into());
+    }
+    let catalog = service.reads.catalog();
+    let asset = catalog.by_symbol(&draft.asset).ok_or(Code::InvalidAsset)?;
+    let amount = Amount::parse(&draft.amount, asset.precision, service.limits.units_max)?;
+    let (idem_key, actor) = (draft.idem_key, actor(caller));
+    let external = External { idem_key, op, user, asset: asset.id, amount, actor };
+    let idem_key = external.idem_key.clone();
+    let decided = service.coordinator.external(external).await.map_err(refuse)?;
+    #[derive(Serialize)]
+    struct Body {
+        idem_key: String,
+        outcome: &'static str,
+        code: Option<&'static str>,
+        balance_after: Option<String>,
+    }
+    let (outcome, code) = match decided.decision {
+        Decision::Success => ("SUCCESS", None),
+        Decision::Refused(code) => ("REFUSED", Some(code.name())),
+    };
+    let plain = |text: String| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    };
+    let balance_after = decided.balance_after.map(plain);
+    let body = Body { idem_key, outcome, code, balance_after };
+    Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StatusDraft {
+    status: String,
+    reason: String,
+}
+
+async fn set_status(service: &Service, user: &str, account: &str, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+    let user = super::auth::user_id(user)
+        .and_then(UserId::new)
+        .ok_or_else(|| invalid("The path names no user."))?;
+    let account = AccountType::from_name(account).ok_or(Code::InvalidAccountType)?;
+    let draft: StatusDraft = service.json_body(call).await?;
+    let status = AccountStatus::from_name(&draft.status)
+        .ok_or_else(|| invalid("status must be ACTIVE, FROZEN or DISABLED."))?;
+    check_reason(&draft.reason)?;
+    match account {
+        AccountType::Funding => {
+            let (actor, reason) = (actor(caller), draft.reason);
+            let set = service.coordinator.set_funding_status(user, status, actor, reason);
+            set.await.map_err(refuse)?;
+        }
+        AccountType::Spot => {
+            let subject = format!("{user} SPOT");
+            let (actor, reason) = (actor(caller), draft.reason);
+            // The intent first: what UBSCore has done must not be without its author.
+            let audit = service.reads.audit(&actor, "account status", &subject, status.name(), &reason);
+            audit.await.map_err(away)?;
+            service.trading.set_status(user, status).await.map_err(unanswered)?;
+        }
+        AccountType::Future | AccountType::Margin => {
+            return Err(Code::UnsupportedAccountType.into());
+        }
+    }
+    #[derive(Serialize)]
+    struct Body {
+        user_id: u64,
+        account_type: &'static str,
+        status: &'static str,
+    }
+    let body =
+        Body { user_id: user.number(), account_type: account.name(), status: status.name() };
+    Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AssetDraft {
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    transfer_enabled: Option<bool>,
+    #[serde(default)]
+    min: Option<String>,
+    #[serde(default)]
+    max: Option<String>,
+    reason: String,
+}
+
+async fn change_asset(service: &Service, symbol: &str, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let draft: AssetDraft = service.json_body(call).await?;
+    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+    let catalog = service.reads.catalog();
+    let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
+    let status = draft.status.map(|name| {
+        AssetStatus::from_name(&name).ok_or_else(|| invalid("status must be ACTIVE or SUSPENDED."))
+    });
+    let amount = |text: Option<String>| {
+        text.map(|text| Amount::parse(&text, asset.precision, service.limits.units_max)).transpose()
+    };
+    let change = AssetChange {
+        status: status.transpose()?,
+        transfer_enabled: draft.transfer_enabled,
+        transfer_min: amount(draft.min)?,
+        transfer_max: amount(draft.max)?,
+    };
+    let (min, max) = (
+        change.transfer_min.unwrap_or(asset.transfer_min),
+        change.transfer_max.unwrap_or(asset.transfer_max),
+    );
+    if min > max {
+        return Err(invalid("min must not be above max."));
+    }
+    check_reason(&draft.reason)?;
+    let actor = actor(caller);
+    let changed = service.reads.change_asset(asset, change, &actor, &draft.reason);
+    changed.await.map_err(away)?;
+    let catalog = service.reads.catalog();
+    let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
+    Ok(json(StatusCode::OK, &AssetBody::from(asset), &request_id))
+}
+
+/// The most characters a reason has.
+const REASON_CHARS_MAX: usize = 500;
+
+fn check_reason(reason: &str) -> Result<(), Refusal> {
+    let length = reason.trim().chars().count();
+    if (1..=REASON_CHARS_MAX).contains(&length) {
+        return Ok(());
+    }
+    Err(Refusal::because(Code::InvalidRequest, "reason must be 1 to 500 characters."))
+}
+
+fn actor(caller: Caller) -> String {
+    format!("admin/{}", caller.user)
+}
+
+fn refuse(rejection: Rejection) -> Refusal {
+    let Rejection { code, detail, unknown } = rejection;
+    let message = match unknown {
+        true => Some("Whether it was done is not known; the same request again is told.".to_owned()),
+        false => detail,
+    };
+    Refusal { message, unknown, ..code.into() }
+}
+
+fn unanswered(failure: Unanswered) -> Refusal {
+    match failure {
+        Unanswered::Overloaded => Code::Overloaded.into(),
+        Unanswered::Silent | Unanswered::Violation(_) => {
+            Refusal { unknown: true, ..Refusal::away("UBSCore") }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! JSON as the outside sees it: the one place where amounts, states and errors become text.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::X_REQUEST_ID;
+use crate::amount::units_text;
+use crate::asset::{Asset, Catalog};
+use crate::code::Code;
+use crate::coordinator::balances::Balance;
+use crate::postgres::reads::Passed;
+use crate::postgres::store::Transfer;
+use crate::transfer::{ReqId, State};
+
+/// What `Retry-After` says where a retry can help, s.
+const RETRY_AFTER_S: u64 = 1;
+
+/// An answer.
+pub type Answer = Response<Full<Bytes>>;
+
+/// What a request is answered with when it is refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Why.
+    pub code: Code,
+    /// Another status than the code's own.
+    pub status: Option<StatusCode>,
+    /// Another sentence than the code's own.
+    pub message: Option<String>,
+    /// Whether the same request may succeed later, where it is not the code that decides.
+    pub retryable: Option<bool>,
+    /// The transfer, and where it ended.
+    pub transfer: Option<(ReqId, Option<State>)>,
+    /// It may have been done.
+    pub unknown: bool,
+}
+
+impl From<Code> for Refusal {
+    fn from(code: Code) -> Refusal {
+        Refusal {
+            code,
+            status: None,
+            message: None,
+            retryable: None,
+            transfer: None,
+            unknown: false,
+        }
+    }
+}
+
+impl Refusal {
+    /// A refusal that says more than its code.
+    pub fn because(code: Code, message: impl Into<String>) -> Refusal {
+        Refusal { message: Some(message.into()), ..Refusal::from(code) }
+    }
+
+    /// The same with another status.
+    pub fn with_status(self, status: StatusCode) -> Refusal {
+        Refusal { status: Some(status), ..self }
+    }
+
+    /// A part of the service did not answer; nothing was changed by this request.
+    pub fn away(what: &str) -> Refusal {
+        Refusal::because(Code::SystemError, format!("{what} does not answer; try again."))
+    }
+
+    /// The refusal as an answer.
+    pub fn answer(&self, request_id: &str) -> Answer {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            code: &'a str,
+            message: &'a str,
+            retryable: bool,
+            request_id: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            req_id: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            state: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            outcome: Option<&'a str>,
+        }
+        let status = self.status.unwrap_or_else(|| {
+            StatusCode::from_u16(self.code.http_status()).expect("the table holds HTTP statuses")
+        });
+        let body = Body {
+            code: self.code.name(),
+            message: self.message.as_deref().unwrap_or(self.code.message()),
+            retryable: self.retryable.unwrap_or(self.code.retryable()),
+            request_id,
+            req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
+            state: self.transfer.and_then(|(_, state)| state).map(State::name),
+            outcome: self.unknown.then_some("unknown"),
+        };
+        let mut answer = json(status, &body, request_id);
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        answer
+    }
+}
+
+/// A JSON answer.
+pub fn json(status: StatusCode, body: &impl Serialize, request_id: &str) -> Answer {
+    let bytes = serde_json::to_vec(body).expect("our own structures have no failing serializer");
+    text(status, "application/json", bytes.into(), request_id)
+}
+
+/// An answer of any kind.
+pub fn text(status: StatusCode, kind: &'static str, body: Bytes, request_id: &str) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    let request_id = HeaderValue::from_str(request_id).expect("made by us or found sane");
+    answer.headers_mut().insert(X_REQUEST_ID, request_id);
+    answer
+}
+
+/// Where a transfer's money is, from recorded operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FundsAt {
+    /// Not taken, or given back.
+    Source,
+    /// Taken, and not yet given.
+    InFlight,
+    /// Given.
+    Target,
+}
+
+impl FundsAt {
+    /// Where it is in a state; `withdrawn`: the source has paid, though the state does not say so yet.
+    pub fn of(state: State, withdrawn: bool) -> FundsAt {
+        match state {
+            State::SourcePending if withdrawn => FundsAt::InFlight,
+            State::Init | State::SourcePending | State::Failed | State::RolledBack => {
+                FundsAt::Source
+            }
+            State::SourceDone | State::TargetPending | State::Compensating => FundsAt::InFlight,
+            State::Committed => FundsAt::Target,
+        }
+    }
+}
+
+/// A transfer without what only GET tells.
+#[derive(Debug, Serialize)]
+pub struct TransferBody {
+    transfer_id: i64,
+    req_id: String,
+    from: &'static str,
+    to: &'static str,
+    asset: String,
+    amount: String,
+    state: &'static str,
+    funds_at: FundsAt,
+    #[serde(rename = "final")]
+    is_final: bool,
+    cid: Option<String>,
+    message: &'static str,
+}
+
+impl TransferBody {
+    /// The body of POST: every state that is not final is PENDING.
+    pub fn posted(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> TransferBody {
+        let state = match transfer.state.is_terminal() {
+            true => transfer.state.name(),
+            false => "PENDING",
+        };
+        TransferBody { state, ..TransferBody::read(transfer, funds_at, catalog) }
+    }
+
+    /// The body of GET, with the state's own name.
+    pub fn read(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> TransferBody {
+        let intent = &transfer.intent;
+        let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
+        let (from, to) = intent.direction.accounts();
+        TransferBody {
+            transfer_id: transfer.transfer_id,
+            req_id: intent.req_id.to_string(),
+            from,
+            to,
+            asset: asset.symbol.clone(),
+            amount: intent.amount.text(asset.precision),
+            state: transfer.state.name(),
+            funds_at,
+            is_final: transfer.state.is_terminal(),
+            cid: intent.cid.as_ref().map(|cid| cid.as_str().to_owned()),
+            message: match transfer.state {
+                State::Committed => "Transfer successful",
+                State::Failed => "Transfer refused; nothing moved",
+                State::RolledBack => "Transfer refused by the target; the source was refunded",
+                _ => "Transfer in progress",
+            },
+        }
+    }
+}
+
+/// Why a transfer ended, inside a transfer's body.
+#[derive(Debug, Serialize)]
+pub struct ErrorBody {
+    code: &'static str,
+    message: &'static str,
+}
+
+/// One state of a transfer's past.
+#[derive(Debug, Serialize)]
+pub struct PassedBody {
+    state: &'static str,
+    at: Timestamp,
+    attempt: u32,
+    reason: Option<String>,
+}
+
+/// A transfer in full.
+#[derive(Debug, Serialize)]
+pub struct TransferDetail {
+    #[serde(flatten)]
+    transfer: TransferBody,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    error: Option<ErrorBody>,
+    history: Vec<PassedBody>,
+}
+
+impl TransferDetail {
+    /// The body of GET.
+    pub fn new(
+        transfer: &Transfer,
+        funds_at: FundsAt,
+        history: Vec<Passed>,
+        catalog: &Catalog,
+    ) -> TransferDetail {
+        let error = |code: Code| ErrorBody { code: code.name(), message: code.message() };
+        let passed = |passed: Passed| PassedBody {
+            state: passed.state.name(),
+            at: passed.at,
+            attempt: passed.attempt,
+            reason: passed.reason,
+        };
+        TransferDetail {
+            transfer: TransferBody::read(transfer, funds_at, catalog),
+            created_at: transfer.created_at,
+            updated_at: transfer.updated_at,
+            error: transfer.code.map(error),
+            history: history.into_iter().map(passed).collect(),
+        }
+    }
+}
+
+/// One side of a balance.
+#[derive(Debug, Serialize)]
+struct SideBody {
+    available: String,
+    frozen: String,
+}
+
+/// One asset of one user.
+#[derive(Debug, Serialize)]
+pub struct BalanceBody {
+    asset: String,
+    funding: Option<SideBody>,
+    spot: Option<SideBody>,
+    in_flight: String,
+}
+
+impl From<Balance> for BalanceBody {
+    fn from(balance: Balance) -> BalanceBody {
+        let text = |units| units_text(units, balance.asset.precision);
+        let side = |(available, frozen)| SideBody { available: text(available), frozen: text(frozen) };
+        BalanceBody {
+            funding: balance.funding.map(side),
+            spot: balance.spot.map(|available| side((available, 0))),
+            in_flight: text(balance.in_flight),
+            asset: balance.asset.symbol,
+        }
+    }
+}
+
+/// An asset.
+#[derive(Debug, Serialize)]
+pub struct AssetBody {
+    symbol: String,
+    precision: u8,
+    status: &'static str,
+    min: String,
+    max: String,
+    transfer_enabled: bool,
+}
+
+impl From<&Asset> for AssetBody {
+    fn from(asset: &Asset) -> AssetBody {
+        AssetBody {
+            symbol: asset.symbol.clone(),
+            precision: asset.precision,
+            status: asset.status.name(),
+            min: asset.transfer_min.text(asset.precision),
+            max: asset.transfer_max.text(asset.precision),
+            transfer_enabled: asset.transfer_enabled,
+        }
+    }
+}
