@@ -24,7 +24,7 @@
 //! ```
 //!
 //! [`Recovery`] opens a log and makes all three. Below them lies the [`Medium`]: a [`Directory`] of
-//! mapped files, or [`Memory`], which forgets in a simulated power cut what was not synced.
+//! mapped files, or [`Memory`](memory::Memory), which forgets in a simulated power cut what was not synced.
 //!
 //! # The medium it assumes
 //!

@@ -1,5 +1,5 @@
 //! The seam between the log and what holds its bytes: [`Directory`](crate::Directory) in
-//! production, [`Memory`](crate::Memory) in a simulation.
+//! production, [`Memory`](crate::memory::Memory) in a simulation.
 
 use std::fmt::Debug;
 use std::io;

@@ -228,7 +228,9 @@ impl Memory {
     /// Lets `operations` more operations succeed and fails every one after that, as if the process
     /// had died there. Stores are not operations, and are lost once it has stopped.
     pub fn stop_after(&self, operations: u64) {
-        lock(&self.state).operations_left = Some(operations);
+        let left = &mut lock(&self.state).operations_left;
+        // What has stopped stays stopped.
+        *left = Some(left.map_or(operations, |left| left.min(operations)));
     }
 
     /// Limits the space for filled files; none lifts the limit.

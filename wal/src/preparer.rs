@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::frame::{SEGMENT_HEADER_BYTES, segment_name, spare_name};
+use crate::frame::{SEGMENT_HEADER_BYTES, Sequence, segment_name, spare_name};
 use crate::log::{Marks, Options, Segment, Spares, out_of_space};
 use crate::medium::{Medium, MediumFile};
+use crate::walk::{Walk, list_segments};
 
 /// Pages are pre-faulted this many bytes at a time.
 const PREFAULT_STEP_BYTES: u64 = 64 * 1024;
@@ -87,6 +88,31 @@ impl<M: Medium> Preparer<M> {
             Ok(()) => Ok(Progress::Busy),
             Err(source) => Err(self.give_up(source)),
         }
+    }
+
+    /// Removes the oldest segments, as far as they hold no record from `sequence` on; returns how
+    /// many. Whoever opens the log afterwards must ask for records from `sequence` on, or later.
+    ///
+    /// The segment that is appended to stays, and so does every one without a named successor. A
+    /// crash in between has removed some of them, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Medium`], [`Error::Sync`], and every refusal that headers can give. The log lives on.
+    pub fn remove_before(&mut self, sequence: Sequence) -> Result<u64, Error> {
+        let numbers = list_segments(&self.medium)?;
+        let Some(walk) = Walk::open(self.medium.clone(), &numbers, 0)? else { return Ok(0) };
+        let mut removed = 0;
+        for (&number, next) in numbers.iter().zip(walk.headers().skip(1)) {
+            if next.first() > sequence {
+                break;
+            }
+            let name = segment_name(number);
+            self.medium.remove(&name).map_err(|source| Error::medium("remove", &name, source))?;
+            // Before the next removal: were that one alone to survive a crash, it would leave a gap.
+            self.medium.sync_directory().map_err(|source| Error::Sync { file: name, source })?;
+            removed += 1;
+        }
+        Ok(removed)
     }
 
     /// Drops the mappings that neither writer nor syncer holds any more.

@@ -40,7 +40,8 @@ impl<M: Medium> Syncer<M> {
     /// are none. Records appended while it runs may or may not be covered, as the mark says.
     ///
     /// # Errors
-    /// [`Error::Sync`]: the disk's state is unknown. [`Error::Poisoned`]: for ever after.
+    /// [`Error::Sync`], [`Error::Prepare`]: the disk's state is unknown. [`Error::Poisoned`]: for ever
+    /// after.
     pub fn sync(&mut self) -> Result<Sequence, Error> {
         if self.marks.poisoned() {
             return Err(Error::Poisoned);
@@ -52,6 +53,7 @@ impl<M: Medium> Syncer<M> {
         match self.sync_to(appended) {
             Ok(()) => {
                 self.marks.publish_durable(appended);
+                self.prefault()?;
                 Ok(appended)
             }
             Err(source) => {
@@ -93,6 +95,19 @@ impl<M: Medium> Syncer<M> {
             segment_bytes: self.segment.bytes,
         };
         name_segment(&self.medium, &self.segment.file, &header)
+    }
+
+    /// A sync leaves its pages write-protected. Takes the fault of the next store here, where it
+    /// costs the writer nothing.
+    fn prefault(&mut self) -> Result<(), Error> {
+        let page = self.synced / PAGE_BYTES * PAGE_BYTES;
+        if page == self.segment.bytes {
+            return Ok(());
+        }
+        self.segment.file.prefault(page..page + PAGE_BYTES).map_err(|source| {
+            self.marks.poison();
+            Error::Prepare { file: segment_name(self.segment.number), source }
+        })
     }
 
     fn sync_segment(&mut self, end: u64) -> io::Result<()> {

@@ -1,10 +1,8 @@
-//! What a directory of real files holds to.
+//! The same on real files.
 
-use std::fs;
+use wal::{Directory, Ending, Error, Recovery, segment_name};
 
-use wal::{Directory, Ending, Error, Options, Reader, Recovery, segment_name};
-
-use crate::harness::{Entry, IDENTITY, SMALL, append, prepare, recover, start};
+use crate::harness::{Entry, append, prepare, recover, start};
 
 fn directory() -> (tempfile::TempDir, Directory) {
     let temporary = tempfile::tempdir().unwrap();
@@ -12,8 +10,8 @@ fn directory() -> (tempfile::TempDir, Directory) {
     (temporary, directory)
 }
 
-/// Goal: what goes in comes out, over many rolls and restarts. Method: real files, 5 starts, 100
-/// records each of every length class; every start replays everything before it.
+/// Goal: what goes in comes out, over many rolls and restarts. Method: 5 starts, 100 records each of
+/// every length; every start replays everything before it.
 #[test]
 fn records_come_back_over_rolls_and_restarts() {
     let (_temporary, directory) = directory();
@@ -24,7 +22,7 @@ fn records_come_back_over_rolls_and_restarts() {
         assert_eq!(report.last, model.len() as u64);
         assert_eq!(report.ending, Ending::Clean);
         for n in 0..100 {
-            let entry = Entry::numbered(n, (n as usize * 37) % 1025);
+            let entry = Entry::numbered(n, (usize::try_from(n).unwrap() * 37) % 1025);
             prepare(&mut log).unwrap();
             assert_eq!(append(&mut log, &entry).unwrap(), model.len() as u64 + 1);
             model.push(entry);
@@ -36,4 +34,36 @@ fn records_come_back_over_rolls_and_restarts() {
         assert_eq!(log.durable.durable(), model.len() as u64);
     }
     assert!(directory.path().join(segment_name(20)).exists());
+}
+
+#[test]
+fn a_second_opener_is_told_the_first_ones_pid() {
+    let (_temporary, directory) = directory();
+    let (log, _) = start(&directory).unwrap();
+    let Error::Locked { pid } = Recovery::open(directory.clone(), 0, 0).unwrap_err() else {
+        panic!()
+    };
+    assert_eq!(pid, std::process::id());
+    // Any of the three parts keeps the lock; a mere watcher does not.
+    let wal::Log { writer, syncer, preparer, durable } = log;
+    drop(writer);
+    drop(preparer);
+    assert!(matches!(start(&directory), Err(Error::Locked { .. })));
+    drop(syncer);
+    start(&directory).unwrap();
+    assert_eq!(durable.durable(), 0);
+}
+
+#[test]
+fn an_empty_log_is_reused_on_real_files() {
+    let (_temporary, directory) = directory();
+    for _ in 0..20 {
+        start(&directory).unwrap();
+    }
+    let (mut log, report) = start(&directory).unwrap();
+    assert_eq!((report.segment, report.reused), (1, true));
+    append(&mut log, &Entry::numbered(1, 100)).unwrap();
+    assert_eq!(log.syncer.sync().unwrap(), 1);
+    drop(log);
+    assert_eq!(recover(&directory, 1).unwrap(), [Entry::numbered(1, 100)]);
 }

@@ -6,28 +6,29 @@ use wal::{
     SEGMENT_BYTES_MIN, Sequence,
 };
 
-pub const IDENTITY: Identity = Identity(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+pub(crate) const IDENTITY: Identity = Identity(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
 
-pub const SMALL: Options = Options { segment_bytes: SEGMENT_BYTES_MIN, spares_ready: 2 };
+pub(crate) const SMALL: Options = Options { segment_bytes: SEGMENT_BYTES_MIN, spares_ready: 2 };
 
 /// One record, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub kind: u8,
-    pub time_ns: u64,
-    pub payload: Vec<u8>,
+pub(crate) struct Entry {
+    pub(crate) kind: u8,
+    pub(crate) time_ns: u64,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl Entry {
     /// An entry whose every byte follows from `n`.
-    pub fn numbered(n: u64, payload_bytes: usize) -> Self {
-        let payload = (0..payload_bytes as u64).map(|at| ((n * 31 + at) & 0xff) as u8).collect();
-        Self { kind: (n & 0xff) as u8, time_ns: n * 1_000, payload }
+    pub(crate) fn numbered(n: u64, payload_bytes: usize) -> Self {
+        let byte = |value: u64| value.to_le_bytes()[0];
+        let payload = (0..payload_bytes as u64).map(|at| byte(n * 31 + at)).collect();
+        Self { kind: byte(n), time_ns: n * 1_000, payload }
     }
 }
 
 /// Everything a recovery reads, checked to be numbered from 1 without gaps.
-pub fn recover<M: Medium>(medium: &M, claim: Sequence) -> Result<Vec<Entry>, Error> {
+pub(crate) fn recover<M: Medium>(medium: &M, claim: Sequence) -> Result<Vec<Entry>, Error> {
     let mut recovery = Recovery::open(medium.clone(), claim, 0)?;
     let mut entries = Vec::new();
     while let Some(record) = recovery.next()? {
@@ -42,22 +43,22 @@ pub fn recover<M: Medium>(medium: &M, claim: Sequence) -> Result<Vec<Entry>, Err
 }
 
 /// Opens and starts, with small segments.
-pub fn start<M: Medium>(medium: &M) -> Result<(Log<M>, Report), Error> {
+pub(crate) fn start<M: Medium>(medium: &M) -> Result<(Log<M>, Report), Error> {
     Recovery::open(medium.clone(), 0, 0)?.start(IDENTITY, SMALL)
 }
 
-pub fn append<M: Medium>(log: &mut Log<M>, entry: &Entry) -> Result<Sequence, Error> {
+pub(crate) fn append<M: Medium>(log: &mut Log<M>, entry: &Entry) -> Result<Sequence, Error> {
     log.writer.append(entry.kind, entry.time_ns, &entry.payload)
 }
 
 /// Ticks until everything is prepared.
-pub fn prepare<M: Medium>(log: &mut Log<M>) -> Result<(), Error> {
+pub(crate) fn prepare<M: Medium>(log: &mut Log<M>) -> Result<(), Error> {
     while log.preparer.tick()? == Progress::Busy {}
     Ok(())
 }
 
 /// Everything a reader sees, and how it ends.
-pub fn read<M: Medium>(medium: &M) -> Result<(Vec<Entry>, Ending), Error> {
+pub(crate) fn read<M: Medium>(medium: &M) -> Result<(Vec<Entry>, Ending), Error> {
     let mut reader = Reader::open(medium.clone(), 0)?;
     let mut entries = Vec::new();
     while let Some(record) = reader.next()? {
@@ -71,22 +72,25 @@ pub fn read<M: Medium>(medium: &M) -> Result<(Vec<Entry>, Ending), Error> {
     Ok((entries, ending))
 }
 
-/// A small generator, so that one number names a whole run.
-pub struct Dice(pub u64);
+/// A small generator (SplitMix64), so that one number names a whole run.
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn coin(&mut self) -> bool {
+        self.roll().is_multiple_of(2)
     }
 }
 
-/// Flips one bit of a file.
-pub fn flip(memory: &Memory, name: &str, offset: usize, bit: u32) {
+/// Changes a file, durably.
+pub(crate) fn change(memory: &Memory, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = memory.content(name).unwrap();
-    bytes[offset] ^= 1 << bit;
+    change(&mut bytes);
     memory.put(name, bytes);
 }

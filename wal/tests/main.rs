@@ -1,7 +1,23 @@
 //! The log's claims, from outside.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-/// What a directory of real files holds to.
+/// The bytes on disk never change their meaning.
+mod format;
+
+/// Whatever is done to a file, what comes back is a prefix with every durable record, or a refusal.
+mod damage;
+/// Segments that do not belong together are refused.
+mod refusal;
+
+/// No crash loses a durable record, and none makes the log refuse.
+mod crash;
+/// A medium that fails stops the log, or is waited for where nothing is lost.
+mod failure;
+
+/// The same on real files.
 mod directory;
+/// A reader looks on and changes nothing.
+mod reader;
+
 /// The only helpers.
 mod harness;
