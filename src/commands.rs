@@ -7,6 +7,8 @@ use crate::cli::{Cli, Command};
 use crate::clock::SystemClock;
 use crate::config;
 
+pub mod dev;
+pub mod serve;
 pub mod token;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
@@ -19,7 +21,7 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Serve(_) => Err(anyhow::anyhow!("serve is not part of this build")),
+        Command::Serve(args) => serve::run(&args),
         Command::Wal(_) => Err(anyhow::anyhow!("wal is not part of this build")),
     };
     match done {

@@ -188,20 +188,15 @@ impl Engine {
             })?,
             guarded("wal-sync", move || {
                 let released = core::release(log.syncer, &sync_sleeper, &sync_shared, idle_mark);
-                if let Err(failure) = released {
-                    let why = chain(&failure);
-                    alert(Alert::WalSyncFailed, format_args!("{why}"));
-                    fatal(&format!("the log could not be synced: {why}"));
-                }
+                stop_on_failure("the log could not be synced", released);
             })?,
             guarded("wal-prepare", move || {
-                core::prepare(log.preparer, &prepare_sleeper, &prepare_shared, |failure| {
-                    let why = chain(failure);
-                    alert(
-                        Alert::WalSpaceLow,
-                        format_args!("no segment could be prepared ahead: {why}"),
-                    );
-                });
+                let no_space = |failure: &wal::Error| {
+                    alert(Alert::WalSpaceLow, format_args!("{}", chain(failure)));
+                };
+                let shared = &prepare_shared;
+                let prepared = core::prepare(log.preparer, &prepare_sleeper, shared, no_space);
+                stop_on_failure("the log could not be prepared ahead", prepared);
             })?,
         ];
         Ok(Engine { handle: Handle { publisher, shared }, threads })
@@ -283,6 +278,15 @@ fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<
             fatal("a thread of the engine panicked");
         }
     })
+}
+
+/// A log whose disk has failed is never written to again.
+fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
+    if let Err(failure) = result {
+        let why = chain(&failure);
+        alert(Alert::WalSyncFailed, format_args!("{what}: {why}"));
+        fatal(&format!("{what}: {why}"));
+    }
 }
 
 /// The last line of a process that must not answer any more.

@@ -4,6 +4,7 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -106,6 +107,11 @@ impl Metrics {
     /// All metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         self.0.render()
+    }
+
+    /// Notes how long the log's replay took.
+    pub fn replayed(&self, took: Duration) {
+        metrics::gauge!(REPLAY_SECONDS).set(took.as_secs_f64());
     }
 
     /// Folds what histograms have collected into their buckets. Between two scrapes every sample

@@ -100,8 +100,8 @@ impl<F: Adapter> Coordinator<Trading, F> {
             }
             let held = view.balances.iter().find(|(id, _, _)| *id == asset.id);
             let held = held.map_or((0, 0), |(_, available, frozen)| (*available, *frozen));
-            let (spot, in_flight) = add_up(spot, &moved)
-                .ok_or(Error::Mismatch { user, asset: asset.id })?;
+            let (spot, in_flight) =
+                add_up(spot, &moved).ok_or(Error::Mismatch { user, asset: asset.id })?;
             let funding = view.exists.then_some(held);
             balances.push(Balance { asset: asset.clone(), funding, spot, in_flight });
         }
@@ -170,8 +170,7 @@ mod tests {
                             let cut = if funding_side(op) { funding_cut } else { spot_cut };
                             (op == Op::Withdraw || op == last) && cut > at
                         };
-                        let flags =
-                            [done(Op::Withdraw), done(Op::Deposit), done(Op::Refund)];
+                        let flags = [done(Op::Withdraw), done(Op::Deposit), done(Op::Refund)];
                         let (mut funding, mut spot) = (100_i64, 100_i64);
                         for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
                             let sign = if op == Op::Withdraw { -10 } else { 10 };

@@ -244,17 +244,25 @@ pub(super) fn release<M: Medium>(
     }
 }
 
-/// The preparing thread. A failure (no space) is reported and tried again: the core refuses new work meanwhile.
+/// The preparing thread. Want of space is reported and tried again: the core refuses new work meanwhile.
+///
+/// # Errors
+/// A segment that could not be prepared for another reason: the log is dead.
 pub(super) fn prepare<M: Medium>(
     mut preparer: wal::Preparer<M>,
     sleeper: &Sleeper,
     shared: &Shared,
-    failed: impl Fn(&wal::Error),
-) {
+    no_space: impl Fn(&wal::Error),
+) -> Result<(), wal::Error> {
     while !shared.stop.load(Ordering::Acquire) {
-        if let Err(error) = preparer.tick() {
-            failed(&error);
+        match preparer.tick() {
+            // There is more to do, a step at a time, so that it never stands long in a sync's way.
+            Ok(wal::Progress::Busy) => continue,
+            Ok(wal::Progress::Idle) => {}
+            Err(error @ wal::Error::Space { .. }) => no_space(&error),
+            Err(error) => return Err(error),
         }
         sleeper.sleep(|| false, PREPARE_SLEEP);
     }
+    Ok(())
 }

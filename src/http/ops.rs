@@ -170,7 +170,8 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
             let subject = format!("{user} SPOT");
             let (actor, reason) = (actor(caller), draft.reason);
             // The intent first: what UBSCore has done must not be without its author.
-            let audit = service.reads.audit(&actor, "account status", &subject, status.name(), &reason);
+            let audit =
+                service.reads.audit(&actor, "account status", &subject, status.name(), &reason);
             audit.await.map_err(away)?;
             service.trading.set_status(user, status).await.map_err(unanswered)?;
         }
@@ -184,8 +185,7 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
         account_type: &'static str,
         status: &'static str,
     }
-    let body =
-        Body { user_id: user.number(), account_type: account.name(), status: status.name() };
+    let body = Body { user_id: user.number(), account_type: account.name(), status: status.name() };
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 
@@ -257,7 +257,9 @@ fn actor(caller: Caller) -> String {
 fn refuse(rejection: Rejection) -> Refusal {
     let Rejection { code, detail, unknown } = rejection;
     let message = match unknown {
-        true => Some("Whether it was done is not known; the same request again is told.".to_owned()),
+        true => {
+            Some("Whether it was done is not known; the same request again is told.".to_owned())
+        }
         false => detail,
     };
     Refusal { message, unknown, ..code.into() }

@@ -172,9 +172,9 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 }
 
 fn is_json(value: Option<&HeaderValue>) -> bool {
-    let essence = value.and_then(|value| value.to_str().ok()).map(|text| {
-        text.split(';').next().unwrap_or(text).trim().to_ascii_lowercase()
-    });
+    let essence = value
+        .and_then(|value| value.to_str().ok())
+        .map(|text| text.split(';').next().unwrap_or(text).trim().to_ascii_lowercase());
     essence.as_deref() == Some("application/json")
 }
 
@@ -227,7 +227,8 @@ impl<R: Copy> Routes<R> {
         let mut patterns: Vec<&str> = table.iter().map(|route| route.pattern).collect();
         patterns.dedup();
         for pattern in patterns {
-            let of = |(index, route): (usize, &Route<R>)| (route.pattern == pattern).then_some(index);
+            let of =
+                |(index, route): (usize, &Route<R>)| (route.pattern == pattern).then_some(index);
             let rows = table.iter().enumerate().filter_map(of).collect();
             paths.insert(pattern, rows).expect("patterns do not overlap");
         }

@@ -269,7 +269,8 @@ pub struct BalanceBody {
 impl From<Balance> for BalanceBody {
     fn from(balance: Balance) -> BalanceBody {
         let text = |units| units_text(units, balance.asset.precision);
-        let side = |(available, frozen)| SideBody { available: text(available), frozen: text(frozen) };
+        let side =
+            |(available, frozen)| SideBody { available: text(available), frozen: text(frozen) };
         BalanceBody {
             funding: balance.funding.map(side),
             spot: balance.spot.map(|available| side((available, 0))),

@@ -1,0 +1,119 @@
+//! What `serve --dev` adds: assets, money for two users, and a guide for the first minutes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::account::UserId;
+use crate::adapters::Adapter;
+use crate::amount::Amount;
+use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
+use crate::config::Config;
+use crate::coordinator::Coordinator;
+use crate::http::auth;
+use crate::postgres::store::External;
+use crate::transfer::Op;
+
+/// Users that are given money at the first start.
+const USERS: [u64; 2] = [1001, 1002];
+/// What each is given, as symbol and whole coins.
+const GIFTS: [(&str, u64); 2] = [("USDT", 10_000), ("BTC", 10)];
+/// How long the printed tokens are good for.
+const TOKEN_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The most coins one development transfer moves.
+const COINS_MAX: u64 = 1_000_000;
+const PRECISION: u8 = 8;
+const COIN: u64 = 100_000_000;
+
+/// The development assets.
+pub fn assets() -> Vec<Asset> {
+    let asset = |id, symbol: &str, status, transfer_enabled| Asset {
+        id: AssetId(id),
+        symbol: symbol.to_owned(),
+        precision: PRECISION,
+        status,
+        transfer_enabled,
+        transfer_min: Amount::new(1).expect("not zero"),
+        transfer_max: Amount::new(COINS_MAX * COIN).expect("not zero"),
+    };
+    vec![
+        asset(1, "BTC", AssetStatus::Active, true),
+        asset(2, "ETH", AssetStatus::Active, true),
+        asset(3, "USDT", AssetStatus::Active, true),
+        asset(4, "SUSP", AssetStatus::Suspended, true),
+        asset(5, "NOXFER", AssetStatus::Active, false),
+    ]
+}
+
+/// Gives the development users their money, once in a database's life: each gift is an external deposit with a name.
+///
+/// # Errors
+/// PostgreSQL does not answer.
+pub async fn give_money<T: Adapter, F: Adapter>(
+    coordinator: &Coordinator<T, F>,
+    catalog: &Catalog,
+) -> anyhow::Result<()> {
+    for user in USERS {
+        for (symbol, coins) in GIFTS {
+            let external = External {
+                idem_key: format!("dev-{user}-{symbol}"),
+                op: Op::ExtDeposit,
+                user: UserId::new(user).expect("in range"),
+                asset: catalog.by_symbol(symbol).context("a development asset is missing")?.id,
+                amount: Amount::new(coins * COIN).expect("not zero"),
+                actor: "dev".to_owned(),
+            };
+            let given = coordinator.external(external).await;
+            given
+                .map_err(|rejection| anyhow::anyhow!("give {user} {symbol}: {}", rejection.code))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a new user types first.
+///
+/// # Errors
+/// The configuration cannot sign tokens.
+pub fn guide(
+    config: &Config,
+    http: SocketAddr,
+    ops: SocketAddr,
+    now_s: u64,
+) -> anyhow::Result<String> {
+    let token = |user| auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s);
+    let data = config.data_dir.display();
+    let [first, second] = [token(USERS[0])?, token(USERS[1])?];
+    let post = format!(
+        "curl -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
+         http://{http}/api/v1/internal_transfer \\\n    -d"
+    );
+    Ok(format!(
+        r#"
+data directory   {data}
+public API       http://{http}
+operators        http://{ops}/metrics
+
+The development secret is known to everyone; so this listens on loopback only.
+Users {a} and {b} were given 10000 USDT and 10 BTC in Funding at the first start.
+
+  export TOKEN={first}
+
+Funding to Spot, and back:
+  {post} '{{"from":"FUNDING","to":"SPOT","asset":"USDT","amount":"250.50"}}'
+  {post} '{{"from":"SPOT","to":"FUNDING","asset":"USDT","amount":"100"}}'
+
+Balances, and the history of one transfer:
+  curl -s -H "Authorization: Bearer $TOKEN" http://{http}/api/v1/balances
+  curl -s -H "Authorization: Bearer $TOKEN" http://{http}/api/v1/internal_transfer/REQ_ID
+
+The log of Spot:
+  ./target/release/ubscore wal dump {data}
+
+User {b}: export TOKEN={second}
+Stop: Ctrl-C. Reset: stop, then `make reset`."#,
+        a = USERS[0],
+        b = USERS[1],
+    ))
+}

@@ -1,0 +1,384 @@
+//! `ubscore serve`: everything put together, in the order in which a start is safe.
+//!
+//! The log's lock comes first, so that a second process touches nothing. Then PostgreSQL and the incarnation, so that a
+//! process before us can write no more; then the log is read, which nobody changes any longer; then the transfers that
+//! are under way are taken up, and only then is anybody listened to.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{info, warn};
+use wal::Identity;
+
+use super::dev;
+use crate::adapters::funding::Funding;
+use crate::adapters::trading::Trading;
+use crate::asset::Catalog;
+use crate::cli::ServeArgs;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, Wait};
+use crate::coordinator::{Coordinator, Options, Parts, Pool};
+use crate::engine::{self, Closed, Engine};
+use crate::entropy::{Entropy, SystemEntropy};
+use crate::http::auth::Verifier;
+use crate::http::service::{RequestLimits, Service};
+use crate::http::{Limits, api, ops};
+use crate::postgres::database::{Database, Lease};
+use crate::postgres::embedded::{self, Embedded};
+use crate::postgres::incarnation::{self, Incarnation};
+use crate::postgres::reads::Reads;
+use crate::postgres::{self};
+use crate::telemetry::{Metrics, init_logging};
+
+/// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
+const LEASE: Duration = Duration::from_secs(10);
+/// Between two foldings of the histograms' samples.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
+const OPEN_FILES: u64 = 65_536;
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What stands in the way of a start, or has ended the service.
+pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
+        .context("load the configuration")?;
+    init_logging(&config.log)?;
+    #[cfg(feature = "crash")]
+    crate::crash::arm().map_err(anyhow::Error::msg)?;
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(&config, args.dev))
+}
+
+async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
+    // First, so that a signal during a long replay ends the process in order as well.
+    let mut signals = Signals::new()?;
+    std::fs::create_dir_all(&config.data_dir)
+        .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
+    let closed = Closed::open(engine_options(config)).context("open the log")?;
+    let http = listen(config.http.listen, "http.listen").await?;
+    let ops = listen(config.ops.listen, "ops.listen").await?;
+
+    let server = start_embedded(config).await?;
+    let started = tokio::select! {
+        started = start(config, development, closed, server.as_ref()) => started,
+        name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
+    };
+    let started = match started {
+        Ok(started) => started,
+        Err(error) => {
+            stop_embedded(server).await;
+            return Err(error);
+        }
+    };
+    let Started { service, mut pool, engine } = started;
+
+    let (stop, stopped) = watch::channel(());
+    let limits = Limits::from(&config.http);
+    let addresses = (http.local_addr()?, ops.local_addr()?);
+    let api_service = Arc::clone(&service);
+    let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
+    let ops_service = Arc::clone(&service);
+    let ops_handler = move |request| ops::answer(Arc::clone(&ops_service), request);
+    let wait = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
+    let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
+    let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
+    let (api_task, ops_task) = (tokio::spawn(api_task), tokio::spawn(ops_task));
+    let upkeep = tokio::spawn(keep_metrics(service.clock.clone(), service.metrics));
+
+    announce(config, development, addresses, service.clock.now_s())?;
+    let ended = tokio::select! {
+        name = signals.next() => {
+            info!(signal = name, "stopping");
+            Ok(())
+        }
+        superseded = pool.failed() => Err(superseded),
+    };
+    if let Err(superseded) = ended {
+        // Whatever we still know may be another process's by now: end, and leave the disk as it is.
+        eprintln!("ubscore: {superseded}");
+        std::process::exit(engine::EXIT_ENGINE);
+    }
+    drop((stop, stopped));
+    upkeep.abort();
+    let drained = api_task.await.context("the public listener")?;
+    ops_task.await.context("the operators' listener")?;
+    // The last reference to the coordinator: its workers come to rest now.
+    drop(Arc::into_inner(service).context("a request outlived its listener")?);
+    let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
+    if tokio::time::timeout(limit, pool.join()).await.is_err() {
+        warn!("transfers are still under way; the next start goes on with them");
+    }
+    tokio::task::block_in_place(|| engine.stop());
+    stop_embedded(server).await;
+    let (finished, cut) = (drained.finished, drained.cut);
+    info!(
+        finished,
+        cut, "stopped; everything accepted is durable, and the next start goes on with it"
+    );
+    Ok(())
+}
+
+/// A service that is ready but not listening.
+struct Started {
+    service: Arc<Service>,
+    pool: Pool,
+    engine: Engine,
+}
+
+async fn start(
+    config: &Config,
+    development: bool,
+    closed: Closed,
+    server: Option<&Embedded>,
+) -> anyhow::Result<Started> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let metrics = Metrics::install();
+    let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
+    postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
+    let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
+    let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
+    let reads = Reads::new(pool, Arc::clone(&catalog));
+    if development {
+        reads.add_assets(&dev::assets()).await.context("add the development assets")?;
+    }
+    let assets = reads.reload_catalog().await.context("read the assets")?;
+
+    let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
+    let owner = format!("pid {}", std::process::id());
+    let incarnation =
+        incarnation::begin(&target, &limits, closed.identity(), shards, &owner, LEASE)
+            .await
+            .context("begin a new incarnation")?;
+    info!(incarnation = incarnation.number, "begun");
+    let engine =
+        start_engine(closed, &incarnation, &target, &limits, clock.as_ref(), metrics).await?;
+
+    let adapter_timeout = Duration::from_millis(config.coordinator.adapter_timeout_ms);
+    let trading = Arc::new(Trading::new(
+        engine.handle(),
+        Arc::clone(&clock),
+        Arc::clone(&catalog),
+        adapter_timeout,
+    ));
+    for asset in assets.all() {
+        trading.register(asset).await.with_context(|| format!("register {}", asset.symbol))?;
+    }
+    let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
+    let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
+    let durable = engine.handle();
+    let parts = Parts {
+        trading: Arc::clone(&trading),
+        funding: Arc::new(Funding::new(store(0), Arc::clone(&catalog))),
+        clock: Arc::clone(&clock),
+        options: coordinator_options(config),
+        incarnation: incarnation.number,
+        durable: Arc::new(move || durable.durable()),
+    };
+    let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
+    let (coordinator, pool) = Coordinator::start(parts, (0..shards).map(store).collect(), entropy);
+    if development {
+        dev::give_money(&coordinator, &assets).await?;
+    }
+    let service = Service {
+        coordinator,
+        trading,
+        reads,
+        engine: Mutex::new(engine.handle()),
+        verifier: Verifier::new(&config.auth).context("read the token key")?,
+        clock,
+        entropy: Mutex::new(Box::new(SystemEntropy)),
+        metrics,
+        ready: AtomicBool::new(true),
+        halted: AtomicBool::new(incarnation.halted),
+        limits: RequestLimits {
+            body_bytes_max: config.http.body_bytes_max,
+            body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+            transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
+            units_max: u64::MAX / config.amount.safety_factor,
+        },
+    };
+    Ok(Started { service: Arc::new(service), pool, engine })
+}
+
+/// Replays the log and starts UBSCore, binding log and database to each other where neither has been used.
+async fn start_engine(
+    closed: Closed,
+    incarnation: &Incarnation,
+    target: &tokio_postgres::Config,
+    limits: &postgres::Limits,
+    clock: &dyn Clock,
+    metrics: &'static Metrics,
+) -> anyhow::Result<Engine> {
+    let on_disk = closed.identity();
+    let began = clock.monotonic_ns();
+    let claim = incarnation.durable_claim;
+    let replayed =
+        tokio::task::block_in_place(|| closed.replay(claim)).context("replay the log")?;
+    metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
+    if incarnation.log_identity.is_none() && replayed.sequence() > 0 {
+        bail!(
+            "the log holds {} records, but the database has never used a log: they are not a pair",
+            replayed.sequence()
+        );
+    }
+    let identity = on_disk.unwrap_or_else(|| Identity(SystemEntropy.u128()));
+    let engine = replayed.start(identity).context("start the engine")?;
+    if incarnation.log_identity.is_none() {
+        // The log first: a crash in between leaves an empty log, which any unused database may bind.
+        incarnation::bind(target, limits, incarnation.number, identity)
+            .await
+            .context("bind the log to the database")?;
+    }
+    Ok(engine)
+}
+
+fn engine_options(config: &Config) -> engine::Options {
+    engine::Options {
+        log_dir: config.data_dir.join("wal"),
+        segment_bytes: config.wal.segment_bytes,
+        spares_ready: config.wal.spares_ready,
+        busy: config.engine.wait == Wait::Busy,
+        cpu: config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()),
+        ring_slots: config.engine.ring_slots,
+        in_flight_max: config.engine.in_flight_max,
+        outcomes_max: config.engine.outcomes_max,
+        idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+    }
+}
+
+fn coordinator_options(config: &Config) -> Options {
+    Options {
+        fuse: config.coordinator.fuse,
+        queue_max: config.coordinator.queue_max,
+        batch_max: config.coordinator.batch_max,
+        backoff_base_ms: config.coordinator.backoff_base_ms,
+        backoff_cap_ms: config.coordinator.backoff_cap_ms,
+        stale_ms: config.recovery.stale_ms,
+        accept_wait: Duration::from_millis(config.http.transfer_wait_ms),
+    }
+}
+
+fn postgres_limits(config: &Config) -> postgres::Limits {
+    let ms = Duration::from_millis;
+    postgres::Limits {
+        connect_timeout: ms(config.postgres.connect_timeout_ms),
+        statement_timeout: ms(config.postgres.statement_timeout_ms),
+        lock_timeout: ms(config.postgres.lock_timeout_ms),
+        idle_in_transaction_timeout: ms(config.postgres.idle_in_transaction_timeout_ms),
+    }
+}
+
+fn postgres_target(
+    config: &Config,
+    server: Option<&Embedded>,
+) -> anyhow::Result<tokio_postgres::Config> {
+    match (server, &config.postgres.url) {
+        (Some(server), _) => Ok(server.config()),
+        (None, Some(url)) => url.expose().parse().context("postgres.url"),
+        (None, None) => bail!("postgres.url is missing, and no embedded server was started"),
+    }
+}
+
+async fn start_embedded(config: &Config) -> anyhow::Result<Option<Embedded>> {
+    if config.postgres.url.is_some() {
+        return Ok(None);
+    }
+    let options = embedded::Options {
+        postgres_bin: config.postgres.bin.clone(),
+        ..embedded::Options::new(&config.data_dir)
+    };
+    let server = Embedded::start(&options).await.context("start the embedded PostgreSQL")?;
+    info!(pid = server.pid(), adopted = server.is_adopted(), "embedded PostgreSQL runs");
+    Ok(Some(server))
+}
+
+async fn stop_embedded(server: Option<Embedded>) {
+    let Some(server) = server else { return };
+    if let Err(error) = server.stop().await {
+        warn!(%error, "the embedded PostgreSQL runs on; the next start adopts it");
+    }
+}
+
+/// Binds a listener; an occupied port is named with the process that holds it.
+async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        let holder = listeners::get_process_by_port(address.port(), listeners::Protocol::TCP);
+        let holder = match holder {
+            Ok(process) => format!(", which process {} ({}) holds", process.pid, process.name),
+            Err(_) => String::new(),
+        };
+        format!("{key}: listen on {address}{holder}")
+    })
+}
+
+async fn keep_metrics(clock: Arc<dyn Clock>, metrics: &'static Metrics) {
+    loop {
+        clock.sleep(METRICS_UPKEEP).await;
+        metrics.upkeep();
+    }
+}
+
+/// The one line that says it is ready, and in development everything a new user needs.
+fn announce(
+    config: &Config,
+    development: bool,
+    (http, ops): (SocketAddr, SocketAddr),
+    now_s: u64,
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let guide = match development {
+        true => dev::guide(config, http, ops, now_s)?,
+        false => String::new(),
+    };
+    // Nobody reading it is no reason to end.
+    drop(writeln!(out, "ubscore ready http={http} ops={ops}\n{guide}"));
+    drop(out.flush());
+    Ok(())
+}
+
+/// As many open files as the system lets us have.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = OPEN_FILES.min(limit.maximum.unwrap_or(OPEN_FILES));
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            warn!(%error, "the limit of open files stays low");
+        }
+    }
+}
+
+/// What ends the service in order.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
