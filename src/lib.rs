@@ -1,4 +1,42 @@
-//! ubscore
+//! ubscore moves money between two stores that share no transaction: the **Funding** account in PostgreSQL and the **Spot**
+//! account in UBSCore, one pinned thread that holds all balances in RAM and writes every change to a log. It never makes
+//! or loses any.
+//!
+//! # The way of a transfer
+//!
+//! ```text
+//!   client --> http --> validation --> coordinator --+--> postgres        Funding: one flight, one commit a batch
+//!                                       |    ^       |
+//!                                       v    |       +--> adapters --> engine --> wal      Spot: ring, core, sync
+//!                                      step (decides)
+//! ```
+//!
+//! [`http`] reads a request into a [`validation::Draft`]; a checked one goes to the [`coordinator`] worker that owns the
+//! user's accounts. From there on it lives without the request: [`coordinator::step`] decides, by the one table in
+//! [`transfer`], and the worker commits a batch of decisions to PostgreSQL or asks UBSCore through [`adapters`]. UBSCore
+//! ([`engine`]) decides, appends to the log, applies, and answers once the log is synced.
+//!
+//! # The rooms, in reading order
+//!
+//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`].
+//! 2. [`validation`]: every check, once.
+//! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`].
+//! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
+//! 5. [`adapters`]: the two participants behind one trait.
+//! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up.
+//! 7. [`http`]: listeners, tokens, routes, JSON.
+//! 8. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
+//! 9. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
+//!
+//! # What keeps the money
+//!
+//! - A participant decides each (transfer, operation) once; the decision is durable with its effect, and every repeat is
+//!   told it. Successes and refusals alike ([`engine::outcomes`], `transfer_operations`).
+//! - Whoever is asked, the intent to ask is durable before.
+//! - An answer that is no decision moves nothing: [`transfer::Event`] has no word for it. It is asked again, for ever.
+//! - Nothing is answered that a crash could take back: PostgreSQL's commit or the log's sync comes first.
+//! - One process writes: each writing transaction locks the incarnation it belongs to ([`postgres::incarnation`]).
+
 pub mod account;
 pub mod adapters;
 pub mod alert;
