@@ -157,6 +157,17 @@ pub struct Pool {
 #[error("another process has taken over this database: this one has been superseded")]
 pub struct Superseded;
 
+/// Why the process must end.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// It may write nothing any more.
+    #[error(transparent)]
+    Superseded(#[from] Superseded),
+    /// A bug: a worker has panicked.
+    #[error("a worker of the coordinator broke; restart to go on with its transfers")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
 /// What all workers are made of.
 pub struct Parts<T, F> {
     /// UBSCore.
@@ -297,18 +308,15 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
 }
 
 impl Pool {
-    /// Waits until one worker has found this process superseded, or has broken. Never returns otherwise.
-    pub async fn failed(&mut self) -> Superseded {
+    /// Waits until a worker has ended for a reason that must end the process. Never returns otherwise.
+    pub async fn failed(&mut self) -> Failed {
         let workers = self.workers.iter_mut();
         let (ended, _, _) = futures_util::future::select_all(workers).await;
         match ended {
-            Ok(Err(superseded)) => superseded,
+            Ok(Err(superseded)) => Failed::Superseded(superseded),
+            // Its transfers are where they are durable; a restart drives them on.
+            Err(panicked) => Failed::Broken(panicked),
             Ok(Ok(())) => std::future::pending().await,
-            // A worker that panicked has left its transfers where they are durable; a restart drives them on.
-            Err(panicked) => {
-                error!(%panicked, "a worker broke");
-                std::process::exit(crate::engine::EXIT_ENGINE)
-            }
         }
     }
 

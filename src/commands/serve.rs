@@ -37,7 +37,7 @@ use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::incarnation::{self, Incarnation};
 use crate::postgres::reads::Reads;
 use crate::postgres::{self};
-use crate::telemetry::{Metrics, init_logging};
+use crate::telemetry::{Metrics, chain, init_logging};
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
 const LEASE: Duration = Duration::from_secs(10);
@@ -103,11 +103,11 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             info!(signal = name, "stopping");
             Ok(())
         }
-        superseded = pool.failed() => Err(superseded),
+        failed = pool.failed() => Err(failed),
     };
-    if let Err(superseded) = ended {
+    if let Err(failed) = ended {
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
-        eprintln!("ubscore: {superseded}");
+        eprintln!("ubscore: {}", chain(&failed));
         std::process::exit(engine::EXIT_ENGINE);
     }
     drop((stop, stopped));

@@ -220,7 +220,8 @@ mod tests {
     fn fused_passages_are_those_of_the_specification() {
         use Direction::*;
         use Participant::*;
-        let cases: [(Direction, &[(Participant, Op)], Vec<Vec<State>>); 6] = [
+        type Case = (Direction, &'static [(Participant, Op)], Vec<Vec<State>>);
+        let cases: [Case; 6] = [
             (
                 FundingToSpot,
                 &[],

@@ -26,7 +26,7 @@ use crate::engine;
 use crate::entropy::Entropy;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
-use crate::telemetry::{Metrics, count_http_request};
+use crate::telemetry::{Metrics, ROUTE_NONE, count_http_request};
 use crate::validation::parse_object;
 
 /// Everything behind the listeners.
@@ -220,6 +220,12 @@ pub struct Matched<R> {
     pub parameters: Vec<String>,
 }
 
+/// A path or a method that leads nowhere.
+enum Unrouted {
+    NotFound,
+    MethodNotAllowed { pattern: &'static str, allow: String },
+}
+
 impl<R: Copy> Routes<R> {
     /// Builds the table.
     pub fn new(table: &'static [Route<R>]) -> Routes<R> {
@@ -235,19 +241,15 @@ impl<R: Copy> Routes<R> {
         Routes { table, paths }
     }
 
-    /// Finds the route; `Err`: the pattern that matched, if one did, and the refusal.
-    fn find(&self, call: &Call) -> Result<Matched<R>, (&'static str, Answer)> {
-        let none = |code: Code| Refusal::from(code).answer(&call.request_id);
+    fn find(&self, call: &Call) -> Result<Matched<R>, Unrouted> {
         let Ok(path) = self.paths.at(call.request.uri().path()) else {
-            return Err((crate::telemetry::ROUTE_NONE, none(Code::NotFound)));
+            return Err(Unrouted::NotFound);
         };
         let rows = path.value.iter().map(|&index| &self.table[index]);
         let Some(row) = rows.clone().find(|row| row.method == *call.request.method()) else {
-            let allowed: Vec<&str> = rows.clone().map(|row| row.method.as_str()).collect();
-            let mut answer = none(Code::MethodNotAllowed);
-            let allowed = HeaderValue::from_str(&allowed.join(", ")).expect("method names");
-            answer.headers_mut().insert(ALLOW, allowed);
-            return Err((rows.clone().next().map_or("", |row| row.pattern), answer));
+            let allow: Vec<&str> = rows.clone().map(|row| row.method.as_str()).collect();
+            let pattern = rows.clone().next().map_or("", |row| row.pattern);
+            return Err(Unrouted::MethodNotAllowed { pattern, allow: allow.join(", ") });
         };
         let parameters = path.params.iter().map(|(_, value)| value.to_owned()).collect();
         Ok(Matched { route: row.route, pattern: row.pattern, parameters })
@@ -261,7 +263,15 @@ impl<R: Copy> Routes<R> {
     ) -> Answer {
         let request_id = call.request_id.clone();
         let (pattern, answer) = match self.find(&call) {
-            Err(refused) => refused,
+            Err(Unrouted::NotFound) => {
+                (ROUTE_NONE, Refusal::from(Code::NotFound).answer(&request_id))
+            }
+            Err(Unrouted::MethodNotAllowed { pattern, allow }) => {
+                let mut answer = Refusal::from(Code::MethodNotAllowed).answer(&request_id);
+                let allow = HeaderValue::from_str(&allow).expect("method names");
+                answer.headers_mut().insert(ALLOW, allow);
+                (pattern, answer)
+            }
             Ok(matched) => {
                 let pattern = matched.pattern;
                 let answer = match handler(matched, call).await {
