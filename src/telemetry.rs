@@ -15,28 +15,22 @@ use crate::config::{Format, Log};
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
-/// Histogram, s: from accept to the final state, by `direction` and `state`.
+/// Histogram, s: from accept to the final state, by `direction`.
 pub const TRANSFER_SECONDS: &str = "ubscore_transfer_seconds";
-/// Histogram, s: one step of a transfer, by `step`.
+/// Histogram, s: one commit of a batch or one question to a participant, by `step`.
 pub const STEP_SECONDS: &str = "ubscore_step_seconds";
-/// Gauge: transfers that are not final, by `state`.
+/// Gauge: transfers that are not final, by `shard`.
 pub const TRANSFERS_NONTERMINAL: &str = "ubscore_transfers_nonterminal";
 /// Gauge: orders in the ring.
 pub const RING_DEPTH: &str = "ubscore_ring_depth";
 /// Gauge: slots of the ring.
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
-/// Counter, bytes: what was appended to the log.
-pub const WAL_BYTES_TOTAL: &str = "ubscore_wal_bytes_total";
-/// Histogram, s: one sync of the log.
-pub const WAL_SYNC_SECONDS: &str = "ubscore_wal_sync_seconds";
 /// Gauge, s: how long the last replay took.
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
-/// Counter: steps tried again, by `step`.
+/// Counter: steps whose outcome was unknown and that are tried again.
 pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
-/// Counter: writes given up because a newer incarnation has taken over.
-pub const FENCED_TOTAL: &str = "ubscore_fenced_total";
 /// Counter: HTTP requests answered, by `route` and `status`.
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
 /// Counter: alerts raised, by `alert`.
@@ -109,6 +103,11 @@ impl Metrics {
         self.0.render()
     }
 
+    /// Notes the ring's size.
+    pub fn sized(&self, ring_slots: usize) {
+        metrics::gauge!(RING_SLOTS).set(ring_slots as f64);
+    }
+
     /// Notes how long the log's replay took.
     pub fn replayed(&self, took: Duration) {
         metrics::gauge!(REPLAY_SECONDS).set(took.as_secs_f64());
@@ -129,6 +128,17 @@ pub fn count_http_request(route: &'static str, status: u16) {
         .increment(1);
 }
 
+/// Notes how long one commit of a batch, or one question to a participant, took.
+pub fn step(step: &'static str, took_ns: u64) {
+    let seconds = Duration::from_nanos(took_ns).as_secs_f64();
+    metrics::histogram!(STEP_SECONDS, "step" => step).record(seconds);
+}
+
+/// The gauge of how many transfers the worker of a shard has in hand.
+pub fn nonterminal(shard: usize) -> metrics::Gauge {
+    metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
+}
+
 /// Registers what each metric means; [`Metrics::install`] has called it.
 #[rustfmt::skip]
 pub fn describe() {
@@ -140,12 +150,9 @@ pub fn describe() {
     describe_gauge!(TRANSFERS_NONTERMINAL, Unit::Count, "Transfers that are not final.");
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
-    describe_counter!(WAL_BYTES_TOTAL, Unit::Bytes, "Bytes appended to the log.");
-    describe_histogram!(WAL_SYNC_SECONDS, Unit::Seconds, "Time of one sync of the log.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
-    describe_counter!(FENCED_TOTAL, Unit::Count, "Writes given up because a newer incarnation has taken over.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
 }

@@ -145,6 +145,7 @@ async fn start(
 ) -> anyhow::Result<Started> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Metrics::install();
+    metrics.sized(config.engine.ring_slots);
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));

@@ -32,6 +32,13 @@ use crate::transfer::{Intent, Op, Participant, ReqId, State};
 /// Refunds that ended unknown before somebody is called.
 const REFUND_FAILURES_ALERT: u32 = 3;
 
+/// The longest wait before a store that failed is tried again: it may be back, and everything waits for it.
+const STORE_RETRY_MS_MAX: u64 = 1_000;
+/// How long an accept that was given up as unknown is looked for: longer than any flight can live on in the server.
+const LOST_LOOKED_FOR: Duration = Duration::from_secs(60);
+/// Between two looks for it.
+const LOST_LOOK_MS: u64 = 1_000;
+
 /// What reaches a worker from outside.
 pub(crate) enum Message {
     Submit {
@@ -130,9 +137,12 @@ pub(super) struct Worker<T, F> {
     store_retry_ns: u64,
     store_failures: u32,
     scan_due_ns: u64,
-    /// The next scan takes every unfinished transfer, however fresh.
-    scan_all: bool,
+    /// Every unfinished transfer of earlier incarnations has been taken up.
     scanned_once: bool,
+    /// Accepts given up as unknown, by order number, and until when (monotonic ns) they are looked for. They stay under
+    /// way meanwhile.
+    lost: HashMap<u64, u64>,
+    nonterminal: metrics::Gauge,
 }
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
@@ -157,8 +167,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             store_retry_ns: 0,
             store_failures: 0,
             scan_due_ns: 0,
-            scan_all: true,
             scanned_once: false,
+            lost: HashMap::new(),
+            nonterminal: telemetry::nonterminal(shard),
         }
     }
 
@@ -187,6 +198,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             if !self.asks.is_empty() {
                 asking.push(self.ask());
             }
+            self.nonterminal.set(self.active.len() as f64);
             if self.scanned_once {
                 self.numbers.publish(self.shard, self.under_way.first().copied());
             }
@@ -237,15 +249,21 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         if now >= self.scan_due_ns {
             let options = &self.parts.options;
-            let low = self.under_way.first().copied().unwrap_or(u64::MAX);
-            let filter = Unfinished {
-                // A transfer that is lost from view is older than what is in view or was accepted lately: look at all.
-                order_number_min: if self.scan_all { 0 } else { low.min(self.numbers.low()) },
-                stale_ms: if self.scan_all { 0 } else { options.stale_ms },
-                retry_cap_ms: options.backoff_cap_ms,
+            let filter = match self.scanned_once {
+                // A lost accept is as fresh as any other, and the only thing that can be missing from our hands.
+                true => Unfinished {
+                    order_number_min: self.numbers.low(),
+                    stale_ms: if self.lost.is_empty() { options.stale_ms } else { 0 },
+                    retry_cap_ms: options.backoff_cap_ms,
+                },
+                false => Unfinished {
+                    order_number_min: 0,
+                    stale_ms: 0,
+                    retry_cap_ms: options.backoff_cap_ms,
+                },
             };
-            self.scan_due_ns = now + ns(options.stale_ms);
-            self.scan_all = false;
+            let pause_ms = if self.lost.is_empty() { options.stale_ms } else { LOST_LOOK_MS };
+            self.scan_due_ns = now + ns(pause_ms);
             return Ok(Box::pin(async move {
                 let found = store.unfinished(filter).await;
                 Done::Scanned(store, found)
@@ -259,10 +277,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         // One order of locks for all batches.
         batch.sort_by_key(|queued| queued.call.lock_order());
         let durable = (self.parts.durable)();
+        let clock = Arc::clone(&self.parts.clock);
         Ok(Box::pin(async move {
             let calls: Vec<Call> = batch.iter().map(|queued| queued.call.clone()).collect();
             crash::point("coordinator_before_commit");
+            let began = clock.monotonic_ns();
             let result = store.commit(durable, &calls).await;
+            telemetry::step("commit", clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");
             Done::Committed(store, batch, result)
         }))
@@ -277,13 +298,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         now.retain(|question| self.active.contains_key(&question.req_id));
         let intent = |question: &Question| self.active[&question.req_id].transfer.intent.clone();
         let asks = now.iter().map(|q| Ask { op: q.op, intent: intent(q) }).collect();
-        let (trading, funding) = (Arc::clone(&self.parts.trading), Arc::clone(&self.parts.funding));
+        let parts = Arc::clone(&self.parts);
         Box::pin(async move {
             crash::point("coordinator_before_ask");
+            let began = parts.clock.monotonic_ns();
             let answers = match participant {
-                Participant::Trading => trading.ask(asks).await,
-                Participant::Funding => funding.ask(asks).await,
+                Participant::Trading => parts.trading.ask(asks).await,
+                Participant::Funding => parts.funding.ask(asks).await,
             };
+            telemetry::step("ask", parts.clock.monotonic_ns() - began);
             crash::point("coordinator_after_ask");
             now.into_iter().zip(answers).collect()
         })
@@ -327,6 +350,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Done::Scanned(store, Ok(found)) => {
                 self.store_failures = 0;
                 self.scanned_once = true;
+                self.forget_lost();
                 for transfer in found {
                     let ours = shard_of(transfer.intent.user, self.shards_count()) == self.shard;
                     if ours && !self.active.contains_key(&transfer.intent.req_id) {
@@ -338,7 +362,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Done::Scanned(store, Err(failure)) => {
                 self.scan_due_ns = 0;
-                self.scan_all = true;
+                // A store that comes back may still carry out what it was given before.
+                let until = self.now() + ns_of(LOST_LOOKED_FOR);
+                self.lost.values_mut().for_each(|looked_for| *looked_for = until);
                 self.store_failed(&failure)?;
                 Ok(store)
             }
@@ -394,8 +420,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             return Err(Superseded);
         }
         self.store_failures = self.store_failures.saturating_add(1);
-        let delay_ms = self.backoff_ms(self.store_failures);
-        let why = crate::telemetry::chain(failure);
+        let delay_ms = self.backoff_ms(self.store_failures).min(STORE_RETRY_MS_MAX);
+        let why = telemetry::chain(failure);
         if matches!(failure, Failure::Retry(_)) {
             debug!(shard = self.shard, why, "the store asks for another try");
         } else {
@@ -425,10 +451,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Whose::Nobody => {}
             Whose::Step(_) => self.queue.push_front(queued),
             Whose::Accept(_, reply) => {
-                self.forget(&queued.call);
-                // Should it have been committed after all, the scan finds it.
-                self.scan_all |= queued.maybe;
-                self.scan_due_ns = if queued.maybe { 0 } else { self.scan_due_ns };
+                match queued.maybe {
+                    true => self.lose(&queued.call),
+                    false => self.forget(&queued.call),
+                }
                 drop(reply.send(Err(rejection)));
             }
             Whose::External(reply) => drop(reply.send(Err(rejection))),
@@ -461,6 +487,30 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if let Call::Accept { intent, .. } = call {
             self.under_way.remove(&intent.order_number);
         }
+    }
+
+    /// Should it have been committed after all, or be committed yet, a scan finds it.
+    fn lose(&mut self, call: &Call) {
+        if let Call::Accept { intent, .. } = call {
+            let until = self.now() + ns_of(LOST_LOOKED_FOR);
+            self.lost.insert(intent.order_number, until);
+            self.scan_due_ns = 0;
+        }
+    }
+
+    /// Ends the search for accepts that cannot appear any more.
+    fn forget_lost(&mut self) {
+        let now = self.now();
+        let active: BTreeSet<u64> =
+            self.active.values().map(|active| active.transfer.intent.order_number).collect();
+        let under_way = &mut self.under_way;
+        self.lost.retain(|order_number, until| {
+            let look_on = *until > now;
+            if !look_on && !active.contains(order_number) {
+                under_way.remove(order_number);
+            }
+            look_on
+        });
     }
 
     fn on_reply(&mut self, queued: Queued, reply: Reply) {
@@ -530,7 +580,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if outcome == Outcome::Unknown(Reason::Violation) {
             alert(Alert::ProtocolViolation, format_args!("{} of {req_id}", op.name()));
         }
-        if outcome.decision().is_none() && op == Op::Refund {
+        if outcome != Outcome::Success && op == Op::Refund {
             let failures = active.row.attempt.saturating_add(1);
             if failures == REFUND_FAILURES_ALERT {
                 let why = outcome.name();
