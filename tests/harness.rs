@@ -1,0 +1,849 @@
+//! The only helpers: one PostgreSQL a run, a database and a data directory a test, the real binary, an HTTP client, and
+//! the sums that must come out.
+//!
+//! Nothing here is skipped when something is missing: no PostgreSQL is a failure. No test waits for a fixed time; where
+//! one has to wait for something, it looks until it is there, and fails at [`PATIENCE`].
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use ubscore::amount::units_from_text;
+use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
+use ubscore::http::auth::{self, Role};
+use ubscore::postgres::embedded::{Embedded, Options};
+
+/// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(10);
+/// The operator of all tests.
+pub(crate) const ADMIN: u64 = 9_001;
+/// Decimals of every development asset.
+const PRECISION: u8 = 8;
+/// One coin of every development asset, smallest units.
+pub(crate) const COIN: u128 = 100_000_000;
+
+/// Runs when the test process is gone, however it went: ends every server of this run by its data directory, every
+/// PostgreSQL by its pid file, and removes the run's directory. It holds nothing but the other end of a pipe.
+const WATCHER: &str = r#"
+read -r line
+for process in /proc/[0-9]*; do
+    grep -aqsF -- "$UBSCORE_TEST_RUN/" "$process/cmdline" && kill -KILL "${process#/proc/}"
+done
+for file in "$UBSCORE_TEST_RUN"/*/postgres/postmaster.pid; do
+    pid=$(head -n 1 "$file" 2>/dev/null) || continue
+    socket_directory=$(sed -n 5p "$file")
+    grep -aqsF cluster_name=ubscore "/proc/$pid/cmdline" || continue
+    kill -INT "$pid"
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    rmdir -- "$socket_directory"
+done
+rm -rf -- "$UBSCORE_TEST_RUN"
+"#;
+
+/// What all tests of a run share.
+struct Run {
+    directory: PathBuf,
+    runtime: Runtime,
+    postgres: Embedded,
+    /// Closed by the end of this process, which is what the watcher waits for.
+    _watched: ChildStdin,
+}
+
+fn run() -> &'static Run {
+    static RUN: OnceLock<Run> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let prefix = "ubscore-test-";
+        let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("a directory");
+        let directory = directory.keep();
+        let mut watcher = Command::new("sh")
+            .args(["-c", WATCHER])
+            .env("UBSCORE_TEST_RUN", &directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A Ctrl-C on the terminal ends the tests, and must not end it.
+            .process_group(0)
+            .spawn()
+            .expect("sh");
+        let watched = watcher.stdin.take().expect("piped");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let options = Options {
+            connections_max: 300,
+            shared_buffers_mib: 32,
+            ..Options::new(directory.join("shared"))
+        };
+        let postgres = runtime.block_on(Embedded::start(&options));
+        let postgres = postgres.unwrap_or_else(|error| panic!("PostgreSQL: {error}"));
+        Run { directory, runtime, postgres, _watched: watched }
+    })
+}
+
+/// A number no other caller in this run gets.
+fn unique() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Waits for a future on the runtime of the harness.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    run().runtime.block_on(future)
+}
+
+/// Looks until `look` finds something.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        thread::sleep(POLL);
+    }
+}
+
+/// One test's database and data directory, and how its servers are configured.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) database: String,
+    pub(crate) data_dir: PathBuf,
+    environment: Vec<(String, String)>,
+}
+
+impl Site {
+    /// A fresh database and a fresh data directory. Segments are small and tries close together, so that a test sees
+    /// many of both.
+    pub(crate) fn new() -> Site {
+        let number = unique();
+        let database = Site::create_database();
+        let data_dir = run().directory.join(format!("data-{number}"));
+        let environment = Vec::new();
+        Site { database, data_dir, environment }
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
+            .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 20)
+            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 500)
+    }
+
+    /// The same with transitions sharing commits or not.
+    pub(crate) fn fused(fuse: bool) -> Site {
+        Site::new().with("UBSCORE__COORDINATOR__FUSE", fuse)
+    }
+
+    /// One more variable in the environment of its servers; the last one of a name counts.
+    pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Site {
+        self.environment.retain(|(other, _)| other != name);
+        self.environment.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// The same without a variable.
+    pub(crate) fn without(mut self, name: &str) -> Site {
+        self.environment.retain(|(other, _)| other != name);
+        self
+    }
+
+    /// The same data directory with a fresh database.
+    pub(crate) fn with_fresh_database(&self) -> Site {
+        Site { database: Site::create_database(), ..self.clone() }
+    }
+
+    /// The same database with a fresh data directory.
+    pub(crate) fn with_fresh_data_dir(&self) -> Site {
+        Site { data_dir: run().directory.join(format!("data-{}", unique())), ..self.clone() }
+    }
+
+    fn create_database() -> String {
+        let name = format!("test_{}", unique());
+        let config = run().postgres.config();
+        let statement = format!("CREATE DATABASE {name}");
+        block_on(async { connect(&config).await.batch_execute(&statement).await })
+            .expect("a database");
+        name
+    }
+
+    /// The database, as `--postgres` takes it.
+    pub(crate) fn url(&self) -> String {
+        run().postgres.url().replacen("/ubscore?", &format!("/{}?", self.database), 1)
+    }
+
+    /// The database, as tokio-postgres takes it.
+    pub(crate) fn target(&self) -> tokio_postgres::Config {
+        self.url().parse().expect("our own URL")
+    }
+
+    /// The directory of the log.
+    pub(crate) fn log_dir(&self) -> PathBuf {
+        self.data_dir.join("wal")
+    }
+
+    /// The binary as this site runs it: `serve --dev` on free ports.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["serve", "--dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+        command.arg("--data-dir").arg(&self.data_dir).args(["--postgres", &self.url()]);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Starts a server and waits until it is ready.
+    pub(crate) fn start(&self) -> Server {
+        Server::start(self.command())
+    }
+
+    /// Starts a server that must end by itself; returns its exit code and stderr.
+    pub(crate) fn start_refused(&self) -> (i32, String) {
+        refused(self.command())
+    }
+
+    /// Runs SQL in a session of its own; rows as text, NULL as "".
+    pub(crate) fn sql(&self, statements: &str) -> Vec<Vec<String>> {
+        self.session().sql(statements)
+    }
+
+    /// The first column of the first row.
+    pub(crate) fn sql_value(&self, statement: &str) -> String {
+        let rows = self.sql(statement);
+        rows.first().unwrap_or_else(|| panic!("no row: {statement}"))[0].clone()
+    }
+
+    /// A session that stays open.
+    pub(crate) fn session(&self) -> Session {
+        Session { client: block_on(connect(&self.target())) }
+    }
+
+    /// Ends every connection of a server to this database; returns how many there were.
+    pub(crate) fn cut_connections(&self) -> usize {
+        let database = &self.database;
+        let cut = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = '{database}' AND application_name = 'ubscore'"
+        );
+        self.sql(&cut).len()
+    }
+
+    /// Whether PostgreSQL takes connections to this database, from anybody.
+    pub(crate) fn admit_connections(&self, admit: bool) {
+        let name = &self.database;
+        let statement = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {admit}");
+        let cut = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        );
+        block_on(async {
+            let client = connect(&run().postgres.config()).await;
+            client.batch_execute(&statement).await.expect("altered");
+            if !admit {
+                client.batch_execute(&cut).await.expect("cut");
+            }
+        });
+    }
+
+    /// Waits until every transfer is terminal.
+    pub(crate) fn wait_for_rest(&self) {
+        let session = self.session();
+        let under_way = "SELECT req_id, state, retry_count FROM transfers_tb \
+                         WHERE state NOT IN (40, -10, -30)";
+        let began = Instant::now();
+        loop {
+            let rows = session.sql(under_way);
+            if rows.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "not at rest within {PATIENCE:?}: {rows:?}");
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Every user that ever had money from outside.
+    fn users(&self) -> Vec<u64> {
+        let rows = self.sql("SELECT DISTINCT user_id FROM external_operations ORDER BY 1");
+        rows.iter().map(|row| row[0].parse().expect("a number")).collect()
+    }
+
+    /// What came from outside less what went there, of one user, by symbol, smallest units.
+    fn from_outside(&self, user: u64) -> BTreeMap<String, u128> {
+        let statement = format!(
+            "SELECT symbol, sum(CASE op WHEN 4 THEN amount ELSE -amount END) \
+             FROM external_operations JOIN assets_tb USING (asset_id) \
+             WHERE outcome = 1 AND user_id = {user} GROUP BY symbol"
+        );
+        let rows = self.sql(&statement);
+        rows.into_iter().map(|row| (row[0].clone(), units(&row[1]))).collect()
+    }
+
+    /// Asserts law L1 for every user and asset: Funding + Spot + in flight = deposits - withdrawals.
+    pub(crate) fn assert_conserved(&self, server: &Server) {
+        for user in self.users() {
+            let mut want = self.from_outside(user);
+            for (symbol, balance) in server.balances(user) {
+                let want = want.remove(&symbol).unwrap_or(0);
+                assert_eq!(balance.sum(), want, "user {user} {symbol}: {balance:?}");
+            }
+            assert_eq!(want, BTreeMap::new(), "user {user}: assets without a balance");
+        }
+    }
+
+    /// Asserts, with every transfer terminal, that each balance is what the terminal states add up to, on each side, in
+    /// answers as in PostgreSQL's rows.
+    pub(crate) fn assert_books(&self, server: &Server) {
+        self.assert_conserved(server);
+        let moved = |user: u64, symbol: &str, kind: u8| {
+            let statement = format!(
+                "SELECT COALESCE(sum(amount), 0) FROM transfers_tb JOIN assets_tb USING (asset_id) \
+                 WHERE state = 40 AND user_id = {user} AND symbol = '{symbol}' \
+                 AND transfer_type = {kind}"
+            );
+            units(&self.sql_value(&statement))
+        };
+        for user in self.users() {
+            let outside = self.from_outside(user);
+            for (symbol, balance) in server.balances(user) {
+                let there = moved(user, &symbol, 1);
+                let back = moved(user, &symbol, 2);
+                let given = outside.get(&symbol).copied().unwrap_or(0);
+                assert_eq!(balance.in_flight, 0, "user {user} {symbol}: {balance:?}");
+                let spot = balance.spot.unwrap_or(0);
+                assert_eq!(spot + back, there, "user {user} {symbol}: {balance:?}");
+                let funding = balance.funding.unwrap_or(0);
+                assert_eq!(funding + there, given + back, "user {user} {symbol}: {balance:?}");
+                let row = format!(
+                    "SELECT COALESCE(sum(available + frozen), 0) FROM balances_tb \
+                     JOIN assets_tb USING (asset_id) \
+                     WHERE user_id = {user} AND symbol = '{symbol}'"
+                );
+                assert_eq!(units(&self.sql_value(&row)), funding, "user {user} {symbol}");
+            }
+        }
+        // Every operation that Funding carried out belongs to a transfer whose state claims it, and the reverse.
+        let strays = self.sql(
+            "SELECT t.req_id, t.state, o.op, o.outcome FROM transfers_tb t \
+             FULL JOIN transfer_operations o ON o.req_id = t.req_id \
+             WHERE t.req_id IS NULL \
+                OR (t.transfer_type = 1 AND o.op IS NULL) \
+                OR (t.state = 40 AND o.outcome IS DISTINCT FROM 1) \
+                OR (t.state = -10 AND o.outcome = 1)",
+        );
+        assert_eq!(strays, Vec::<Vec<String>>::new());
+    }
+
+    /// The states a transfer passed, one list a commit.
+    pub(crate) fn commits(&self, req_id: &str) -> Vec<String> {
+        let statement = format!(
+            "SELECT array_to_string(states, ' ') FROM transfer_history \
+             WHERE req_id = '{req_id}' ORDER BY at"
+        );
+        self.sql(&statement).into_iter().map(|row| row[0].clone()).collect()
+    }
+}
+
+async fn connect(config: &tokio_postgres::Config) -> Client {
+    let (client, connection) = config.connect(NoTls).await.expect("PostgreSQL");
+    // Whoever uses the client is told of its end.
+    tokio::spawn(async move { drop(connection.await) });
+    client
+}
+
+/// An open connection to a test's database.
+pub(crate) struct Session {
+    client: Client,
+}
+
+impl Session {
+    /// Runs SQL; rows as text, NULL as "".
+    pub(crate) fn sql(&self, statements: &str) -> Vec<Vec<String>> {
+        let messages = block_on(self.client.simple_query(statements));
+        let messages = messages.unwrap_or_else(|error| panic!("{error:?}: {statements}"));
+        let mut rows = Vec::new();
+        for message in messages {
+            if let SimpleQueryMessage::Row(row) = message {
+                let column = |index| row.get(index).unwrap_or("").to_owned();
+                rows.push((0..row.len()).map(column).collect());
+            }
+        }
+        rows
+    }
+
+    /// Runs SQL that must be refused; returns the SQLSTATE.
+    pub(crate) fn sql_refused(&self, statement: &str) -> String {
+        let refused = block_on(self.client.simple_query(statement)).expect_err(statement);
+        refused.code().expect("the server said so").code().to_owned()
+    }
+}
+
+/// A decimal text as smallest units.
+pub(crate) fn units(text: &str) -> u128 {
+    units_from_text(text, PRECISION).unwrap_or_else(|| panic!("{text:?} is no amount"))
+}
+
+/// Runs a command that must end by itself; returns its exit code and stderr.
+pub(crate) fn refused(mut command: Command) -> (i32, String) {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary");
+    let said = drain(child.stderr.take().expect("piped"));
+    let status = wait_for_exit(&mut child, &said);
+    let said = said.lock().expect("no panic in the reader").clone();
+    (status.code().unwrap_or_else(|| panic!("{status}: {said}")), said)
+}
+
+/// The last line that says something.
+pub(crate) fn last_line(text: &str) -> &str {
+    text.trim_end().lines().next_back().unwrap_or("")
+}
+
+/// Reads a pipe to its end on a thread of its own.
+fn drain(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let written = Arc::clone(&text);
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+            let part = String::from_utf8_lossy(&buffer[..count]);
+            written.lock().expect("no panic in a reader").push_str(&part);
+        }
+    });
+    text
+}
+
+fn wait_for_exit(child: &mut Child, said: &Mutex<String>) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            // Its last words may still be in the pipe.
+            thread::sleep(POLL * 2);
+            return status;
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().expect("our own child");
+            let said = said.lock().expect("no panic in a reader");
+            panic!("it did not end within {PATIENCE:?}; it said:\n{said}");
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A running server. Dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    pub(crate) http: SocketAddr,
+    pub(crate) ops: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the server, process {}, said:\n{}", self.pid(), self.said());
+        }
+        // It may have ended before, which is as good.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Server {
+    /// Runs `command` and waits until it says that it is ready.
+    pub(crate) fn start(command: Command) -> Server {
+        Server::try_start(command).unwrap_or_else(|(status, said)| {
+            panic!("the server ended before it was ready, {status}; it said:\n{said}")
+        })
+    }
+
+    /// Runs `command` until it is ready or has ended; `Err`: how it ended, and its stderr.
+    pub(crate) fn try_start(mut command: Command) -> Result<Server, (ExitStatus, String)> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary");
+        let said = drain(child.stderr.take().expect("piped"));
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let (sender, ready) = mpsc::channel();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(addresses) = parse_ready(&line) {
+                    // Nobody waits any more once the test has given up.
+                    sender.send(addresses).ok();
+                }
+            }
+        });
+        match ready.recv_timeout(PATIENCE) {
+            Ok((http, ops)) => Ok(Server { child, said, http, ops }),
+            Err(_) => {
+                let status = wait_for_exit(&mut child, &said);
+                let said = said.lock().expect("no panic in a reader").clone();
+                Err((status, said))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it has said on stderr.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().expect("no panic in a reader").clone()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("our own child, not waited for yet");
+    }
+
+    /// Waits for its end; returns its status and stderr.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let status = wait_for_exit(&mut self.child, &self.said);
+        (status, self.said())
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::KILL);
+        let (status, said) = self.wait();
+        assert_eq!(status.signal(), Some(9), "{said}");
+    }
+
+    /// SIGTERM, and waits for the exit in order.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let (status, said) = self.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+    }
+
+    /// Sends a request to the public listener as a user.
+    pub(crate) fn ask(&self, user: u64, method: &str, path: &str, body: Option<&Value>) -> Reply {
+        self.try_ask(user, method, path, body).expect("an answer")
+    }
+
+    /// The same, where the server may die over it.
+    pub(crate) fn try_ask(
+        &self,
+        user: u64,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> io::Result<Reply> {
+        send(self.http, &Request { body, ..Request::new(&token(user, None), method, path) })
+    }
+
+    /// GET as a user.
+    pub(crate) fn get(&self, user: u64, path: &str) -> Reply {
+        self.ask(user, "GET", path, None)
+    }
+
+    /// A request of the operator's.
+    pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let token = token(ADMIN, Some(Role::Admin));
+        let request = Request { body: Some(body), ..Request::new(&token, method, path) };
+        send(self.ops, &request).expect("an answer")
+    }
+
+    /// Posts a transfer of USDT, without a cid.
+    pub(crate) fn transfer(&self, user: u64, way: Way, amount: &str) -> Reply {
+        self.post(user, &way.body("USDT", amount))
+    }
+
+    /// Posts a body as a transfer.
+    pub(crate) fn post(&self, user: u64, body: &Value) -> Reply {
+        self.ask(user, "POST", "/api/v1/internal_transfer", Some(body))
+    }
+
+    /// GET of one transfer by its owner.
+    pub(crate) fn look(&self, user: u64, req_id: &str) -> Value {
+        let reply = self.get(user, &format!("/api/v1/internal_transfer/{req_id}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    }
+
+    /// Every balance of a user, by symbol.
+    pub(crate) fn balances(&self, user: u64) -> BTreeMap<String, Balance> {
+        let reply = self.get(user, "/api/v1/balances");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let side = |value: &Value| {
+            (!value.is_null())
+                .then(|| units(text(&value["available"])) + units(text(&value["frozen"])))
+        };
+        let balance = |row: &Value| Balance {
+            funding: side(&row["funding"]),
+            spot: side(&row["spot"]),
+            in_flight: units(text(&row["in_flight"])),
+        };
+        let json = reply.json();
+        let rows = json["balances"].as_array().expect("an array");
+        rows.iter().map(|row| (text(&row["asset"]).to_owned(), balance(row))).collect()
+    }
+
+    /// The USDT balance of a user.
+    pub(crate) fn usdt(&self, user: u64) -> Balance {
+        self.balances(user)["USDT"]
+    }
+
+    /// Gives a user money from outside.
+    pub(crate) fn deposit(&self, user: u64, asset: &str, amount: &str) {
+        let idem_key = format!("deposit-{}", unique());
+        let reply =
+            self.admin("POST", "/admin/v1/deposits", &external(user, asset, amount, &idem_key));
+        assert_eq!((reply.status, &reply.json()["outcome"]), (200, &json!("SUCCESS")), "{reply:?}");
+    }
+
+    /// Sets an account's status.
+    pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
+        let path = format!("/admin/v1/accounts/{user}/{account}/status");
+        let reply = self.admin("PUT", &path, &json!({"status": status, "reason": "a test"}));
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
+    /// Changes an asset.
+    pub(crate) fn change_asset(&self, symbol: &str, mut change: Value) {
+        change["reason"] = json!("a test");
+        let reply = self.admin("PUT", &format!("/admin/v1/assets/{symbol}"), &change);
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+}
+
+fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let addresses = line.strip_prefix("ubscore ready http=")?;
+    let (http, ops) = addresses.split_once(" ops=")?;
+    Some((http.parse().ok()?, ops.parse().ok()?))
+}
+
+/// The body of an external operation.
+pub(crate) fn external(user: u64, asset: &str, amount: &str, idem_key: &str) -> Value {
+    json!({"user_id": user, "asset": asset, "amount": amount, "idem_key": idem_key})
+}
+
+/// What a user has of one asset, smallest units; `None`: no such account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Balance {
+    pub(crate) funding: Option<u128>,
+    pub(crate) spot: Option<u128>,
+    pub(crate) in_flight: u128,
+}
+
+impl Balance {
+    pub(crate) fn sum(&self) -> u128 {
+        self.funding.unwrap_or(0) + self.spot.unwrap_or(0) + self.in_flight
+    }
+
+    /// Nothing in flight, and coins on both sides.
+    pub(crate) fn at_rest(funding: u128, spot: u128) -> Balance {
+        Balance { funding: Some(funding), spot: Some(spot), in_flight: 0 }
+    }
+}
+
+/// Which way a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToSpot,
+    ToFunding,
+}
+
+impl Way {
+    pub(crate) const BOTH: [Way; 2] = [Way::ToSpot, Way::ToFunding];
+
+    /// Source and target, as the API names them.
+    pub(crate) fn accounts(self) -> (&'static str, &'static str) {
+        match self {
+            Way::ToSpot => ("FUNDING", "SPOT"),
+            Way::ToFunding => ("SPOT", "FUNDING"),
+        }
+    }
+
+    /// The body of a transfer.
+    pub(crate) fn body(self, asset: &str, amount: &str) -> Value {
+        let (from, to) = self.accounts();
+        json!({"from": from, "to": to, "asset": asset, "amount": amount})
+    }
+
+    /// The same with a cid.
+    pub(crate) fn body_with_cid(self, asset: &str, amount: &str, cid: &str) -> Value {
+        let mut body = self.body(asset, amount);
+        body["cid"] = json!(cid);
+        body
+    }
+}
+
+/// A token that the development secret signs, good for an hour.
+pub(crate) fn token(user: u64, role: Option<Role>) -> String {
+    let secret = Some(Secret::new(DEVELOPMENT_SECRET));
+    let auth = Auth { secret, ..Auth::default() };
+    auth::sign(&auth, user, role, Duration::from_secs(3_600), now_s()).expect("a token")
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// A JSON string.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
+}
+
+/// A request with one token and, where there is one, a JSON body.
+pub(crate) struct Request<'a> {
+    pub(crate) token: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+    pub(crate) body: Option<&'a Value>,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(token: &'a str, method: &'a str, path: &'a str) -> Request<'a> {
+        Request { token, method, path, headers: &[], body: None }
+    }
+}
+
+/// Sends one request on a connection of its own.
+pub(crate) fn send(address: SocketAddr, request: &Request<'_>) -> io::Result<Reply> {
+    let mut head = format!("Authorization: Bearer {}\r\n", request.token);
+    for (name, value) in request.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if request.body.is_some() {
+        head += "Content-Type: application/json\r\n";
+    }
+    let body = request.body.map(Value::to_string);
+    send_text(address, request.method, request.path, &head, body.as_deref().unwrap_or(""))
+}
+
+/// Sends headers and a body as they are, with the body's length.
+pub(crate) fn send_text(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<Reply> {
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n{headers}\r\n"
+    );
+    exchange(address, format!("{head}{body}").as_bytes())
+}
+
+/// Sends bytes and reads the answer.
+pub(crate) fn exchange(address: SocketAddr, bytes: &[u8]) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // The server may answer and close before it has read everything.
+    let written = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    match Reply::parse(&answer) {
+        Some(reply) => Ok(reply),
+        None => {
+            written?;
+            read?;
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no whole answer"))
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} {}", self.status, self.body)
+    }
+}
+
+impl Reply {
+    /// A whole answer, `None` for less.
+    fn parse(bytes: &[u8]) -> Option<Reply> {
+        let answer = std::str::from_utf8(bytes).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let mut lines = head.split("\r\n");
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        };
+        let headers: Vec<_> = lines.filter_map(header).collect();
+        let reply = Reply { status, headers, body: body.to_owned() };
+        let length = reply.header("content-length").and_then(|length| length.parse().ok());
+        (length.is_none_or(|length: usize| length == body.len())).then_some(reply)
+    }
+
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The body's req_id.
+    pub(crate) fn req_id(&self) -> String {
+        text(&self.json()["req_id"]).to_owned()
+    }
+
+    /// Status and code of a refusal.
+    pub(crate) fn refusal(&self) -> (u16, String) {
+        let json = self.json();
+        let code = json["code"].as_str().unwrap_or_else(|| panic!("no refusal: {self:?}"));
+        (self.status, code.to_owned())
+    }
+}
+
+/// Asserts a refusal.
+#[track_caller]
+pub(crate) fn assert_refused(reply: &Reply, status: u16, code: &str) {
+    let json = reply.json();
+    assert_eq!((reply.status, json["code"].as_str()), (status, Some(code)), "{reply:?}");
+    for field in ["message", "request_id"] {
+        assert!(json[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {reply:?}");
+    }
+    assert!(json["retryable"].is_boolean(), "{reply:?}");
+    assert_eq!(reply.header("x-request-id"), json["request_id"].as_str(), "{reply:?}");
+}
+
+/// Runs `work` for each number below `count`, all at once, and returns what each made, in order.
+pub(crate) fn crowd<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic in the crowd")).collect()
+    })
+}
+
+/// Copies a directory of files.
+pub(crate) fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("copied");
+    }
+}

@@ -1,0 +1,9 @@
+//! The integration tests: the real binary, a real PostgreSQL, the real log, seen from outside.
+//!
+//! One embedded PostgreSQL serves a whole run; each test has a database and a data directory of its own.
+
+/// The only helpers: a database, a data directory, the binary, an HTTP client, the sums.
+mod harness;
+
+/// Transfers as a client sees them: both ways, replayed, in a crowd, while something waits.
+mod http;
