@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -405,6 +405,13 @@ pub(crate) fn refused(mut command: Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("{status}: {said}")), said)
 }
 
+/// The last lines of what a server said.
+fn tail(said: &str) -> String {
+    const LINES: usize = 25;
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
 /// The last line that says something.
 pub(crate) fn last_line(text: &str) -> &str {
     text.trim_end().lines().next_back().unwrap_or("")
@@ -452,7 +459,7 @@ pub(crate) struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("the server, process {}, said:\n{}", self.pid(), self.said());
+            eprintln!("the server, process {}, said last:\n{}", self.pid(), tail(&self.said()));
         }
         // It may have ended before, which is as good.
         drop(self.child.kill());
@@ -846,4 +853,32 @@ pub(crate) fn copy_files(from: &Path, to: &Path) {
         let path = entry.expect("an entry").path();
         fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("copied");
     }
+}
+
+/// Runs `look` again and again on `readers` threads while `work` runs.
+pub(crate) fn while_watched<T>(
+    readers: usize,
+    look: impl Fn() + Sync,
+    work: impl FnOnce() -> T,
+) -> T {
+    /// Set however `work` ends: a reader must not outlive a panic.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    let (look, ended) = (&look, &done);
+    thread::scope(|scope| {
+        for _ in 0..readers {
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    look();
+                }
+            });
+        }
+        let _done = Done(&done);
+        work()
+    })
 }

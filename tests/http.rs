@@ -1,8 +1,15 @@
 //! Transfers over HTTP as a client sees them.
 
-use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
 
-use crate::harness::{Balance, COIN, Reply, Request, Site, Way, assert_refused, send, text, token};
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use crate::harness::{
+    Balance, COIN, Reply, Request, Session, Site, Way, assert_refused, crowd, eventually, send,
+    text, token, while_watched,
+};
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -67,4 +74,404 @@ fn a_transfer_moves_the_amount_through_every_state_both_ways() {
         site.assert_books(&server);
         server.stop();
     }
+}
+
+/// Whether an answer says that it was given before.
+fn is_replayed(reply: &Reply) -> bool {
+    reply.header("idempotent-replayed") == Some("true")
+}
+
+#[test]
+fn a_cid_names_one_transfer_of_one_user() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        let body = Way::ToSpot.body_with_cid("USDT", "5.50", "order-1");
+        let first = server.post(USER, &body);
+        assert_eq!((first.status, is_replayed(&first)), (200, false), "{first:?}");
+
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
+        assert_eq!(again.json(), first.json());
+        // The amount is compared as a value.
+        let spelled = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "05.5", "order-1"));
+        assert_eq!((spelled.status, is_replayed(&spelled)), (200, true), "{spelled:?}");
+        assert_eq!(spelled.json(), first.json());
+
+        let other = server.post(OTHER, &body);
+        assert_eq!((other.status, is_replayed(&other)), (200, false), "{other:?}");
+        assert_ne!(other.req_id(), first.req_id());
+        for user in [USER, OTHER] {
+            let want = Balance::at_rest(GIFT - 55 * COIN / 10, 55 * COIN / 10);
+            assert_eq!(server.usdt(user), want);
+        }
+        for (body, fields) in [
+            (Way::ToSpot.body_with_cid("USDT", "5.51", "order-1"), "amount."),
+            (Way::ToSpot.body_with_cid("BTC", "5.5", "order-1"), "asset."),
+            (Way::ToFunding.body_with_cid("USDT", "5.5", "order-1"), "from, to."),
+            (Way::ToFunding.body_with_cid("ETH", "1", "order-1"), "from, to, asset, amount."),
+        ] {
+            let reply = server.post(USER, &body);
+            assert_refused(&reply, 409, "DUPLICATE_REQUEST");
+            let message = text(&reply.json()["message"]).to_owned();
+            assert!(message.ends_with(fields), "{body}: {message}");
+        }
+        // Idempotency comes before the checks whose answers can change, so it answers first even for what fails them.
+        let reply = server.post(USER, &Way::ToSpot.body_with_cid("SUSP", "1", "order-1"));
+        assert_refused(&reply, 409, "DUPLICATE_REQUEST");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
+        site.assert_books(&server);
+    }
+}
+
+/// A retry of what went through must not be told that it would be refused today.
+#[test]
+fn a_replay_answers_the_transfer_whatever_has_changed_since() {
+    let site = Site::new();
+    let server = site.start();
+    let body = Way::ToSpot.body_with_cid("USDT", "100", "before");
+    let first = server.post(USER, &body);
+    assert_eq!(first.status, 200, "{first:?}");
+    let failed = Way::ToFunding.body_with_cid("USDT", "101", "failed");
+    assert_refused(&server.post(USER, &failed), 422, "INSUFFICIENT_BALANCE");
+    for change in [
+        json!({"status": "SUSPENDED"}),
+        json!({"status": "ACTIVE", "transfer_enabled": false}),
+        json!({"transfer_enabled": true, "min": "100.00000001", "max": "101.5"}),
+        json!({"min": "0.00000001", "max": "99"}),
+    ] {
+        server.change_asset("USDT", change.clone());
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (200, true), "{change}: {again:?}");
+        assert_eq!(again.json(), first.json());
+    }
+    server.change_asset("USDT", json!({"max": "1000"}));
+    server.set_status(USER, "FUNDING", "DISABLED");
+    server.set_status(USER, "SPOT", "DISABLED");
+    assert_eq!(server.post(USER, &body).json(), first.json());
+
+    // A transfer that failed has bound its cid for ever, though the money is there now.
+    server.set_status(USER, "FUNDING", "ACTIVE");
+    server.set_status(USER, "SPOT", "ACTIVE");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    let again = server.post(USER, &failed);
+    assert_refused(&again, 422, "INSUFFICIENT_BALANCE");
+    assert!(is_replayed(&again), "{again:?}");
+    assert_eq!(again.json()["state"], json!("FAILED"));
+    // A refusal that made no transfer has bound nothing.
+    let small = Way::ToSpot.body_with_cid("USDT", "0.000000001", "free");
+    assert_refused(&server.post(USER, &small), 400, "PRECISION_OVERFLOW");
+    let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "2", "free"));
+    assert_eq!((reply.status, is_replayed(&reply)), (200, false), "{reply:?}");
+    site.assert_books(&server);
+}
+
+#[test]
+fn fifty_posts_of_one_cid_at_once_are_one_transfer() {
+    for way in Way::BOTH {
+        let site = Site::new();
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1000").status, 200);
+        let body = way.body_with_cid("USDT", "7", "crowd");
+        let replies = crowd(50, |_| server.post(USER, &body));
+        let first = replies[0].req_id();
+        for reply in &replies {
+            assert_eq!((reply.status, reply.req_id()), (200, first.clone()), "{reply:?}");
+        }
+        assert_eq!(replies.iter().filter(|reply| !is_replayed(reply)).count(), 1);
+        let of_cid = "SELECT count(*) FROM transfers_tb WHERE cid = 'crowd'";
+        assert_eq!(site.sql_value(of_cid), "1");
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a client that leaves takes nothing with it. Method: the Funding row is held, so that the transfer waits; the
+/// client goes; the row is let go.
+#[test]
+fn a_client_that_hangs_up_changes_nothing() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "10").status, 200);
+        site.wait_for_rest();
+        let held = hold_funding(&site);
+        let body = Way::ToFunding.body_with_cid("USDT", "4", "gone").to_string();
+        let (token, length) = (token(USER, None), body.len());
+        let mut stream = TcpStream::connect(server.http).expect("connected");
+        let request = format!(
+            "POST /api/v1/internal_transfer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let accepted = "SELECT req_id FROM transfers_tb WHERE cid = 'gone'";
+        let req_id =
+            eventually("the accept", || site.sql(accepted).first().map(|row| row[0].clone()));
+        drop(stream);
+        held.sql("ROLLBACK");
+        site.wait_for_rest();
+        assert_eq!(server.look(USER, &req_id)["state"], json!("COMMITTED"));
+        assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 6 * COIN, 6 * COIN));
+        site.assert_books(&server);
+    }
+}
+
+/// Holds the user's USDT row in Funding until the session rolls back.
+fn hold_funding(site: &Site) -> Session {
+    let session = site.session();
+    session.sql(&format!(
+        "BEGIN; SELECT 1 FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
+    ));
+    session
+}
+
+/// Goal: not final yet is answered as such, and becomes final by itself. Method: the Funding row is held while a
+/// transfer needs it; balances, GET and replay are read meanwhile; then the row is let go.
+#[test]
+fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
+    for (way, fuse, resting, funds_at) in [
+        (Way::ToFunding, true, "SOURCE_PENDING", "in_flight"),
+        (Way::ToFunding, false, "TARGET_PENDING", "in_flight"),
+        (Way::ToSpot, false, "SOURCE_PENDING", "source"),
+    ] {
+        let site = Site::fused(fuse).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 100);
+        let server = site.start();
+        server.deposit(USER, "USDT", "5");
+        // Not by its answer: on a slow machine that may itself come before the end.
+        server.transfer(USER, Way::ToSpot, "10");
+        site.wait_for_rest();
+        let held = hold_funding(&site);
+        let body = way.body_with_cid("USDT", "4", "waits");
+        let reply = server.post(USER, &body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+        let want = (json!("PENDING"), json!(false), json!("Transfer in progress"));
+        let json = reply.json();
+        assert_eq!((&json["state"], &json["final"], &json["message"]), (&want.0, &want.1, &want.2));
+
+        let now = eventually("the resting state", || {
+            let now = server.look(USER, &reply.req_id());
+            (now["state"] == json!(resting) && now["funds_at"] == json!(funds_at)).then_some(now)
+        });
+        assert_eq!(now["final"], json!(false));
+        assert_eq!(now["error"], Value::Null);
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (202, true), "{again:?}");
+        assert_eq!(again.json()["funds_at"], json!(funds_at));
+        let balance = server.usdt(USER);
+        assert_eq!(balance.sum(), GIFT + 5 * COIN, "{balance:?}");
+        let in_flight = if funds_at == "in_flight" { 4 * COIN } else { 0 };
+        assert_eq!(balance.in_flight, in_flight, "{balance:?}");
+
+        held.sql("ROLLBACK");
+        site.wait_for_rest();
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
+        assert_eq!(again.req_id(), reply.req_id());
+        assert_eq!(server.look(USER, &reply.req_id())["state"], json!("COMMITTED"));
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a client whose accept is not known is told so, with the name to ask for, and its retry makes no second
+/// transfer. Method: the Funding row is held, so that a fused accept hangs in its own commit.
+#[test]
+fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
+    let site = Site::new()
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 100)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000)
+        .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000);
+    let server = site.start();
+    let held = hold_funding(&site);
+    let without = server.transfer(USER, Way::ToSpot, "3");
+    let body = Way::ToSpot.body_with_cid("USDT", "4", "unknown");
+    let with = server.post(USER, &body);
+    for (reply, retryable) in [(&without, false), (&with, true)] {
+        assert_refused(reply, 503, "SYSTEM_ERROR");
+        let json = reply.json();
+        assert_eq!((&json["outcome"], &json["retryable"]), (&json!("unknown"), &json!(retryable)));
+    }
+    held.sql("ROLLBACK");
+    let committed = |req_id: &str| {
+        let path = format!("/api/v1/internal_transfer/{req_id}");
+        let reply = server.get(USER, &path);
+        (reply.status == 200 && reply.json()["state"] == json!("COMMITTED")).then_some(())
+    };
+    for reply in [&without, &with] {
+        eventually("the end of what was unknown", || committed(&reply.req_id()));
+    }
+    let again = server.post(USER, &body);
+    assert_eq!((again.status, again.req_id()), (200, with.req_id()), "{again:?}");
+    assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 7 * COIN, 7 * COIN));
+    site.assert_books(&server);
+}
+
+/// Goal: money is never seen twice or not at all. Method: 100 transfers both ways of one user at once, while others
+/// read balances, and each read must sum exactly.
+#[test]
+fn every_read_sums_exactly_while_a_hundred_transfers_run() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "5000").status, 200);
+        let read = || {
+            let balance = server.usdt(USER);
+            assert_eq!(balance.sum(), GIFT, "{balance:?}");
+        };
+        let replies = while_watched(3, read, || {
+            crowd(100, |index| {
+                let way = Way::BOTH[index % 2];
+                (way, index + 1, server.transfer(USER, way, &format!("{}", index + 1)))
+            })
+        });
+        site.wait_for_rest();
+        let mut want = Balance::at_rest(5_000 * COIN, 5_000 * COIN);
+        for (way, coins, reply) in &replies {
+            let units = u128::try_from(*coins).expect("small") * COIN;
+            assert!([200, 202].contains(&reply.status), "{reply:?}");
+            let (funding, spot) = (want.funding.expect("some"), want.spot.expect("some"));
+            want = match way {
+                Way::ToSpot => Balance::at_rest(funding - units, spot + units),
+                Way::ToFunding => Balance::at_rest(funding + units, spot - units),
+            };
+        }
+        assert_eq!(server.usdt(USER), want);
+        site.assert_books(&server);
+    }
+}
+
+/// What was told COMMITTED stays so: the mark in PostgreSQL may come later, and no read steps back behind the answer.
+#[test]
+fn no_read_steps_back_behind_an_answer() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        crowd(8, |index| {
+            for round in 0..8 {
+                let way = Way::BOTH[round % 2];
+                let body = way.body_with_cid("USDT", "2", &format!("{index}-{round}"));
+                let user = if index % 2 == 0 { USER } else { OTHER };
+                let reply = server.post(user, &body);
+                if reply.status == 200 {
+                    let seen = server.look(user, &reply.req_id());
+                    assert_eq!(seen["state"], json!("COMMITTED"), "{seen}");
+                    assert_eq!(seen["funds_at"], json!("target"), "{seen}");
+                    let again = server.post(user, &body);
+                    assert_eq!((again.status, again.json()), (200, reply.json()), "{again:?}");
+                }
+            }
+        });
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+#[test]
+fn a_transfer_is_seen_by_its_owner_and_by_operators_only() {
+    let server = Site::new().start();
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    let path = format!("/api/v1/internal_transfer/{}", reply.req_id());
+    assert_eq!(server.get(USER, &path).status, 200);
+    assert_refused(&server.get(OTHER, &path), 404, "TRANSFER_NOT_FOUND");
+    let operator = token(OTHER, Some(Role::Admin));
+    let seen = send(server.http, &Request::new(&operator, "GET", &path)).expect("an answer");
+    assert_eq!((seen.status, seen.req_id()), (200, reply.req_id()), "{seen:?}");
+    for unknown in ["01JFVQ2X8Z0Y1M3N4P5R6S7T8V", "1", "%00", "zzzzzzzzzzzzzzzzzzzzzzzzzz"] {
+        let path = format!("/api/v1/internal_transfer/{unknown}");
+        assert_refused(&server.get(USER, &path), 404, "TRANSFER_NOT_FOUND");
+    }
+}
+
+#[test]
+fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
+    let server = Site::new().start();
+    let of = |user, path: &str| server.get(user, path).json()["balances"].clone();
+    let zero = json!({"available": "0", "frozen": "0"});
+    let usdt = "/api/v1/balances?asset=USDT";
+    let nobody = json!([{"asset": "USDT", "funding": null, "spot": null, "in_flight": "0"}]);
+    assert_eq!(of(77, usdt), nobody);
+    let gift = json!({"available": "10000", "frozen": "0"});
+    let before = json!([{"asset": "USDT", "funding": gift, "spot": null, "in_flight": "0"}]);
+    assert_eq!(of(USER, usdt), before);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "250.5").status, 200);
+    let sides = json!([{
+        "asset": "USDT", "funding": {"available": "9749.5", "frozen": "0"},
+        "spot": {"available": "250.5", "frozen": "0"}, "in_flight": "0",
+    }]);
+    assert_eq!(of(USER, usdt), sides);
+    // Both accounts are there now, though neither has ever had this asset.
+    let empty = json!([{"asset": "ETH", "funding": zero, "spot": zero, "in_flight": "0"}]);
+    assert_eq!(of(USER, "/api/v1/balances?asset=ETH"), empty);
+    let all = of(USER, "/api/v1/balances");
+    let symbols: Vec<&str> =
+        all.as_array().expect("an array").iter().map(|row| text(&row["asset"])).collect();
+    assert_eq!(symbols, ["BTC", "ETH", "USDT", "SUSP", "NOXFER"]);
+    assert_refused(&server.get(USER, "/api/v1/balances?asset=NONE"), 400, "INVALID_ASSET");
+    for bad in ["?user=1", "?asset=USDT&asset=BTC", "?asset=USDT&x=1"] {
+        let reply = server.get(USER, &format!("/api/v1/balances{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+}
+
+#[test]
+fn assets_are_listed_with_their_limits() {
+    let server = Site::new().start();
+    let reply = server.get(USER, "/api/v1/assets");
+    let asset = |symbol: &str, status: &str, enabled: bool| {
+        json!({
+            "symbol": symbol, "precision": 8, "status": status, "min": "0.00000001",
+            "max": "1000000", "transfer_enabled": enabled,
+        })
+    };
+    let want = json!({"assets": [
+        asset("BTC", "ACTIVE", true),
+        asset("ETH", "ACTIVE", true),
+        asset("USDT", "ACTIVE", true),
+        asset("SUSP", "SUSPENDED", true),
+        asset("NOXFER", "ACTIVE", false),
+    ]});
+    assert_eq!((reply.status, reply.json()), (200, want));
+}
+
+#[test]
+fn every_answer_has_a_request_id_the_clients_own_where_it_is_sane() {
+    let server = Site::new().start();
+    let token = token(USER, None);
+    let ask = |path: &str, id: &str| {
+        let headers = [("X-Request-Id", id)];
+        let request = Request { headers: &headers, ..Request::new(&token, "GET", path) };
+        send(server.http, &request).expect("an answer")
+    };
+    for path in ["/api/v1/balances", "/api/v1/internal_transfer", "/nowhere"] {
+        assert_eq!(ask(path, "mine-1").header("x-request-id"), Some("mine-1"));
+        for insane in ["", "has space", "way-too-long-".repeat(9).as_str()] {
+            let reply = ask(path, insane);
+            let made = reply.header("x-request-id").expect("one is made");
+            assert_eq!(made.len(), 26, "{made}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_path_and_a_wrong_method_are_told_apart() {
+    let server = Site::new().start();
+    for path in
+        ["/", "/api", "/api/v1/internal_transfer/", "/api/v2/balances", "/admin/v1/deposits"]
+    {
+        assert_refused(&server.get(USER, path), 404, "NOT_FOUND");
+    }
+    for (method, path, allow) in [
+        ("GET", "/api/v1/internal_transfer", "POST"),
+        ("DELETE", "/api/v1/internal_transfer", "POST"),
+        ("POST", "/api/v1/internal_transfer/01JFVQ2X8Z0Y1M3N4P5R6S7T8V", "GET"),
+        ("PUT", "/api/v1/balances", "GET"),
+        ("POST", "/api/v1/assets", "GET"),
+    ] {
+        let reply = server.ask(USER, method, path, None);
+        assert_refused(&reply, 405, "METHOD_NOT_ALLOWED");
+        assert_eq!(reply.header("allow"), Some(allow), "{method} {path}");
+    }
+    let reply = server.admin("GET", "/admin/v1/deposits", &json!({}));
+    assert_refused(&reply, 405, "METHOD_NOT_ALLOWED");
+    assert_eq!(reply.header("allow"), Some("POST"));
+    assert_refused(&server.admin("GET", "/api/v1/balances", &json!({})), 404, "NOT_FOUND");
 }
