@@ -93,7 +93,8 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         }
     };
     let user = caller.user;
-    let request = TransferRequest { user, cid: cid.clone(), checked, fingerprint };
+    let request =
+        TransferRequest { user, cid: cid.clone(), checked, fingerprint: fingerprint.clone() };
     let (req_id, accepted) = service.coordinator.submit(request)?;
     let unknown = || Refusal {
         transfer: Some((req_id, None)),
@@ -105,7 +106,18 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let wait = service.limits.transfer_wait;
     let accepted = tokio::select! {
         accepted = accepted => accepted.map_err(|_| unknown())?,
-        () = service.clock.sleep(wait + ACCEPT_GRACE) => return Err(unknown()),
+        () = service.clock.sleep(wait + ACCEPT_GRACE) => {
+            // The worker is held up, yet what it would find may be plain to read: a retry is told of its transfer.
+            let Some(cid) = &cid else { return Err(unknown()) };
+            return match find_replay(service, caller, cid, &fingerprint).await {
+                Ok(Some(transfer)) => {
+                    let replayed = transfer.intent.req_id != req_id;
+                    respond(service, &transfer, replayed, &request_id).await
+                }
+                Err(refusal) if refusal.code == Code::DuplicateRequest => Err(refusal),
+                Ok(None) | Err(_) => Err(unknown()),
+            };
+        }
     };
     let mut accepted = accepted.map_err(|rejection| match rejection {
         Rejection { unknown: true, .. } => unknown(),
