@@ -7,3 +7,6 @@ mod harness;
 
 /// Transfers as a client sees them: both ways, replayed, in a crowd, while something waits.
 mod http;
+
+/// Every code that a client can be refused with, and which one comes first.
+mod refusals;
