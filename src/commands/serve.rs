@@ -230,7 +230,8 @@ async fn start_engine(
     metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
     if incarnation.log_identity.is_none() && replayed.sequence() > 0 {
         bail!(
-            "the log holds {} records, but the database has never used a log: they are not a pair",
+            "the log {} holds {} records, but the database has never used a log: they are not a pair",
+            on_disk.map_or_else(String::new, incarnation::identity_text),
             replayed.sequence()
         );
     }
