@@ -54,6 +54,10 @@ done
 rm -rf -- "$UBSCORE_TEST_RUN"
 "#;
 
+/// The transfers that are not terminal.
+const UNDER_WAY: &str =
+    "SELECT req_id, state, retry_count FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
+
 /// What all tests of a run share.
 struct Run {
     directory: PathBuf,
@@ -166,7 +170,12 @@ impl Site {
 
     /// The same database with a fresh data directory.
     pub(crate) fn with_fresh_data_dir(&self) -> Site {
-        Site { data_dir: run().directory.join(format!("data-{}", unique())), ..self.clone() }
+        self.with_data_dir(&run().directory.join(format!("data-{}", unique())))
+    }
+
+    /// The same database with another data directory.
+    pub(crate) fn with_data_dir(&self, data_dir: &Path) -> Site {
+        Site { data_dir: data_dir.to_owned(), ..self.clone() }
     }
 
     fn create_database() -> String {
@@ -254,20 +263,44 @@ impl Site {
         });
     }
 
+    /// Makes each row's `event`, such as `UPDATE OF state ON transfers_tb`, wait where `condition` holds.
+    pub(crate) fn hold(&self, event: &str, condition: &str) -> Hold {
+        let session = self.session();
+        session.sql(&format!(
+            "CREATE OR REPLACE FUNCTION hold() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
+             BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$; \
+             CREATE TRIGGER hold BEFORE {event} FOR EACH ROW WHEN ({condition}) \
+             EXECUTE FUNCTION hold(); \
+             SELECT pg_advisory_lock(7)"
+        ));
+        Hold(session)
+    }
+
+    /// Waits until a statement waits for [`Site::hold`].
+    pub(crate) fn wait_for_held(&self) {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let session = self.session();
+        eventually("a statement that waits", || (session.sql(waiting)[0][0] != "0").then_some(()));
+    }
+
     /// Waits until every transfer is terminal.
     pub(crate) fn wait_for_rest(&self) {
         let session = self.session();
-        let under_way = "SELECT req_id, state, retry_count FROM transfers_tb \
-                         WHERE state NOT IN (40, -10, -30)";
         let began = Instant::now();
         loop {
-            let rows = session.sql(under_way);
+            let rows = session.sql(UNDER_WAY);
             if rows.is_empty() {
                 return;
             }
             assert!(began.elapsed() < PATIENCE, "not at rest within {PATIENCE:?}: {rows:?}");
             thread::sleep(POLL);
         }
+    }
+
+    /// Whether every transfer is terminal.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.sql(UNDER_WAY).is_empty()
     }
 
     /// Every user that ever had money from outside.
@@ -349,6 +382,16 @@ impl Site {
              WHERE req_id = '{req_id}' ORDER BY at"
         );
         self.sql(&statement).into_iter().map(|row| row[0].clone()).collect()
+    }
+}
+
+/// Statements that wait, from [`Site::hold`] until this is released or dropped.
+pub(crate) struct Hold(Session);
+
+impl Hold {
+    /// Lets them go on.
+    pub(crate) fn release(self) {
+        self.0.sql("SELECT pg_advisory_unlock(7)");
     }
 }
 
@@ -517,6 +560,18 @@ impl Server {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("our own child, not waited for yet");
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
+    }
+
+    /// Sends a signal, unless it has ended.
+    pub(crate) fn signal_if_alive(&mut self, signal: Signal) {
+        if !self.has_ended() {
+            self.signal(signal);
+        }
     }
 
     /// Waits for its end; returns its status and stderr.

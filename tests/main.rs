@@ -10,3 +10,12 @@ mod http;
 
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
+
+/// Targets that refuse: the source gets its money back, both ways.
+mod refunds;
+
+/// Kills, restarts and lost connections.
+mod crash;
+
+/// One log, one database, one process: what is refused, and what is fenced.
+mod ownership;

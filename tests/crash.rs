@@ -1,0 +1,278 @@
+//! Kills, restarts and lost connections: nothing is made, nothing is lost, and nothing told is taken back.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+#[cfg(feature = "crash")]
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Mutex;
+use std::thread;
+
+#[cfg(feature = "crash")]
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, token, while_watched,
+};
+
+const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
+const USER: u64 = USERS[0];
+
+/// One transfer of a load: whose, and the body with its cid.
+struct Planned {
+    user: u64,
+    body: Value,
+}
+
+/// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
+fn plan(count: usize) -> Vec<Planned> {
+    let planned = |index: usize| {
+        let way = Way::BOTH[index / USERS.len() % 2];
+        let asset = if index.is_multiple_of(3) { "BTC" } else { "USDT" };
+        let amount = format!("0.{:08}", 1_000_000 + index);
+        let body = way.body_with_cid(asset, &amount, &format!("load-{index}"));
+        Planned { user: USERS[index % USERS.len()], body }
+    };
+    (0..count).map(planned).collect()
+}
+
+/// Money on both sides for all users, at rest.
+fn endow(site: &Site, server: &Server) {
+    for user in USERS {
+        for asset in ["USDT", "BTC"] {
+            server.deposit(user, asset, "5.5");
+            let reply = server.post(user, &Way::ToSpot.body(asset, "2"));
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+    }
+    site.wait_for_rest();
+}
+
+/// Asserts that what was answered is still so, and that each cid leads to one transfer with one outcome.
+fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<Reply>]) {
+    let mut transfers = HashMap::new();
+    for (planned, answer) in plan.iter().zip(answered) {
+        let now = server.post(planned.user, &planned.body);
+        assert_eq!(now.status, 200, "{now:?}");
+        let again = server.post(planned.user, &planned.body);
+        assert_eq!((again.status, again.json()), (200, now.json()));
+        assert_eq!(again.header("idempotent-replayed"), Some("true"));
+        let seen = transfers.insert(now.req_id(), planned.body.clone());
+        assert_eq!(seen, None, "two cids have one transfer");
+        match answer {
+            // A promise.
+            Some(told) if told.status == 200 => assert_eq!(told.json(), now.json()),
+            Some(told) if told.status == 202 => assert_eq!(told.req_id(), now.req_id()),
+            Some(told) => assert_eq!(told.status, 503, "{told:?}"),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn a_restart_replays_balances_transfers_and_statuses() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        endow(&site, &server);
+        let failed = server.transfer(USER, Way::ToFunding, "999");
+        server.set_status(USERS[1], "SPOT", "FROZEN");
+        let plan = plan(12);
+        let answered: Vec<_> = plan
+            .iter()
+            .filter(|planned| planned.user != USERS[1])
+            .map(|planned| server.post(planned.user, &planned.body))
+            .collect();
+        site.wait_for_rest();
+        let balances = |server: &Server| USERS.map(|user| server.balances(user));
+        let before = balances(&server);
+        let transfers = |server: &Server| -> Vec<Value> {
+            answered
+                .iter()
+                .zip(plan.iter().filter(|planned| planned.user != USERS[1]))
+                .map(|(reply, planned)| server.look(planned.user, &reply.req_id()))
+                .collect()
+        };
+        let transfers_before = transfers(&server);
+        let mut server = Some(server);
+        for ending in [Server::stop, Server::kill, Server::kill] {
+            ending(server.take().expect("one runs"));
+            let restarted = site.start();
+            assert_eq!(balances(&restarted), before);
+            assert_eq!(transfers(&restarted), transfers_before);
+            let frozen = restarted.transfer(USERS[1], Way::ToFunding, "1");
+            assert_eq!(frozen.refusal(), (422, "ACCOUNT_FROZEN".to_owned()));
+            let seen = restarted.look(USER, &failed.req_id());
+            assert_eq!(seen["state"], json!("FAILED"), "{seen}");
+            site.assert_books(&restarted);
+            server = Some(restarted);
+        }
+    }
+}
+
+/// Goal: no kill makes or loses money or takes an answer back. Method: 200 transfers of four users, both ways, at once;
+/// SIGKILL after a number of them has been answered; restart; wait for rest; add everything up; post every cid again.
+#[test]
+fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
+    for (fuse, kill_after) in [(true, 20), (false, 90)] {
+        // Small segments, so that the log rolls under way.
+        let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
+        let server = site.start();
+        endow(&site, &server);
+        let plan = plan(200);
+        let answered = Mutex::new(0);
+        let killed = Mutex::new(Some(server));
+        let http = killed.lock().expect("not poisoned").as_ref().expect("runs").http;
+        let replies = crowd(plan.len(), |index| {
+            let planned = &plan[index];
+            let reply = post_to(http, planned);
+            if reply.is_some() {
+                let mut answered = answered.lock().expect("not poisoned");
+                *answered += 1;
+                if *answered == kill_after {
+                    killed.lock().expect("not poisoned").take().expect("once").kill();
+                }
+            }
+            reply
+        });
+        assert!(replies.iter().any(Option::is_none), "the kill came too late to hit anything");
+
+        let server = site.start();
+        site.wait_for_rest();
+        site.assert_books(&server);
+        assert_kept(&server, &plan, &replies);
+        site.wait_for_rest();
+        site.assert_books(&server);
+        // And once more from the log alone.
+        server.kill();
+        let server = site.start();
+        site.assert_books(&server);
+    }
+}
+
+/// Posts to an address, `None` where no answer came.
+fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
+    let token = token(planned.user, None);
+    let path = "/api/v1/internal_transfer";
+    let request = Request { body: Some(&planned.body), ..Request::new(&token, "POST", path) };
+    send(http, &request).ok()
+}
+
+/// Goal: at every named point the process may die, and the transfer still ends once, with its money on one side.
+/// Method: each point, each way, fused and not, at the first and the second visit of the transfer: armed by the
+/// environment; one transfer; wait for the death by SIGKILL; restart without the point; wait for rest; add up.
+#[cfg(feature = "crash")]
+#[test]
+fn a_death_at_every_named_point_is_recovered_from() {
+    for fuse in [true, false] {
+        // A mark of the idle log would be a visit that is not the transfer's.
+        let site = Site::fused(fuse).with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000);
+        let mut server = site.start();
+        endow(&site, &server);
+        for &point in ubscore::crash::POINTS {
+            let mut visit = 1;
+            for (way, further) in
+                [(Way::ToSpot, 0), (Way::ToFunding, 0), (Way::ToSpot, 1), (Way::ToFunding, 1)]
+            {
+                server.kill();
+                let mut dying = start_alive(&site, point, &mut visit, further);
+                let cid = format!("{point}-{way:?}-{further}");
+                let body = way.body_with_cid("USDT", "0.25", &cid);
+                // It may die before, while or after it answers.
+                drop(dying.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
+                if further > 0 {
+                    // Not every transfer comes there twice.
+                    eventually("death or rest", || {
+                        (dying.has_ended() || site.is_at_rest()).then_some(())
+                    });
+                    dying.signal_if_alive(Signal::KILL);
+                }
+                let (status, said) = dying.wait();
+                assert_eq!(status.signal(), Some(9), "{cid}, visit {visit}: {status} {said}");
+
+                server = site.start();
+                site.wait_for_rest();
+                site.assert_books(&server);
+                let reply = server.post(USER, &body);
+                assert_eq!(reply.status, 200, "{cid}: {reply:?}");
+                site.wait_for_rest();
+                let names = "SELECT count(*), min(state) FROM transfers_tb WHERE cid = ";
+                let rows = site.sql(&format!("{names}'{cid}'"));
+                assert_eq!(rows, [["1".to_owned(), "40".to_owned()]], "{cid}");
+                site.assert_books(&server);
+            }
+        }
+    }
+}
+
+/// Starts with a point armed at the first visit from `visit` on that the start itself survives, and `further` ones
+/// after that: it asks in commits of its own whether the development money has been given.
+#[cfg(feature = "crash")]
+fn start_alive(site: &Site, point: &str, visit: &mut u32, further: u32) -> Server {
+    /// A start visits a point once a gift and once an asset at most.
+    const VISITS_MAX: u32 = 12;
+    while *visit <= VISITS_MAX {
+        let armed = site.clone().with("UBSCORE_CRASH", format!("{point}={}", *visit + further));
+        if let Ok(server) = Server::try_start(armed.command()) {
+            return server;
+        }
+        *visit += 1;
+    }
+    panic!("{point}: no start survives {VISITS_MAX} visits");
+}
+
+/// Goal: a connection that breaks at any moment loses nothing. Method: every connection of the server is ended again
+/// and again under a load with cids and readers; then rest, sums, and every answer as it was told.
+#[test]
+fn connections_cut_under_load_lose_nothing() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        endow(&site, &server);
+        let plan = plan(120);
+        let cut = || {
+            site.cut_connections();
+            thread::yield_now();
+        };
+        let replies = while_watched(1, cut, || {
+            crowd(plan.len(), |index| {
+                let planned = &plan[index];
+                Some(server.post(planned.user, &planned.body))
+            })
+        });
+        eventually("PostgreSQL to be found again", || {
+            (server.get(USER, "/api/v1/balances").status == 200).then_some(())
+        });
+        site.wait_for_rest();
+        site.assert_books(&server);
+        assert_kept(&server, &plan, &replies);
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: an engine that was killed between its record and PostgreSQL's mark tells the same before and after. Method: the
+/// marks are held back by a lock on the rows, so that UBSCore's record is the only proof of what was answered; kill.
+#[test]
+fn an_answer_that_only_the_log_proves_survives_a_kill() {
+    let site = Site::new();
+    let server = site.start();
+    // The withdraw's commit makes the row; its mark comes with a later batch, which the lock below keeps out.
+    let body = Way::ToSpot.body_with_cid("USDT", "40", "proof");
+    let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
+    let told = server.post(USER, &body);
+    assert_eq!(told.status, 200, "{told:?}");
+    assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "30");
+    // No read steps back behind the answer meanwhile.
+    assert_eq!(server.look(USER, &told.req_id())["state"], json!("COMMITTED"));
+    let want = Balance::at_rest(9_960 * COIN, 40 * COIN);
+    assert_eq!(server.usdt(USER), want);
+    server.kill();
+    held.release();
+    let server = site.start();
+    assert_eq!(server.post(USER, &body).json(), told.json());
+    assert_eq!(server.usdt(USER), want);
+    site.wait_for_rest();
+    assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "40");
+    site.assert_books(&server);
+}

@@ -1,0 +1,183 @@
+//! One log, one database, one process: who may write, and what becomes of who may not.
+
+use rustix::process::Signal;
+
+use crate::harness::{Balance, COIN, Server, Site, Way, copy_files, crowd, last_line};
+
+const USER: u64 = 1001;
+
+/// A site that has been used and is at rest, with 100 USDT in Spot.
+fn used() -> Site {
+    let site = Site::new();
+    let server = site.start();
+    let reply = server.transfer(USER, Way::ToSpot, "100");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    site.wait_for_rest();
+    server.stop();
+    site
+}
+
+/// Asserts that a site is as [`used`] left it.
+fn assert_untouched(site: &Site) {
+    let server = site.start();
+    assert_eq!(server.usdt(USER), Balance::at_rest(9_900 * COIN, 100 * COIN));
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+    server.stop();
+}
+
+fn identity(site: &Site) -> String {
+    site.sql_value("SELECT log_identity FROM engine_state")
+}
+
+#[test]
+fn a_second_process_is_refused_and_the_first_is_named() {
+    let site = Site::new();
+    let server = site.start();
+    let incarnation = "SELECT incarnation FROM engine_state";
+    let before = site.sql_value(incarnation);
+    for other in [site.clone(), site.with_fresh_database()] {
+        let (code, said) = other.start_refused();
+        assert_eq!(code, 1, "{said}");
+        let pid = server.pid().to_string();
+        assert!(last_line(&said).contains(&pid), "process {pid}: {said}");
+    }
+    assert_eq!(site.sql_value(incarnation), before, "the refused start has touched nothing");
+    for way in Way::BOTH {
+        assert_eq!(server.transfer(USER, way, "1").status, 200);
+    }
+    server.kill();
+    // The lock goes with the process, whatever its end.
+    site.start().stop();
+}
+
+#[test]
+fn a_log_of_another_database_is_refused_by_both_names() {
+    let (one, other) = (used(), used());
+    let mixed = one.with_data_dir(&other.data_dir);
+    let (code, said) = mixed.start_refused();
+    assert_eq!(code, 1, "{said}");
+    for site in [&one, &other] {
+        let name = identity(site);
+        assert!(last_line(&said).contains(&name), "{name}: {said}");
+    }
+    assert_untouched(&one);
+    assert_untouched(&other);
+}
+
+#[test]
+fn a_database_that_has_used_a_log_is_not_given_an_empty_one() {
+    let site = used();
+    let (code, said) = site.with_fresh_data_dir().start_refused();
+    assert_eq!(code, 1, "{said}");
+    assert!(last_line(&said).contains(&identity(&site)), "{said}");
+    assert_untouched(&site);
+}
+
+#[test]
+fn a_log_that_has_been_used_is_not_given_an_empty_database() {
+    let site = used();
+    let fresh = site.with_fresh_database();
+    let (code, said) = fresh.start_refused();
+    assert_eq!(code, 1, "{said}");
+    assert!(last_line(&said).contains("not a pair"), "{said}");
+    assert!(last_line(&said).contains(&identity(&site)), "{said}");
+    assert_eq!(identity(&fresh), "", "nothing was bound");
+    assert_untouched(&site);
+}
+
+/// Asserts that a superseded server dies over its next write, saying why, and writes nothing.
+fn assert_fenced(site: &Site, mut server: Server, rest: impl Fn() -> Vec<Vec<String>>) {
+    let before = rest();
+    // The answer may be lost with the process; a success would be a lie.
+    for way in Way::BOTH {
+        let body = way.body_with_cid("USDT", "7", "superseded");
+        if let Ok(reply) = server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)) {
+            assert_eq!(reply.status, 503, "{reply:?}");
+        }
+    }
+    let (status, said) = server.wait();
+    assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
+    assert!(last_line(&said).contains("superseded"), "{said}");
+    assert!(said.contains("alert=\"fenced\""), "{said}");
+    assert_eq!(rest(), before);
+    let cid = "SELECT count(*) FROM transfers_tb WHERE cid = 'superseded'";
+    assert_eq!(site.sql_value(cid), "0");
+}
+
+/// Everything in PostgreSQL that tells of money.
+fn money(site: &Site) -> Vec<Vec<String>> {
+    let tables = ["transfers_tb", "balances_tb", "transfer_operations", "transfer_history"];
+    tables.iter().flat_map(|table| site.sql(&format!("TABLE {table} ORDER BY 1, 2"))).collect()
+}
+
+#[test]
+fn a_superseded_process_writes_nothing_more_and_ends() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+        site.wait_for_rest();
+        site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+        assert_fenced(&site, server, || money(&site));
+        let server = site.start();
+        assert_eq!(server.usdt(USER), Balance::at_rest(9_900 * COIN, 100 * COIN));
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a process that was stopped and taken for dead cannot write when it comes back. Method: SIGSTOP, a second
+/// server on a copy of the log and the same database, transfers there; SIGCONT.
+#[test]
+fn a_process_that_comes_back_after_its_successor_ends() {
+    let site = Site::new();
+    let old = site.start();
+    assert_eq!(old.transfer(USER, Way::ToSpot, "100").status, 200);
+    site.wait_for_rest();
+    old.signal(Signal::STOP);
+    let successor = site.with_fresh_data_dir();
+    copy_files(&site.log_dir(), &successor.log_dir());
+    let new = successor.start();
+    assert_eq!(new.transfer(USER, Way::ToFunding, "60").status, 200);
+    site.wait_for_rest();
+    old.signal(Signal::CONT);
+    assert_fenced(&site, old, || money(&site));
+    assert_eq!(new.usdt(USER), Balance::at_rest(9_960 * COIN, 40 * COIN));
+    assert_eq!(new.transfer(USER, Way::ToFunding, "40").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&new);
+}
+
+/// Goal: a successor under load takes over without a seam. Method: transfers run in a crowd while the incarnation is
+/// raised; whatever was answered 200 must be there after the next start, and the sums exact.
+#[test]
+fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
+    let site = Site::new();
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1000").status, 200);
+    let replies = crowd(40, |index| {
+        if index == 20 {
+            site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+        }
+        let body = Way::BOTH[index % 2].body_with_cid("USDT", "3", &format!("fence-{index}"));
+        (body.clone(), server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)).ok())
+    });
+    drop(server);
+    let server = site.start();
+    site.wait_for_rest();
+    site.assert_books(&server);
+    for (body, reply) in replies {
+        let now = server.post(USER, &body);
+        assert_eq!(now.status, 200, "{now:?}");
+        if let Some(told) = reply.filter(|told| told.status == 200) {
+            assert_eq!(told.json(), now.json());
+            assert_eq!(now.header("idempotent-replayed"), Some("true"));
+        }
+    }
+    assert_eq!(server.usdt(USER).in_flight, 0);
+    assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
