@@ -8,6 +8,7 @@ use crate::clock::SystemClock;
 use crate::config;
 
 pub mod token;
+pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
 const EXIT_BAD_ARGUMENTS: u8 = 2;
@@ -20,7 +21,10 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(_) => Err(anyhow::anyhow!("serve is not part of this build")),
-        Command::Wal(_) => Err(anyhow::anyhow!("wal is not part of this build")),
+        Command::Wal(command) => {
+            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,7 +37,9 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(<dyn std::error::Error>::is::<config::Error>) {
+    let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
+    let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments);
+    if configuration || path {
         ExitCode::from(EXIT_BAD_ARGUMENTS)
     } else {
         ExitCode::FAILURE
