@@ -39,11 +39,7 @@ pub fn run(cli: Cli) -> ExitCode {
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments);
-    if configuration || path {
-        ExitCode::from(EXIT_BAD_ARGUMENTS)
-    } else {
-        ExitCode::FAILURE
-    }
+    if configuration || path { ExitCode::from(EXIT_BAD_ARGUMENTS) } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]
