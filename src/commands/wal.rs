@@ -21,7 +21,7 @@ use crate::config::Format;
 use crate::engine::order::{self, Entry, Kind};
 
 /// Where the log lies in a data directory.
-const LOG_DIRECTORY: &str = "wal";
+pub const LOG_DIRECTORY: &str = "wal";
 
 /// How long `--follow` waits before it looks for records again, in ns: short to the eye, and rare
 /// enough to cost nothing.

@@ -12,18 +12,17 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, par
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
 };
-use crate::adapters::Adapter;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::store::{Transfer, differing_fields, fingerprint};
 use crate::telemetry::chain;
-use crate::transfer::{Cid, Duty, Op, Participant, ReqId, State};
+use crate::transfer::{Cid, ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for a final state: the worker's own word on an accept comes within it.
-const ACCEPT_GRACE: Duration = Duration::from_secs(1);
+pub const ACCEPT_GRACE: Duration = Duration::from_secs(1);
 
 /// Header that tells a replayed answer from a first one.
 const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
@@ -129,8 +128,10 @@ async fn find_replay(
     cid: &Cid,
     fingerprint: &str,
 ) -> Result<Option<Transfer>, Refusal> {
-    let found = service.reads.transfer_by_cid(caller.user, cid).await.map_err(away)?;
-    let Some(transfer) = found else { return Ok(None) };
+    let found = service.coordinator.find_cid(caller.user, cid.clone()).await;
+    let Some(transfer) = found.map_err(|rejection| Refusal::from(rejection.code))? else {
+        return Ok(None);
+    };
     if transfer.fingerprint != fingerprint {
         let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
         let message = format!("This cid was used with another {fields}.");
@@ -156,7 +157,7 @@ async fn respond(
     replayed: bool,
     request_id: &str,
 ) -> Outcome {
-    let (transfer, funds_at) = settle(service, transfer.clone()).await;
+    let (transfer, funds_at) = settle(service, transfer.clone()).await?;
     let mut answer = match transfer.state {
         State::Failed | State::RolledBack => {
             let code = transfer.code.unwrap_or(Code::SystemError);
@@ -180,31 +181,25 @@ async fn respond(
 }
 
 /// A transfer as UBSCore's record has it, and where its money is.
-async fn settle(service: &Service, transfer: Transfer) -> (Transfer, FundsAt) {
-    let transfer = service.coordinator.settled(transfer).await;
-    let intent = &transfer.intent;
-    let duty = transfer.state.duty(intent.direction);
-    let withdrawn = match duty {
-        Duty::Ask(Participant::Trading, Op::Withdraw) => {
-            let answer = service.trading.query(intent.req_id, Op::Withdraw).await;
-            answer.outcome == crate::adapters::Outcome::Success
-        }
-        _ => false,
-    };
-    let funds_at = FundsAt::of(transfer.state, withdrawn);
-    (transfer, funds_at)
+async fn settle(service: &Service, transfer: Transfer) -> Result<(Transfer, FundsAt), Refusal> {
+    let req_id = transfer.intent.req_id;
+    let settled = service.coordinator.settled(transfer).await.map_err(|silent| {
+        error!(%req_id, "{silent}");
+        Refusal { transfer: Some((req_id, None)), ..Refusal::away("UBSCore") }
+    })?;
+    let funds_at = FundsAt::of(settled.transfer.state, settled.withdrawn);
+    Ok((settled.transfer, funds_at))
 }
 
 async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &str) -> Outcome {
     query(&call, "")?;
     let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-    let transfer = service.reads.transfer(req_id).await.map_err(away)?;
+    let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
-    let transfer = transfer
-        .filter(|transfer| caller.admin || transfer.intent.user == caller.user)
+    let (transfer, history) = found
+        .filter(|(transfer, _)| caller.admin || transfer.intent.user == caller.user)
         .ok_or(Code::TransferNotFound)?;
-    let (transfer, funds_at) = settle(service, transfer).await;
-    let history = service.reads.history(req_id).await.map_err(away)?;
+    let (transfer, funds_at) = settle(service, transfer).await?;
     let catalog = service.reads.catalog();
     let body = TransferDetail::new(&transfer, funds_at, history, &catalog);
     Ok(json(StatusCode::OK, &body, &call.request_id))
