@@ -85,14 +85,16 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
         Err(code) => {
             let Some(cid) = &cid else { return Err(code.into()) };
-            return match find_replay(service, caller, cid, &fingerprint).await? {
-                Some(transfer) => respond(service, &transfer, true, &request_id).await,
-                None => Err(code.into()),
-            };
+            let found = service.coordinator.find_cid(caller.user, cid.clone()).await;
+            let found = found.map_err(|rejection| Refusal::from(rejection.code))?;
+            let Some(transfer) = found else { return Err(code.into()) };
+            check_same_body(&transfer, &fingerprint)?;
+            return respond(service, &transfer, true, &request_id).await;
         }
     };
     let user = caller.user;
-    let request = TransferRequest { user, cid: cid.clone(), checked, fingerprint };
+    let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
+    let request = TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy };
     let (req_id, accepted) = service.coordinator.submit(request)?;
     let unknown = || Refusal {
         transfer: Some((req_id, None)),
@@ -104,7 +106,15 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let wait = service.limits.transfer_wait;
     let accepted = tokio::select! {
         accepted = accepted => accepted.map_err(|_| unknown())?,
-        () = service.clock.sleep(wait + ACCEPT_GRACE) => return Err(unknown()),
+        () = service.clock.sleep(wait + ACCEPT_GRACE) => {
+            // The worker is held up, yet what it would find may be plain to read: a retry is told of its transfer.
+            let Some(cid) = &cid else { return Err(unknown()) };
+            let found = service.reads.transfer_by_cid(user, cid).await;
+            let Ok(Some(transfer)) = found else { return Err(unknown()) };
+            check_same_body(&transfer, &fingerprint)?;
+            let replayed = transfer.intent.req_id != req_id;
+            return respond(service, &transfer, replayed, &request_id).await;
+        }
     };
     let mut accepted = accepted.map_err(|rejection| match rejection {
         Rejection { unknown: true, .. } => unknown(),
@@ -121,23 +131,14 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 
-/// The transfer that this user's cid belongs to already.
-async fn find_replay(
-    service: &Service,
-    caller: Caller,
-    cid: &Cid,
-    fingerprint: &str,
-) -> Result<Option<Transfer>, Refusal> {
-    let found = service.coordinator.find_cid(caller.user, cid.clone()).await;
-    let Some(transfer) = found.map_err(|rejection| Refusal::from(rejection.code))? else {
-        return Ok(None);
-    };
-    if transfer.fingerprint != fingerprint {
-        let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
-        let message = format!("This cid was used with another {fields}.");
-        return Err(Refusal::because(Code::DuplicateRequest, message));
+/// A repeat of a cid must be the same request.
+fn check_same_body(transfer: &Transfer, fingerprint: &str) -> Result<(), Refusal> {
+    if transfer.fingerprint == fingerprint {
+        return Ok(());
     }
-    Ok(Some(transfer))
+    let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
+    let message = format!("This cid was used with another {fields}.");
+    Err(Refusal::because(Code::DuplicateRequest, message))
 }
 
 /// From, to, asset and amount, the amount as a value where it is one.

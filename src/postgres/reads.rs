@@ -15,7 +15,7 @@ use super::store::Transfer;
 use crate::account::UserId;
 use crate::amount::{Amount, units_from_text};
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
-use crate::transfer::{Op, ReqId, State};
+use crate::transfer::{Cid, Op, ReqId, State};
 
 /// One state a transfer has passed through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +140,23 @@ impl Reads {
         }
         transaction.commit().await?;
         Ok(Some((transfer, passed)))
+    }
+
+    /// The transfer this user's cid belongs to, if it is committed. `None` says little: one may be on its way.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn transfer_by_cid(
+        &self,
+        user: UserId,
+        cid: &Cid,
+    ) -> Result<Option<Transfer>, Error> {
+        let query =
+            format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 AND cid = $2");
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&query).await?;
+        let row = client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?;
+        row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
     }
 
     /// A user's Funding balances, and in the same snapshot every transfer from `order_number_min` on that is not
