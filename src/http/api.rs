@@ -18,7 +18,7 @@ use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::store::{Transfer, differing_fields, fingerprint};
 use crate::telemetry::chain;
-use crate::transfer::{Cid, ReqId, State};
+use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for a final state: the worker's own word on an accept comes within it.
