@@ -26,7 +26,7 @@ test: need-rust need-postgres
 	$(CARGO) test --workspace --features crash --locked
 
 bench: need-rust need-postgres
-	$(CARGO) bench --workspace --locked
+	$(CARGO) bench --locked --bench '*'
 
 lint: need-rust
 	@for component in fmt clippy; do

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use ulid::Ulid;
 
 use crate::config::{Format, Overrides, Secret};
 use crate::http::auth::{Role, USER_ID_MAX};
+use crate::transfer::Op;
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
@@ -79,9 +80,13 @@ impl ServeArgs {
 /// What can be done with a log; all of it reads only, also while the service runs.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
-    /// Print records, one a line.
+    /// Print records, one a line: sequence, time, kind, req_id, op, user, asset, amount, balance
+    /// after, outcome.
+    ///
+    /// An asset is #NUMBER, and its amounts are smallest units as NUMBERu, where the log does not
+    /// tell what it is before it is used. How the log ends is said on stderr.
     Dump(WalDumpArgs),
-    /// Check every record; exit code 1 if one is damaged.
+    /// Check every record; exit code 1 if one is damaged, 0 also if the end is torn.
     Verify(WalVerifyArgs),
 }
 
@@ -102,16 +107,16 @@ pub struct WalDumpArgs {
     /// Only records of this user.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: Option<u64>,
-    /// Only this operation, such as WITHDRAW.
-    #[arg(long)]
-    pub op: Option<String>,
+    /// Only this operation.
+    #[arg(long, value_name = "OP", value_parser = op_parser(), ignore_case = true)]
+    pub op: Option<Op>,
     /// How a record is written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
     /// At most this many records.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     pub limit: Option<u64>,
-    /// Go on with records as they are written.
+    /// Go on with records as they are written, until interrupted or nobody reads them.
     #[arg(long)]
     pub follow: bool,
 }
@@ -144,6 +149,13 @@ pub struct TokenArgs {
     /// Use the development secret, as `serve --dev` does.
     #[arg(long)]
     pub dev: bool,
+}
+
+/// A refused name is answered with those that there are.
+fn op_parser() -> impl TypedValueParser<Value = Op> {
+    const OPS: [Op; 5] = [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw];
+    PossibleValuesParser::new(OPS.map(Op::name))
+        .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
 }
 
 fn user_id_parser() -> RangedU64ValueParser<u64> {
@@ -201,7 +213,7 @@ mod tests {
     #[test]
     fn wal_commands_take_every_filter() {
         let line = "ubscore wal dump /d --from 1 --to 9 --req-id 01JFVQ2X8Z0Y1M3N4P5R6S7T8V \
-                    --user 7 --op REFUND --format json --limit 3 --follow";
+                    --user 7 --op refund --format json --limit 3 --follow";
         let Command::Wal(WalCommand::Dump(args)) = parse(line).expect("arguments") else {
             panic!("another command")
         };
@@ -210,10 +222,7 @@ mod tests {
             (Some(1), Some(9), Some(7), Some(3))
         );
         assert_eq!(args.req_id.map(|id| id.to_string()), Some("01JFVQ2X8Z0Y1M3N4P5R6S7T8V".into()));
-        assert_eq!(
-            (args.op.as_deref(), args.format, args.follow),
-            (Some("REFUND"), Format::Json, true)
-        );
+        assert_eq!((args.op, args.format, args.follow), (Some(Op::Refund), Format::Json, true));
         let verify = parse("ubscore wal verify /d").expect("arguments");
         assert!(matches!(
             verify,
@@ -232,6 +241,7 @@ mod tests {
             "ubscore wal dump /d --from x",
             "ubscore wal dump /d --limit 0",
             "ubscore wal dump /d --req-id 1",
+            "ubscore wal dump /d --op FLY",
             "ubscore wal verify /d --format xml",
             "ubscore token",
             "ubscore token --user 0",

@@ -10,6 +10,7 @@ use crate::config;
 pub mod dev;
 pub mod serve;
 pub mod token;
+pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
 const EXIT_BAD_ARGUMENTS: u8 = 2;
@@ -22,7 +23,10 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
-        Command::Wal(_) => Err(anyhow::anyhow!("wal is not part of this build")),
+        Command::Wal(command) => {
+            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,11 +39,9 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(<dyn std::error::Error>::is::<config::Error>) {
-        ExitCode::from(EXIT_BAD_ARGUMENTS)
-    } else {
-        ExitCode::FAILURE
-    }
+    let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
+    let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments);
+    if configuration || path { ExitCode::from(EXIT_BAD_ARGUMENTS) } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

@@ -253,6 +253,8 @@ pub struct Coordinator {
     pub queue_max: usize,
     /// Transfers committed together.
     pub batch_max: usize,
+    /// Transfers one worker has under way; more are refused.
+    pub active_max: usize,
     /// Time for an adapter's answer, ms.
     pub adapter_timeout_ms: u64,
     /// The first wait before a step is tried again, ms.
@@ -394,6 +396,7 @@ impl Default for Coordinator {
             fuse: true,
             queue_max: 1_024,
             batch_max: 128,
+            active_max: 10_000,
             adapter_timeout_ms: 5_000,
             backoff_base_ms: 100,
             backoff_cap_ms: 30_000,
@@ -559,6 +562,7 @@ const BOUNDS: &[Bound] = &[
     bound("coordinator.shards", |c| Some(c.coordinator.shards as u64), 1, 64, "workers"),
     bound("coordinator.queue_max", |c| Some(c.coordinator.queue_max as u64), 1, 65_536, "transfers"),
     bound("coordinator.batch_max", |c| Some(c.coordinator.batch_max as u64), 1, 4_096, "transfers, at most coordinator.queue_max"),
+    bound("coordinator.active_max", |c| Some(c.coordinator.active_max as u64), 1, 1_000_000, "transfers"),
     bound("coordinator.adapter_timeout_ms", |c| Some(c.coordinator.adapter_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
     bound("coordinator.backoff_base_ms", |c| Some(c.coordinator.backoff_base_ms), 1, MINUTE_MS, "ms"),
     bound("coordinator.backoff_cap_ms", |c| Some(c.coordinator.backoff_cap_ms), 1, HOUR_MS, "ms, at least coordinator.backoff_base_ms"),
@@ -639,8 +643,10 @@ impl Config {
     /// What one key demands of another.
     fn validate_relations(&self) -> Result<(), Error> {
         let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
-        if http.request_timeout_ms <= http.transfer_wait_ms {
-            let allowed = format!("above http.transfer_wait_ms, {} ms", http.transfer_wait_ms);
+        // POST waits this much longer for the coordinator's word, and a name to ask for it is better than none.
+        let accept_ms = http.transfer_wait_ms + 1_000;
+        if http.request_timeout_ms <= accept_ms {
+            let allowed = format!("above http.transfer_wait_ms + 1000, {accept_ms} ms");
             return Err(range("http.request_timeout_ms", http.request_timeout_ms, allowed));
         }
         if self.postgres.lock_timeout_ms > self.postgres.statement_timeout_ms {

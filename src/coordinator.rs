@@ -9,7 +9,7 @@ pub mod step;
 pub mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,9 +17,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::error;
 
-use self::worker::{Message, Worker};
+use self::worker::{Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
-use crate::adapters::{Adapter, Ask};
+use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
@@ -37,6 +37,8 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one commit.
     pub batch_max: usize,
+    /// Transfers one worker has under way.
+    pub active_max: usize,
     /// The first back-off, milliseconds.
     pub backoff_base_ms: u64,
     /// The longest back-off, milliseconds.
@@ -101,50 +103,69 @@ pub struct ExternalDecided {
     pub balance_after: Option<String>,
 }
 
-/// Order numbers of one incarnation, and how far down they are still in use.
+/// Order numbers of one incarnation, and which of them are in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     next: AtomicU64,
-    /// Per worker: no transfer of it below this is under way. 0 until it has looked.
-    low: Box<[AtomicU64]>,
+    workers: Box<[InUse]>,
+}
+
+#[derive(Debug, Default)]
+struct InUse {
+    /// No transfer of this worker below this is under way. 0 until it has looked.
+    low: AtomicU64,
+    /// Transfers under way.
+    count: AtomicUsize,
 }
 
 impl Numbers {
     fn new(incarnation: u64, workers: u32) -> Numbers {
         let next = AtomicU64::new(incarnation << ORDER_NUMBER_BITS);
-        Numbers { next, low: (0..workers).map(|_| AtomicU64::new(0)).collect() }
+        Numbers { next, workers: (0..workers).map(|_| InUse::default()).collect() }
     }
 
     /// The next number, after this worker has promised not to count past it.
     fn take(&self, worker: usize) -> u64 {
-        let low = &self.low[worker];
+        let low = &self.workers[worker].low;
         // The promise stands before the number is given out: whoever sees the number taken sees the promise.
         low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
         let number = self.next.fetch_add(1, Ordering::SeqCst);
-        assert!(number << (64 - ORDER_NUMBER_BITS) != u64::MAX, "2^40 orders in one incarnation");
+        let counter = number % (1 << ORDER_NUMBER_BITS);
+        assert!(counter + 1 < 1 << ORDER_NUMBER_BITS, "2^40 orders in one incarnation");
         number
     }
 
-    /// `low`: the lowest number this worker has under way, `None` for none.
-    fn publish(&self, worker: usize, low: Option<u64>) {
-        self.low[worker].store(low.unwrap_or(u64::MAX), Ordering::SeqCst);
+    /// `low`: the lowest number this worker has under way, 0 as long as it does not know, `u64::MAX` for none.
+    fn publish(&self, worker: usize, low: u64, count: usize) {
+        self.workers[worker].low.store(low, Ordering::SeqCst);
+        self.workers[worker].count.store(count, Ordering::Relaxed);
     }
 
-    /// Every transfer under way, and every later one, has this number or a higher one.
-    fn low(&self) -> u64 {
+    /// Every transfer that this worker has under way, and every later one, has this number or a higher one.
+    fn low(&self, worker: usize) -> u64 {
         let next = self.next.load(Ordering::SeqCst);
-        self.low.iter().map(|low| low.load(Ordering::SeqCst)).fold(next, u64::min)
+        self.workers[worker].low.load(Ordering::SeqCst).min(next)
+    }
+
+    fn all_have_looked(&self) -> bool {
+        self.workers.iter().all(|worker| worker.low.load(Ordering::SeqCst) > 0)
+    }
+
+    fn count(&self) -> usize {
+        self.workers.iter().map(|worker| worker.count.load(Ordering::Relaxed)).sum()
     }
 }
 
 /// The pool, as HTTP and the other rooms see it.
 pub struct Coordinator<T, F> {
-    inboxes: Vec<mpsc::Sender<Message>>,
+    inboxes: Vec<mpsc::Sender<Envelope>>,
     trading: Arc<T>,
     funding: Arc<F>,
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
     numbers: Arc<Numbers>,
+    accept_wait: Duration,
+    capacity: Arc<dyn Fn() -> usize + Send + Sync>,
 }
 
 /// The workers' tasks. Each ends when every [`Coordinator`] is gone and nothing more can be done now.
@@ -156,6 +177,23 @@ pub struct Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another process has taken over this database: this one has been superseded")]
 pub struct Superseded;
+
+/// A transfer as [`Coordinator::settled`] has it.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// With the state that UBSCore's record proves.
+    pub transfer: Transfer,
+    /// Spot has paid, though the state does not say so yet.
+    pub withdrawn: bool,
+}
+
+/// UBSCore did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("UBSCore does not say what it has recorded")]
+pub struct Silent;
+
+/// Between two looks at whether all workers have taken up what was left.
+const RECOVERED_LOOK: Duration = Duration::from_millis(5);
 
 /// Why the process must end.
 #[derive(Debug, thiserror::Error)]
@@ -182,6 +220,8 @@ pub struct Parts<T, F> {
     pub incarnation: u64,
     /// The highest durable log sequence, asked anew for each commit.
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
+    /// How many transfers UBSCore has room to see through, those under way included.
+    pub capacity: Arc<dyn Fn() -> usize + Send + Sync>,
 }
 
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {
@@ -209,6 +249,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             clock: Arc::clone(&parts.clock),
             entropy: Mutex::new(entropy()),
             numbers,
+            accept_wait: parts.options.accept_wait,
+            capacity: Arc::clone(&parts.capacity),
         };
         (coordinator, Pool { workers })
     }
@@ -223,6 +265,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
         let Request { user, cid, checked, fingerprint } = request;
+        // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
+        if self.in_hand() >= (self.capacity)() {
+            return Err(Code::Overloaded);
+        }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
         let intent = Intent {
             req_id,
@@ -272,9 +318,28 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
+    /// The transfer this user's cid belongs to, every accept that was handed over before this included.
+    ///
+    /// # Errors
+    /// A [`Rejection`].
+    pub async fn find_cid(&self, user: UserId, cid: Cid) -> Result<Option<Transfer>, Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        self.send(user, Message::FindCid { user, cid, reply }).map_err(Rejection::of)?;
+        receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
+    }
+
+    /// Transfers under way and waiting to be accepted.
+    fn in_hand(&self) -> usize {
+        let waiting = self.inboxes.iter().map(|inbox| inbox.max_capacity() - inbox.capacity());
+        self.numbers.count() + waiting.sum::<usize>()
+    }
+
     fn send(&self, user: UserId, message: Message) -> Result<(), Code> {
         let worker = worker::shard_of(user, self.inboxes.len());
-        self.inboxes[worker].try_send(message).map_err(|refused| match refused {
+        let wait = u64::try_from(self.accept_wait.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = self.clock.monotonic_ns().saturating_add(wait);
+        let envelope = Envelope { message, deadline_ns };
+        self.inboxes[worker].try_send(envelope).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => Code::Overloaded,
             mpsc::error::TrySendError::Closed(_) => Code::SystemError,
         })
@@ -282,14 +347,24 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
 
     /// A transfer as it stands for everybody who asks: where the store waits for a mark that UBSCore's record already
     /// proves, it is where that record puts it. So no read steps back behind what a client was told.
-    pub async fn settled(&self, transfer: Transfer) -> Transfer {
+    ///
+    /// # Errors
+    /// [`Silent`]: UBSCore does not say what it has recorded, and without it the answer might step back.
+    pub async fn settled(&self, transfer: Transfer) -> Result<Settled, Silent> {
         let intent = &transfer.intent;
         let Duty::Ask(Participant::Trading, op) = transfer.state.duty(intent.direction) else {
-            return transfer;
+            return Ok(Settled { transfer, withdrawn: false });
         };
         let answer = self.trading.query(intent.req_id, op).await;
-        let Some(decision) = answer.outcome.decision() else { return transfer };
-        match transfer.state.next(decision.event()) {
+        let decision = match (answer.outcome, answer.outcome.decision()) {
+            (_, Some(decision)) => decision,
+            (Outcome::Unknown(Reason::NotRecorded), None) => {
+                return Ok(Settled { transfer, withdrawn: false });
+            }
+            (_, None) => return Err(Silent),
+        };
+        let withdrawn = op == Op::Withdraw && decision == Decision::Success;
+        let transfer = match transfer.state.next(decision.event()) {
             Some(state) if state.is_terminal() => {
                 let code = match decision {
                     Decision::Success => transfer.code,
@@ -298,12 +373,20 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
                 Transfer { state, code, log_sequence: answer.log_sequence, ..transfer }
             }
             Some(_) | None => transfer,
-        }
+        };
+        Ok(Settled { transfer, withdrawn })
     }
 
-    /// Every transfer under way, and every later one, has this order number or a higher one.
-    pub fn order_number_low(&self) -> u64 {
-        self.numbers.low()
+    /// Every transfer that this user has under way, and every later one, has this order number or a higher one.
+    pub fn order_number_low(&self, user: UserId) -> u64 {
+        self.numbers.low(worker::shard_of(user, self.inboxes.len()))
+    }
+
+    /// Returns once every transfer that an earlier process left is in a worker's hands.
+    pub async fn recovered(&self) {
+        while !self.numbers.all_have_looked() {
+            self.clock.sleep(RECOVERED_LOOK).await;
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl Engine {
             bells,
         ));
         let core = Core::new(ledger, log.writer);
+        shared.publish(&core);
         let (cpu, busy, idle_mark) = (options.cpu, options.busy, options.idle_mark);
         let core_shared = Arc::clone(&shared);
         let sync_shared = Arc::clone(&shared);
@@ -262,6 +263,11 @@ impl Handle {
     /// Answers on their way.
     pub fn in_flight(&self) -> usize {
         self.shared.tickets.in_use()
+    }
+
+    /// How many transfers UBSCore has room to see through, those under way included.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity.load(Ordering::Relaxed)
     }
 
     /// Outcomes held.

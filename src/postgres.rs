@@ -13,7 +13,6 @@ pub mod store;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 use tracing::{debug, info, warn};
 
@@ -23,6 +22,9 @@ mod migrations {
 
 /// The key of the advisory lock that migrations run under: "ubscore" in ASCII.
 const MIGRATION_LOCK: i64 = 0x0075_6273_636f_7265;
+
+/// After this long without a word, a connection is probed.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 /// The limits every connection is opened with.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,9 @@ pub enum Error {
         "the database's schema does not fit this version of ubscore (was it used by a newer one?)"
     )]
     Migration(#[from] refinery::Error),
+    /// Another incarnation has begun.
+    #[error("this process has been superseded")]
+    Superseded,
     /// A row that this version cannot read.
     #[error("{table} holds what this version cannot read: {what}")]
     Row {
@@ -76,8 +81,8 @@ pub enum Verdict {
     Fenced,
     /// Nothing changed: a repeat with another body, or a refund of what was not withdrawn.
     Violation,
-    /// Nothing changed: the transaction was poisoned by a statement before this one.
-    Poisoned,
+    /// Nothing changed: the server has no room, no memory or no disk. Whatever was asked, it is not its fault.
+    Unavailable,
     /// It may have committed, or may still: connection lost, server going away, or anything not listed.
     Unknown,
 }
@@ -86,19 +91,20 @@ pub enum Verdict {
 pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
     let Some(state) = error.code() else { return Verdict::Unknown };
     match state.code() {
-        "UB001" => return Verdict::Fenced,
-        "UB002" | "UB003" => return Verdict::Violation,
-        _ => {}
+        "UB001" => Verdict::Fenced,
+        "UB002" | "UB003" => Verdict::Violation,
+        // Serialization failure, deadlock, lock not available, query canceled; and a flight that a later one overtook.
+        "40001" | "40P01" | "55P03" | "57014" | "UB004" => Verdict::Retry,
+        code if code.starts_with("53") || code.starts_with("58") => Verdict::Unavailable,
+        _ => Verdict::Unknown,
     }
-    if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state)
-        || [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(state)
-    {
-        return Verdict::Retry;
-    }
-    if *state == SqlState::IN_FAILED_SQL_TRANSACTION {
-        return Verdict::Poisoned;
-    }
-    Verdict::Unknown
+}
+
+/// Whether the server is ending the connection: what was sent in the same flight may have been carried out.
+pub fn is_going_away(error: &tokio_postgres::Error) -> bool {
+    let Some(state) = error.code() else { return true };
+    let code = state.code();
+    code.starts_with("08") || code.starts_with("57P") || code == "40003" || code == "25P03"
 }
 
 /// Opens one connection. What the server says on its own goes to the log.
@@ -144,7 +150,18 @@ fn session(config: &Config, limits: &Limits) -> Config {
         limits.idle_in_transaction_timeout.as_millis(),
     );
     let mut config = config.clone();
-    config.options(&options).application_name("ubscore").connect_timeout(limits.connect_timeout);
+    // Behind the operator's own, so that ours hold.
+    let options = match config.get_options() {
+        Some(given) => format!("{given} {options}"),
+        None => options,
+    };
+    config
+        .options(&options)
+        .application_name("ubscore")
+        .connect_timeout(limits.connect_timeout)
+        // A peer that has vanished is noticed, whatever the kernel's defaults are.
+        .tcp_user_timeout(limits.statement_timeout + limits.lock_timeout)
+        .keepalives_idle(KEEPALIVE_IDLE);
     config
 }
 

@@ -6,7 +6,7 @@
 
 CREATE TABLE assets_tb (
     asset_id                  INTEGER PRIMARY KEY CHECK (asset_id > 0),
-    symbol                    VARCHAR(16) NOT NULL UNIQUE,
+    symbol                    VARCHAR(16) NOT NULL UNIQUE CHECK (octet_length(symbol) BETWEEN 1 AND 16),
     precision                 SMALLINT NOT NULL CHECK (precision BETWEEN 0 AND 8),
     status                    SMALLINT NOT NULL DEFAULT 1 CHECK (status IN (1, 2)),   -- 1 active, 2 suspended
     internal_transfer_enabled BOOLEAN NOT NULL DEFAULT TRUE,
@@ -112,7 +112,8 @@ CREATE TABLE shard_lease (
     owner            TEXT NOT NULL,
     epoch            BIGINT NOT NULL,
     expires_at       TIMESTAMPTZ NOT NULL,
-    durable_sequence BIGINT NOT NULL DEFAULT 0        -- the highest log sequence its owner has seen durable
+    durable_sequence BIGINT NOT NULL DEFAULT 0,       -- the highest log sequence its owner has seen durable
+    flight           BIGINT NOT NULL DEFAULT 0        -- the last transaction of this epoch, so that none overtakes another
 ) WITH (fillfactor = 50);
 
 CREATE TABLE admin_audit (
@@ -151,21 +152,29 @@ CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb
     EXECUTE FUNCTION transfers_guard();
 
 -- The first statement of every writing transaction. Locks the incarnation, so that a start waits for us or we for it,
--- and writes what we have seen durable into our own lease. A superseded process gets UB001 and commits nothing.
-CREATE FUNCTION fence(p_incarnation BIGINT, p_shard INTEGER, p_durable BIGINT, p_lease_ms INTEGER)
+-- and writes what we have seen durable into our own lease. A superseded process gets UB001 and commits nothing. Nor does
+-- a flight that was given up and arrives after a later one of the same owner: it gets UB004.
+CREATE FUNCTION fence(p_incarnation BIGINT, p_shard INTEGER, p_flight BIGINT, p_durable BIGINT, p_lease_ms INTEGER)
 RETURNS VOID LANGUAGE plpgsql AS $$
+DECLARE
+    v_epoch BIGINT;
 BEGIN
     PERFORM 1 FROM engine_state WHERE incarnation = p_incarnation FOR SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'incarnation % has been superseded', p_incarnation USING ERRCODE = 'UB001';
     END IF;
     UPDATE shard_lease
-       SET durable_sequence = GREATEST(durable_sequence, p_durable),
+       SET durable_sequence = GREATEST(durable_sequence, p_durable), flight = p_flight,
            expires_at = clock_timestamp() + make_interval(secs => p_lease_ms / 1000.0)
-     WHERE shard = p_shard AND epoch = p_incarnation;
-    IF NOT FOUND THEN
+     WHERE shard = p_shard AND epoch = p_incarnation AND flight < p_flight;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    SELECT epoch INTO v_epoch FROM shard_lease WHERE shard = p_shard;
+    IF v_epoch IS DISTINCT FROM p_incarnation THEN
         RAISE EXCEPTION 'shard % is leased to another', p_shard USING ERRCODE = 'UB001';
     END IF;
+    RAISE EXCEPTION 'flight % of shard % comes too late', p_flight, p_shard USING ERRCODE = 'UB004';
 END
 $$;
 

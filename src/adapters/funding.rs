@@ -55,7 +55,8 @@ where
         let mut answers = Vec::with_capacity(asks.len());
         for ask in asks {
             answers.push(match self.check(&ask) {
-                Err(code) => Answer::without_record(Outcome::ExplicitFail(code)),
+                // Recorded nowhere, so not a refusal.
+                Err(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
                 Ok(()) => {
                     let Ask { op, intent } = ask;
                     self.commit(Call::Operate { op, intent }).await

@@ -148,20 +148,21 @@ async fn start(
     metrics.sized(config.engine.ring_slots);
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
+    let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
+    let owner = format!("pid {}", std::process::id());
+    // One lease a worker, and one for operations of Funding outside a transfer.
+    let leases = shards + 1;
+    let incarnation =
+        incarnation::begin(&target, &limits, closed.identity(), leases, &owner, LEASE)
+            .await
+            .context("begin a new incarnation")?;
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
     let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
-    let reads = Reads::new(pool, Arc::clone(&catalog));
+    let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
     if development {
         reads.add_assets(&dev::assets()).await.context("add the development assets")?;
     }
-    let assets = reads.reload_catalog().await.context("read the assets")?;
-
-    let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
-    let owner = format!("pid {}", std::process::id());
-    let incarnation =
-        incarnation::begin(&target, &limits, closed.identity(), shards, &owner, LEASE)
-            .await
-            .context("begin a new incarnation")?;
+    let assets = reads.load_catalog().await.context("read the assets")?;
     info!(incarnation = incarnation.number, "begun");
     let engine =
         start_engine(closed, &incarnation, &target, &limits, clock.as_ref(), metrics).await?;
@@ -178,17 +179,19 @@ async fn start(
     }
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
-    let durable = engine.handle();
+    let (durable, capacity) = (engine.handle(), engine.handle());
     let parts = Parts {
         trading: Arc::clone(&trading),
-        funding: Arc::new(Funding::new(store(0), Arc::clone(&catalog))),
+        funding: Arc::new(Funding::new(store(shards), Arc::clone(&catalog))),
         clock: Arc::clone(&clock),
         options: coordinator_options(config),
         incarnation: incarnation.number,
         durable: Arc::new(move || durable.durable()),
+        capacity: Arc::new(move || capacity.capacity()),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let (coordinator, pool) = Coordinator::start(parts, (0..shards).map(store).collect(), entropy);
+    coordinator.recovered().await;
     if development {
         dev::give_money(&coordinator, &assets).await?;
     }
@@ -201,7 +204,6 @@ async fn start(
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
         metrics,
-        ready: AtomicBool::new(true),
         halted: AtomicBool::new(incarnation.halted),
         limits: RequestLimits {
             body_bytes_max: config.http.body_bytes_max,
@@ -248,7 +250,7 @@ async fn start_engine(
 
 fn engine_options(config: &Config) -> engine::Options {
     engine::Options {
-        log_dir: config.data_dir.join("wal"),
+        log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
         segment_bytes: config.wal.segment_bytes,
         spares_ready: config.wal.spares_ready,
         busy: config.engine.wait == Wait::Busy,
@@ -265,6 +267,7 @@ fn coordinator_options(config: &Config) -> Options {
         fuse: config.coordinator.fuse,
         queue_max: config.coordinator.queue_max,
         batch_max: config.coordinator.batch_max,
+        active_max: config.coordinator.active_max,
         backoff_base_ms: config.coordinator.backoff_base_ms,
         backoff_cap_ms: config.coordinator.backoff_cap_ms,
         stale_ms: config.recovery.stale_ms,

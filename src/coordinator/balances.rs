@@ -69,7 +69,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
         assets: &[Asset],
     ) -> Result<Vec<Balance>, Error> {
         // Before anything is read: what is under way from here on has this number or a higher one.
-        let order_number_low = self.order_number_low();
+        let order_number_low = self.order_number_low(user);
         let mut spots = Vec::with_capacity(assets.len());
         for asset in assets {
             spots.push(self.trading.balance(user, asset.id).await?);
@@ -126,7 +126,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
 
 /// Spot and in flight of one asset; `None` where the two stores contradict each other.
 fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
-    let (mut available, mut in_flight) = (spot.available, 0_u128);
+    let (mut in_flight, mut left) = (0_u128, 0_u128);
     for transfer in moved {
         let out = transfer.deposited || transfer.refunded;
         match (transfer.withdrawn, out) {
@@ -135,12 +135,16 @@ fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
             // PostgreSQL, read later, has been paid by a Spot withdraw that is behind our point of the log: what is
             // there has left Spot.
             (false, true) if transfer.direction == Direction::SpotToFunding => {
-                available = Some(available?.checked_sub(transfer.amount)?);
+                left = left.checked_add(transfer.amount)?;
             }
             (false, true) => return None,
         }
     }
-    Some((available, in_flight))
+    let held = spot.available.unwrap_or(0);
+    // What Spot did not hold yet at our point came from what we still count as on its way there.
+    let (available, short) = (held.saturating_sub(left), left.saturating_sub(held));
+    let exists = spot.available.is_some() || left > 0;
+    Some((exists.then_some(available), in_flight.checked_sub(short)?))
 }
 
 #[cfg(test)]
@@ -188,6 +192,20 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Story: Spot was read empty, then money came in and went out again before PostgreSQL was read; the second
+    /// transfer's withdraw was held against the empty balance, and a legal history was called a contradiction.
+    #[test]
+    fn money_that_passed_through_spot_between_the_reads_adds_up() {
+        let through = [
+            moved(Direction::FundingToSpot, [true, false, false]),
+            moved(Direction::SpotToFunding, [false, true, false]),
+        ];
+        for available in [None, Some(0)] {
+            let read = SpotBalance { available, sequence: 1 };
+            assert_eq!(add_up(read, &through), Some((Some(0), 0)));
         }
     }
 

@@ -24,27 +24,37 @@ use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::postgres::store::{
-    Call, External, Failure, Reply, Store, Transfer, Unfinished, differing_fields,
+    Call, External, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished,
+    differing_fields,
 };
 use crate::telemetry;
-use crate::transfer::{Intent, Op, Participant, ReqId, State};
+use crate::transfer::{Cid, Intent, Op, Participant, ReqId, State};
 
 /// Refunds that ended unknown before somebody is called.
 const REFUND_FAILURES_ALERT: u32 = 3;
 
 /// The longest wait before a store that failed is tried again: it may be back, and everything waits for it.
 const STORE_RETRY_MS_MAX: u64 = 1_000;
-/// How long an accept that was given up as unknown is looked for: longer than any flight can live on in the server.
-const LOST_LOOKED_FOR: Duration = Duration::from_secs(60);
-/// Between two looks for it.
-const LOST_LOOK_MS: u64 = 1_000;
+/// Between two looks at whether somebody outside has waited long enough.
+const EXPIRY_MS: u64 = 100;
 
 /// What reaches a worker from outside.
+pub(crate) struct Envelope {
+    pub(crate) message: Message,
+    /// Until when whoever sent it is kept waiting, monotonic ns. What was not begun by then never is.
+    pub(crate) deadline_ns: u64,
+}
+
 pub(crate) enum Message {
     Submit {
         intent: Intent,
         fingerprint: String,
         reply: oneshot::Sender<Result<Accepted, Rejection>>,
+    },
+    FindCid {
+        user: UserId,
+        cid: Cid,
+        reply: oneshot::Sender<Result<Option<Transfer>, Rejection>>,
     },
     External {
         external: External,
@@ -82,10 +92,33 @@ enum Whose {
     Step(ReqId),
     /// Nobody waits for it.
     Nobody,
+    /// The search for an accept that was given up as unknown, by its order number.
+    Lost(u64),
+    /// The API's, before it refuses what may be a repeat.
+    Cid(oneshot::Sender<Result<Option<Transfer>, Rejection>>),
     /// An operator's or a gateway's.
     External(oneshot::Sender<Result<ExternalDecided, Rejection>>),
     /// An operator's.
     Status(oneshot::Sender<Result<(), Rejection>>),
+}
+
+impl Whose {
+    /// Tells whoever waits outside that it was not done, or may not have been; gives back what nobody outside waits for.
+    fn reject(self, rejection: Rejection) -> Option<Whose> {
+        // An error is a caller who has gone.
+        match self {
+            Whose::Step(_) | Whose::Nobody | Whose::Lost(_) => return Some(self),
+            Whose::Accept(_, reply) => drop(reply.send(Err(rejection))),
+            Whose::Cid(reply) => drop(reply.send(Err(rejection))),
+            Whose::External(reply) => drop(reply.send(Err(rejection))),
+            Whose::Status(reply) => drop(reply.send(Err(rejection))),
+        }
+        None
+    }
+
+    fn is_outside(&self) -> bool {
+        !matches!(self, Whose::Step(_) | Whose::Nobody | Whose::Lost(_))
+    }
 }
 
 /// A transfer under way.
@@ -109,7 +142,7 @@ type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
 /// What the store is doing; the store travels with it.
 enum Done<S> {
     Committed(S, Vec<Queued>, Result<Vec<Reply>, Failure>),
-    Scanned(S, Result<Vec<Transfer>, Failure>),
+    Scanned(S, Result<Page, Failure>),
 }
 
 type Doing<S> = Pin<Box<dyn Future<Output = Done<S>> + Send>>;
@@ -118,7 +151,7 @@ type Doing<S> = Pin<Box<dyn Future<Output = Done<S>> + Send>>;
 enum Woken<S> {
     Store(Done<S>),
     Answers(Answers),
-    Message(Option<Message>),
+    Message(Option<Envelope>),
     Timer,
 }
 
@@ -137,11 +170,14 @@ pub(super) struct Worker<T, F> {
     store_retry_ns: u64,
     store_failures: u32,
     scan_due_ns: u64,
+    scan_failures: u32,
+    /// Order numbers up to this one have been looked at in the present scan.
+    scan_after: u64,
+    /// Scans and commits take turns where both are due.
+    scan_next: bool,
     /// Every unfinished transfer of earlier incarnations has been taken up.
     scanned_once: bool,
-    /// Accepts given up as unknown, by order number, and until when (monotonic ns) they are looked for. They stay under
-    /// way meanwhile.
-    lost: HashMap<u64, u64>,
+    expiry_due_ns: u64,
     nonterminal: metrics::Gauge,
 }
 
@@ -167,8 +203,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             store_retry_ns: 0,
             store_failures: 0,
             scan_due_ns: 0,
+            scan_failures: 0,
+            scan_after: 0,
+            scan_next: true,
             scanned_once: false,
-            lost: HashMap::new(),
+            expiry_due_ns: 0,
             nonterminal: telemetry::nonterminal(shard),
         }
     }
@@ -182,7 +221,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     pub(super) async fn run<S: Store>(
         mut self,
         store: S,
-        mut inbox: mpsc::Receiver<Message>,
+        mut inbox: mpsc::Receiver<Envelope>,
     ) -> Result<(), Superseded> {
         let mut idle_store = Some(store);
         let mut doing: Option<Doing<S>> = None;
@@ -199,9 +238,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 asking.push(self.ask());
             }
             self.nonterminal.set(self.active.len() as f64);
-            if self.scanned_once {
-                self.numbers.publish(self.shard, self.under_way.first().copied());
-            }
+            let low = self.under_way.first().copied().unwrap_or(u64::MAX);
+            let low = if self.scanned_once { low } else { 0 };
+            self.numbers.publish(self.shard, low, self.under_way.len());
             if !open && doing.is_none() && asking.is_empty() && self.queue.is_empty() {
                 info!(shard = self.shard, left = self.active.len(), "worker at rest");
                 return Ok(());
@@ -238,47 +277,52 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 Woken::Timer => {}
             }
             self.fire_timers();
+            self.expire();
         }
     }
 
     /// What the store is to do next, or the store back.
-    fn next_job<S: Store>(&mut self, mut store: S) -> Result<Doing<S>, S> {
+    fn next_job<S: Store>(&mut self, store: S) -> Result<Doing<S>, S> {
         let now = self.now();
         if now < self.store_retry_ns {
             return Err(store);
         }
-        if now >= self.scan_due_ns {
-            let options = &self.parts.options;
-            let filter = match self.scanned_once {
-                // A lost accept is as fresh as any other, and the only thing that can be missing from our hands.
-                true => Unfinished {
-                    order_number_min: self.numbers.low(),
-                    stale_ms: if self.lost.is_empty() { options.stale_ms } else { 0 },
-                    retry_cap_ms: options.backoff_cap_ms,
-                },
-                false => Unfinished {
-                    order_number_min: 0,
-                    stale_ms: 0,
-                    retry_cap_ms: options.backoff_cap_ms,
-                },
-            };
-            let pause_ms = if self.lost.is_empty() { options.stale_ms } else { LOST_LOOK_MS };
-            self.scan_due_ns = now + ns(pause_ms);
-            return Ok(Box::pin(async move {
-                let found = store.unfinished(filter).await;
-                Done::Scanned(store, found)
-            }));
+        let scan = now >= self.scan_due_ns;
+        match (scan, self.queue.is_empty()) {
+            (false, true) => Err(store),
+            (true, false) if !self.scan_next => Ok(self.commit(store)),
+            (true, _) => Ok(self.scan(store)),
+            (false, false) => Ok(self.commit(store)),
         }
-        if self.queue.is_empty() || !self.scanned_once {
-            return Err(store);
-        }
+    }
+
+    /// Looks at one page of what the store has: at the start for everything that is not terminal, later for what is
+    /// stale and, whyever, not in our hands.
+    fn scan<S: Store>(&mut self, mut store: S) -> Doing<S> {
+        self.scan_next = false;
+        let options = &self.parts.options;
+        let shard = u32::try_from(self.shard).expect("at most 64");
+        let (moved_ms, retry_cap_ms) = (options.stale_ms, options.backoff_cap_ms);
+        let stale = self.scanned_once.then_some(Stale { moved_ms, retry_cap_ms });
+        let filter = Unfinished { after: self.scan_after, shard, shards: self.shards, stale };
+        Box::pin(async move {
+            let found = store.unfinished(filter).await;
+            Done::Scanned(store, found)
+        })
+    }
+
+    fn commit<S: Store>(&mut self, mut store: S) -> Doing<S> {
+        self.scan_next = true;
         let count = self.queue.len().min(self.parts.options.batch_max);
         let mut batch: Vec<Queued> = self.queue.drain(..count).collect();
-        // One order of locks for all batches.
-        batch.sort_by_key(|queued| queued.call.lock_order());
+        // One order of locks for all batches; reads last, so that they see what the batch does.
+        batch.sort_by_key(|queued| {
+            let order = queued.call.lock_order();
+            (order.is_none(), order)
+        });
         let durable = (self.parts.durable)();
         let clock = Arc::clone(&self.parts.clock);
-        Ok(Box::pin(async move {
+        Box::pin(async move {
             let calls: Vec<Call> = batch.iter().map(|queued| queued.call.clone()).collect();
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
@@ -286,7 +330,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             telemetry::step("commit", clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");
             Done::Committed(store, batch, result)
-        }))
+        })
     }
 
     /// One question for everything that one participant is ready to be asked; the other's turn is the next.
@@ -312,9 +356,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         })
     }
 
-    fn receive(&mut self, message: Message) {
-        let deadline_ns = self.now() + ns_of(self.parts.options.accept_wait);
+    fn receive(&mut self, envelope: Envelope) {
+        let Envelope { message, deadline_ns } = envelope;
+        let full = self.under_way.len() >= self.parts.options.active_max;
         let (call, whose) = match message {
+            Message::Submit { reply, .. } if full => {
+                drop(reply.send(Err(Rejection::of(Code::Overloaded))));
+                return;
+            }
             Message::Submit { mut intent, fingerprint, reply } => {
                 intent.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(intent.order_number);
@@ -326,6 +375,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let (req_id, passage) = (intent.req_id, passage.clone());
                 (Call::Accept { intent, fingerprint, passage }, Whose::Accept(req_id, reply))
             }
+            Message::FindCid { user, cid, reply } => {
+                (Call::Find(Sought::Cid(user, cid)), Whose::Cid(reply))
+            }
             Message::External { external, reply } => {
                 (Call::External(external), Whose::External(reply))
             }
@@ -334,6 +386,25 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
         };
         self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+    }
+
+    /// Rejects what somebody outside has waited for long enough and what was never begun: it must not be done behind
+    /// their back later.
+    fn expire(&mut self) {
+        let now = self.now();
+        if now < self.expiry_due_ns || self.queue.is_empty() {
+            return;
+        }
+        self.expiry_due_ns = now + ns(EXPIRY_MS);
+        for queued in std::mem::take(&mut self.queue) {
+            if queued.maybe || now < queued.deadline_ns || !queued.whose.is_outside() {
+                self.queue.push_back(queued);
+            } else {
+                self.forget(&queued.call);
+                let nobody = queued.whose.reject(Rejection::of(Code::SystemError));
+                assert!(nobody.is_none(), "only callers outside are kept waiting");
+            }
+        }
     }
 
     fn row(&self, intent: &Intent, state: State) -> Row {
@@ -347,32 +418,40 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.on_committed(batch, result)?;
                 Ok(store)
             }
-            Done::Scanned(store, Ok(found)) => {
-                self.store_failures = 0;
-                self.scanned_once = true;
-                self.forget_lost();
-                for transfer in found {
-                    let ours = shard_of(transfer.intent.user, self.shards_count()) == self.shard;
-                    if ours && !self.active.contains_key(&transfer.intent.req_id) {
-                        info!(transfer = %transfer.intent.req_id, state = transfer.state.name(), "taking up");
+            Done::Scanned(store, Ok(page)) => {
+                self.scan_failures = 0;
+                for transfer in page.transfers {
+                    if !self.active.contains_key(&transfer.intent.req_id) {
+                        let state = transfer.state.name();
+                        info!(transfer = %transfer.intent.req_id, state, "taking up");
                         self.adopt(transfer);
+                    }
+                }
+                match page.after {
+                    Some(after) => self.scan_after = after,
+                    None => {
+                        self.scanned_once = true;
+                        self.scan_after = self.numbers.low(self.shard).saturating_sub(1);
+                        self.scan_due_ns = self.now() + ns(self.parts.options.stale_ms);
                     }
                 }
                 Ok(store)
             }
             Done::Scanned(store, Err(failure)) => {
-                self.scan_due_ns = 0;
-                // A store that comes back may still carry out what it was given before.
-                let until = self.now() + ns_of(LOST_LOOKED_FOR);
-                self.lost.values_mut().for_each(|looked_for| *looked_for = until);
-                self.store_failed(&failure)?;
+                // Commits go on meanwhile, if they can.
+                self.scan_failures = self.scan_failures.saturating_add(1);
+                let delay_ms = self.backoff_ms(self.scan_failures);
+                let delay_ms =
+                    if self.scanned_once { delay_ms } else { delay_ms.min(STORE_RETRY_MS_MAX) };
+                self.scan_due_ns = self.now() + ns(delay_ms);
+                let why = telemetry::chain(&failure);
+                alert(
+                    Alert::PostgresUnreachable,
+                    format_args!("shard {}: look for unfinished transfers: {why}", self.shard),
+                );
                 Ok(store)
             }
         }
-    }
-
-    fn shards_count(&self) -> usize {
-        usize::try_from(self.shards).expect("at most 64")
     }
 
     fn on_committed(
@@ -442,24 +521,31 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             (true, true) => Some(Rejection::unknown()),
             (false, true) => Some(Rejection::of(Code::SystemError)),
         };
-        let Some(rejection) = rejection else {
-            self.queue.push_front(queued);
+        let Some(rejection) = rejection.filter(|_| queued.whose.is_outside()) else {
+            // A deferral is worth no second try: the timer runs all the same.
+            if !matches!(queued.whose, Whose::Nobody) {
+                self.queue.push_front(queued);
+            }
             return;
         };
-        match queued.whose {
-            // A deferral nobody waits for is worth no second try: the timer runs all the same.
-            Whose::Nobody => {}
-            Whose::Step(_) => self.queue.push_front(queued),
-            Whose::Accept(_, reply) => {
-                match queued.maybe {
-                    true => self.lose(&queued.call),
-                    false => self.forget(&queued.call),
-                }
-                drop(reply.send(Err(rejection)));
+        self.give_up(queued, rejection);
+    }
+
+    /// Stops doing what somebody outside asked for, and tells them.
+    fn give_up(&mut self, queued: Queued, rejection: Rejection) {
+        match (&queued.call, queued.maybe) {
+            // It may have been accepted after all. A later batch tells: once it is committed, none given up before it
+            // can be.
+            (Call::Accept { intent, .. }, true) => {
+                let call = Call::Find(Sought::ReqId(intent.req_id));
+                let whose = Whose::Lost(intent.order_number);
+                let deadline_ns = u64::MAX;
+                self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
             }
-            Whose::External(reply) => drop(reply.send(Err(rejection))),
-            Whose::Status(reply) => drop(reply.send(Err(rejection))),
+            _ => self.forget(&queued.call),
         }
+        let nobody = queued.whose.reject(rejection);
+        assert!(nobody.is_none(), "only what somebody outside asked for is given up");
     }
 
     /// The store refused this one call; nothing of it was done.
@@ -470,16 +556,16 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         } else {
             error!(why, call = ?queued.call, "the store refused a call");
         }
-        let rejection = Rejection::of(Code::SystemError);
+        let rejection = match queued.maybe {
+            true => Rejection::unknown(),
+            false => Rejection::of(Code::SystemError),
+        };
         match queued.whose {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
             Whose::Nobody => {}
-            Whose::Accept(_, reply) => {
-                self.forget(&queued.call);
-                drop(reply.send(Err(rejection)));
-            }
-            Whose::External(reply) => drop(reply.send(Err(rejection))),
-            Whose::Status(reply) => drop(reply.send(Err(rejection))),
+            // Not to be forgotten, whatever it costs.
+            Whose::Lost(_) => self.queue.push_back(queued),
+            _ => self.give_up(queued, rejection),
         }
     }
 
@@ -487,30 +573,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if let Call::Accept { intent, .. } = call {
             self.under_way.remove(&intent.order_number);
         }
-    }
-
-    /// Should it have been committed after all, or be committed yet, a scan finds it.
-    fn lose(&mut self, call: &Call) {
-        if let Call::Accept { intent, .. } = call {
-            let until = self.now() + ns_of(LOST_LOOKED_FOR);
-            self.lost.insert(intent.order_number, until);
-            self.scan_due_ns = 0;
-        }
-    }
-
-    /// Ends the search for accepts that cannot appear any more.
-    fn forget_lost(&mut self) {
-        let now = self.now();
-        let active: BTreeSet<u64> =
-            self.active.values().map(|active| active.transfer.intent.order_number).collect();
-        let under_way = &mut self.under_way;
-        self.lost.retain(|order_number, until| {
-            let look_on = *until > now;
-            if !look_on && !active.contains(order_number) {
-                under_way.remove(order_number);
-            }
-            look_on
-        });
     }
 
     fn on_reply(&mut self, queued: Queued, reply: Reply) {
@@ -535,6 +597,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let key = transfer.intent.req_id;
                 let progress = match self.active.get(&key) {
                     Some(active) => active.tell.subscribe(),
+                    // Over long ago.
+                    None if replayed && transfer.state.is_terminal() => watch::channel(*transfer).1,
                     None => self.adopt(*transfer),
                 };
                 drop(answer_to.send(Ok(Accepted { progress, replayed })));
@@ -548,6 +612,19 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
             }
             (Whose::Nobody, Reply::Done) => {}
+            (Whose::Lost(order_number), Reply::Found(found)) => match found {
+                Some(transfer) if !self.active.contains_key(&transfer.intent.req_id) => {
+                    warn!(transfer = %transfer.intent.req_id, "it was accepted after all");
+                    self.adopt(*transfer);
+                }
+                Some(_) => {}
+                None => {
+                    self.under_way.remove(&order_number);
+                }
+            },
+            (Whose::Cid(answer_to), Reply::Found(found)) => {
+                drop(answer_to.send(Ok(found.map(|transfer| *transfer))));
+            }
             (Whose::External(answer_to), Reply::External { decision, balance_after, conflict }) => {
                 let answer = match conflict {
                     true => Err(Rejection::of(Code::IdemKeyConflict)),
@@ -556,6 +633,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 drop(answer_to.send(answer));
             }
             (Whose::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
+            (whose, Reply::Unreadable(why)) => {
+                error!(why, call = ?queued.call, "what the store holds cannot be read");
+                match whose {
+                    Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
+                    // Until somebody has mended the row, a restart will say so again.
+                    whose => drop(whose.reject(Rejection::unknown())),
+                }
+            }
             (_, reply) => unreachable!("{reply:?} answers another call"),
         }
     }
@@ -657,6 +742,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(active) = self.active.get(&req_id) else { return };
         let (attempt, state) = (active.row.attempt, active.row.state);
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
+        if state == State::Compensating && attempt == REFUND_FAILURES_ALERT {
+            alert(Alert::CompensationFailing, format_args!("{req_id}: {attempt} tries"));
+        }
         let delay_ms = self.backoff_ms(attempt);
         warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, "outcome unknown; will ask again");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
@@ -713,10 +801,6 @@ fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
 
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
-}
-
-fn ns_of(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A future that may be absent, and then never comes.

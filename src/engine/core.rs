@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     core_stopped: AtomicBool,
     pub(super) outcomes: AtomicUsize,
+    /// See [`Core::capacity`].
+    pub(super) capacity: AtomicUsize,
 }
 
 impl Shared {
@@ -75,7 +77,15 @@ impl Shared {
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
+            capacity: AtomicUsize::new(0),
         }
+    }
+}
+
+impl Shared {
+    pub(super) fn publish<M: Medium>(&self, core: &Core<M>) {
+        self.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
+        self.capacity.store(core.capacity(), Ordering::Relaxed);
     }
 }
 
@@ -128,6 +138,14 @@ impl<M: Medium> Core<M> {
         self.append(&Entry::Mark);
     }
 
+    /// How many transfers there is room to see through, in the outcome map and in the log: each may need a withdraw
+    /// and a refund.
+    pub fn capacity(&self) -> usize {
+        let bytes = self.writer.room().saturating_sub(ROOM_RESERVED_BYTES);
+        let records = bytes / wal::record_bytes(PAYLOAD_BYTES_MAX);
+        (self.ledger.places_left() / 2).min(usize::try_from(records / 2).unwrap_or(usize::MAX))
+    }
+
     /// The state.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -159,7 +177,7 @@ pub(super) fn run<M: Medium>(
                     assert!(shared.releases.push(release).is_ok(), "no place for an answer");
                 }
                 drop(slots);
-                shared.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
+                shared.publish(&core);
                 shared.sync_bell.ring();
                 continue;
             }
@@ -173,7 +191,11 @@ pub(super) fn run<M: Medium>(
         if shared.stop.load(Ordering::Acquire) {
             break;
         }
-        idle = idle.saturating_add(1);
+        idle = idle.wrapping_add(1);
+        if idle.is_multiple_of(SPINS) {
+            // Segments may have been prepared meanwhile.
+            shared.publish(&core);
+        }
         if busy || idle < SPINS {
             std::hint::spin_loop();
         } else if idle < SPINS + YIELDS {
@@ -185,6 +207,8 @@ pub(super) fn run<M: Medium>(
                     || shared.stop.load(Ordering::Relaxed)
             };
             sleeper.sleep(work, SLEEP_MAX);
+            // Awake without work: look at the room again, but do not spin before the next sleep.
+            idle = SPINS - 1;
         }
     }
     shared.core_stopped.store(true, Ordering::Release);

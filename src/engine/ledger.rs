@@ -86,6 +86,11 @@ impl Ledger {
         self.outcomes.len()
     }
 
+    /// Outcomes that can still be recorded, promised refunds left aside.
+    pub fn places_left(&self) -> usize {
+        self.outcomes.places_left()
+    }
+
     /// Every balance as (user, asset, smallest units), in order.
     pub fn balances(&self) -> Vec<(u64, u32, u128)> {
         let mut all: Vec<_> = self.balances.iter().map(|(k, v)| (k.0, k.1, *v)).collect();

@@ -52,6 +52,11 @@ impl Outcomes {
         self.map.len()
     }
 
+    /// Places that neither an outcome nor a promised refund takes.
+    pub(super) fn places_left(&self) -> usize {
+        self.places - self.map.len() - self.reserved
+    }
+
     pub(super) fn get(&self, req_id: u128, op: Op) -> Option<Recorded> {
         self.map.get(&(req_id, op)).copied()
     }
@@ -63,7 +68,7 @@ impl Outcomes {
             (Op::Withdraw, Decision::Success) => 2,
             _ => 1,
         };
-        self.map.len() + self.reserved + needed <= self.places
+        needed <= self.places_left()
     }
 
     pub(super) fn insert(&mut self, req_id: u128, op: Op, recorded: Recorded) {

@@ -12,18 +12,17 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, par
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
 };
-use crate::adapters::Adapter;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::store::{Transfer, differing_fields, fingerprint};
 use crate::telemetry::chain;
-use crate::transfer::{Cid, Duty, Op, Participant, ReqId, State};
+use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for a final state: the worker's own word on an accept comes within it.
-const ACCEPT_GRACE: Duration = Duration::from_secs(1);
+pub const ACCEPT_GRACE: Duration = Duration::from_secs(1);
 
 /// Header that tells a replayed answer from a first one.
 const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
@@ -86,15 +85,16 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
         Err(code) => {
             let Some(cid) = &cid else { return Err(code.into()) };
-            return match find_replay(service, caller, cid, &fingerprint).await? {
-                Some(transfer) => respond(service, &transfer, true, &request_id).await,
-                None => Err(code.into()),
-            };
+            let found = service.coordinator.find_cid(caller.user, cid.clone()).await;
+            let found = found.map_err(|rejection| Refusal::from(rejection.code))?;
+            let Some(transfer) = found else { return Err(code.into()) };
+            check_same_body(&transfer, &fingerprint)?;
+            return respond(service, &transfer, true, &request_id).await;
         }
     };
     let user = caller.user;
-    let request =
-        TransferRequest { user, cid: cid.clone(), checked, fingerprint: fingerprint.clone() };
+    let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
+    let request = TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy };
     let (req_id, accepted) = service.coordinator.submit(request)?;
     let unknown = || Refusal {
         transfer: Some((req_id, None)),
@@ -109,14 +109,11 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         () = service.clock.sleep(wait + ACCEPT_GRACE) => {
             // The worker is held up, yet what it would find may be plain to read: a retry is told of its transfer.
             let Some(cid) = &cid else { return Err(unknown()) };
-            return match find_replay(service, caller, cid, &fingerprint).await {
-                Ok(Some(transfer)) => {
-                    let replayed = transfer.intent.req_id != req_id;
-                    respond(service, &transfer, replayed, &request_id).await
-                }
-                Err(refusal) if refusal.code == Code::DuplicateRequest => Err(refusal),
-                Ok(None) | Err(_) => Err(unknown()),
-            };
+            let found = service.reads.transfer_by_cid(user, cid).await;
+            let Ok(Some(transfer)) = found else { return Err(unknown()) };
+            check_same_body(&transfer, &fingerprint)?;
+            let replayed = transfer.intent.req_id != req_id;
+            return respond(service, &transfer, replayed, &request_id).await;
         }
     };
     let mut accepted = accepted.map_err(|rejection| match rejection {
@@ -134,21 +131,14 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 
-/// The transfer that this user's cid belongs to already.
-async fn find_replay(
-    service: &Service,
-    caller: Caller,
-    cid: &Cid,
-    fingerprint: &str,
-) -> Result<Option<Transfer>, Refusal> {
-    let found = service.reads.transfer_by_cid(caller.user, cid).await.map_err(away)?;
-    let Some(transfer) = found else { return Ok(None) };
-    if transfer.fingerprint != fingerprint {
-        let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
-        let message = format!("This cid was used with another {fields}.");
-        return Err(Refusal::because(Code::DuplicateRequest, message));
+/// A repeat of a cid must be the same request.
+fn check_same_body(transfer: &Transfer, fingerprint: &str) -> Result<(), Refusal> {
+    if transfer.fingerprint == fingerprint {
+        return Ok(());
     }
-    Ok(Some(transfer))
+    let fields = differing_fields(&transfer.fingerprint, fingerprint).join(", ");
+    let message = format!("This cid was used with another {fields}.");
+    Err(Refusal::because(Code::DuplicateRequest, message))
 }
 
 /// From, to, asset and amount, the amount as a value where it is one.
@@ -168,7 +158,7 @@ async fn respond(
     replayed: bool,
     request_id: &str,
 ) -> Outcome {
-    let (transfer, funds_at) = settle(service, transfer.clone()).await;
+    let (transfer, funds_at) = settle(service, transfer.clone()).await?;
     let mut answer = match transfer.state {
         State::Failed | State::RolledBack => {
             let code = transfer.code.unwrap_or(Code::SystemError);
@@ -192,31 +182,25 @@ async fn respond(
 }
 
 /// A transfer as UBSCore's record has it, and where its money is.
-async fn settle(service: &Service, transfer: Transfer) -> (Transfer, FundsAt) {
-    let transfer = service.coordinator.settled(transfer).await;
-    let intent = &transfer.intent;
-    let duty = transfer.state.duty(intent.direction);
-    let withdrawn = match duty {
-        Duty::Ask(Participant::Trading, Op::Withdraw) => {
-            let answer = service.trading.query(intent.req_id, Op::Withdraw).await;
-            answer.outcome == crate::adapters::Outcome::Success
-        }
-        _ => false,
-    };
-    let funds_at = FundsAt::of(transfer.state, withdrawn);
-    (transfer, funds_at)
+async fn settle(service: &Service, transfer: Transfer) -> Result<(Transfer, FundsAt), Refusal> {
+    let req_id = transfer.intent.req_id;
+    let settled = service.coordinator.settled(transfer).await.map_err(|silent| {
+        error!(%req_id, "{silent}");
+        Refusal { transfer: Some((req_id, None)), ..Refusal::away("UBSCore") }
+    })?;
+    let funds_at = FundsAt::of(settled.transfer.state, settled.withdrawn);
+    Ok((settled.transfer, funds_at))
 }
 
 async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &str) -> Outcome {
     query(&call, "")?;
     let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-    let transfer = service.reads.transfer(req_id).await.map_err(away)?;
+    let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
-    let transfer = transfer
-        .filter(|transfer| caller.admin || transfer.intent.user == caller.user)
+    let (transfer, history) = found
+        .filter(|(transfer, _)| caller.admin || transfer.intent.user == caller.user)
         .ok_or(Code::TransferNotFound)?;
-    let (transfer, funds_at) = settle(service, transfer).await;
-    let history = service.reads.history(req_id).await.map_err(away)?;
+    let (transfer, funds_at) = settle(service, transfer).await?;
     let catalog = service.reads.catalog();
     let body = TransferDetail::new(&transfer, funds_at, history, &catalog);
     Ok(json(StatusCode::OK, &body, &call.request_id))

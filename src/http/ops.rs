@@ -1,6 +1,5 @@
 //! The operators' routes: health, metrics, external money, accounts, assets.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
@@ -75,9 +74,6 @@ fn plain(body: Bytes, call: &Call) -> Answer {
 async fn ready(service: &Service, call: &Call) -> Outcome {
     if service.is_halted() {
         return Err(Code::ServiceHalted.into());
-    }
-    if !service.ready.load(Ordering::Relaxed) {
-        return Err(Refusal::because(Code::SystemError, "Recovery is not done yet."));
     }
     service.reads.ping().await.map_err(away)?;
     Ok(plain("ready\n".into(), call))
@@ -244,10 +240,11 @@ const REASON_CHARS_MAX: usize = 500;
 
 fn check_reason(reason: &str) -> Result<(), Refusal> {
     let length = reason.trim().chars().count();
-    if (1..=REASON_CHARS_MAX).contains(&length) {
+    // Control characters could forge lines where a reason is read, and PostgreSQL takes no zero byte.
+    if (1..=REASON_CHARS_MAX).contains(&length) && !reason.chars().any(char::is_control) {
         return Ok(());
     }
-    Err(Refusal::because(Code::InvalidRequest, "reason must be 1 to 500 characters."))
+    Err(Refusal::because(Code::InvalidRequest, "reason must be 1 to 500 printable characters."))
 }
 
 fn actor(caller: Caller) -> String {

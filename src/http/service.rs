@@ -47,8 +47,6 @@ pub struct Service {
     pub entropy: Mutex<Box<dyn Entropy>>,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
-    /// Recovery is done.
-    pub ready: AtomicBool,
     /// No new transfer is accepted.
     pub halted: AtomicBool,
     /// Limits of one request.

@@ -14,8 +14,8 @@ use tokio_postgres::{Client, Config, Row, Statement};
 use tracing::{error, info};
 use wal::Sequence;
 
-use super::store::{Call, Failure, Passage, Reply, Store, Transfer, Unfinished};
-use super::{Error, Limits, Verdict, connect, verdict};
+use super::store::{Call, Failure, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
+use super::{Error, Limits, Verdict, connect, is_going_away, verdict};
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
@@ -45,6 +45,8 @@ pub struct Database {
     actor: String,
     catalog: Arc<ArcSwap<Catalog>>,
     session: Option<Session>,
+    /// The number of the last flight; the fence lets none pass after a later one.
+    flight: u64,
 }
 
 struct Session {
@@ -55,6 +57,8 @@ struct Session {
     defer: Statement,
     operate: Statement,
     query_operation: Statement,
+    find: Statement,
+    find_cid: Statement,
     external: Statement,
     set_status: Statement,
 }
@@ -68,14 +72,18 @@ impl Database {
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Database {
         let actor = format!("coordinator/{}/{}", lease.incarnation, lease.shard);
-        Database { config, limits, lease, actor, catalog, session: None }
+        Database { config, limits, lease, actor, catalog, session: None, flight: 0 }
     }
 
     /// The open session, or a new one.
     async fn session(&mut self) -> Result<Session, Error> {
         match self.session.take() {
             Some(session) if !session.client.is_closed() => Ok(session),
-            Some(_) | None => Session::open(&self.config, &self.limits).await,
+            Some(_) | None => {
+                let (open, limit) =
+                    (Session::open(&self.config, &self.limits), self.flight_limit());
+                tokio::time::timeout(limit, open).await.unwrap_or(Err(Error::Timeout(limit)))
+            }
         }
     }
 
@@ -93,7 +101,8 @@ impl Database {
         let durable = i64::try_from(durable).expect("2^63 records");
         let lease_ms = i32::try_from(self.lease.duration.as_millis()).expect("a lease of days");
         let incarnation = i64::try_from(self.lease.incarnation).expect("counted from 1");
-        let shard = i32::try_from(self.lease.shard).expect("at most 64");
+        let shard = i32::try_from(self.lease.shard).expect("one a shard and a few");
+        let flight = i64::try_from(self.flight).expect("2^63 flights");
         let client = &session.client;
 
         let mut arguments = Vec::with_capacity(calls.len());
@@ -102,7 +111,8 @@ impl Database {
             arguments.push(Arguments::of(call, session, &catalog, &self.actor));
         }
         let begin = client.batch_execute("BEGIN");
-        let fence_arguments: [&(dyn ToSql + Sync); 4] = [&incarnation, &shard, &durable, &lease_ms];
+        let fence_arguments: [&(dyn ToSql + Sync); 5] =
+            [&incarnation, &shard, &flight, &durable, &lease_ms];
         let fence = client.query(&session.fence, &fence_arguments);
         let borrowed: Vec<Vec<&(dyn ToSql + Sync)>> = arguments
             .iter()
@@ -125,7 +135,8 @@ impl Database {
         }
         let committed = send(commit.as_mut()).await;
 
-        begun.answer(begin).await.map_err(|error| failure(error, None))?;
+        // Without its BEGIN, everything behind it would have been carried out statement by statement.
+        begun.answer(begin).await.map_err(unknown)?;
         fenced.answer(fence).await.map_err(|error| failure(error, None))?;
         let mut rows = Vec::with_capacity(calls.len());
         for (index, (sent, query)) in asked.into_iter().zip(queries).enumerate() {
@@ -159,26 +170,22 @@ impl<T> Sent<T> {
     }
 }
 
-/// What an error of a statement (`index`: of which call) means for the whole batch.
+/// What an error of a statement (`index`: of which call) means for the whole batch. The transaction is aborted by an
+/// error message of the server for a statement, unless the server says that it is going away.
 fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
+    if is_going_away(&error) {
+        return Failure::Unknown(error.into());
+    }
     match (verdict(&error), index) {
         (Verdict::Fenced, _) => Failure::Fenced,
         (Verdict::Retry, _) => Failure::Retry(error.into()),
-        (Verdict::Violation, Some(index)) => {
-            Failure::Refused { index, violation: true, source: error.into() }
+        (Verdict::Unavailable, _) => Failure::Unreachable(error.into()),
+        (verdict, Some(index)) => {
+            let violation = verdict == Verdict::Violation;
+            Failure::Refused { index, violation, source: error.into() }
         }
-        // An error message of the server for this very statement: the transaction is aborted.
-        (Verdict::Unknown, Some(index)) if error.as_db_error().is_some() && !going_away(&error) => {
-            Failure::Refused { index, violation: false, source: error.into() }
-        }
-        _ => Failure::Unknown(error.into()),
+        (Verdict::Violation | Verdict::Unknown, None) => Failure::Unknown(error.into()),
     }
-}
-
-/// Whether the server is ending the connection: a COMMIT that was in the same flight may have been carried out.
-fn going_away(error: &tokio_postgres::Error) -> bool {
-    let class = |code: &str| code.starts_with("08") || code.starts_with("57P") || code == "40003";
-    error.code().is_some_and(|state| class(state.code()))
 }
 
 fn unknown(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
@@ -189,31 +196,26 @@ impl Store for Database {
     async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
         let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
         let limit = self.flight_limit();
+        self.flight += 1;
         let flight = tokio::time::timeout(limit, self.fly(&session, durable, calls)).await;
         // A flight given up still runs on the server: its connection is dropped, and what it did is unknown.
         let rows = flight.map_err(|_elapsed| unknown(Error::Timeout(limit)))??;
         self.session = Some(session);
         let catalog = self.catalog.load();
-        let replies = calls.iter().zip(rows).map(|(call, rows)| reply(call, &rows, &catalog));
-        // It is committed; what cannot be read is asked for again, and told again.
-        replies.collect::<Result<_, _>>().map_err(unknown)
+        let replies = calls.iter().zip(rows).map(|(call, rows)| {
+            // It is committed, and one bad row must not hide the others.
+            reply(call, &rows, &catalog)
+                .unwrap_or_else(|error| Reply::Unreadable(error.to_string()))
+        });
+        Ok(replies.collect())
     }
 
-    async fn unfinished(&mut self, filter: Unfinished) -> Result<Vec<Transfer>, Failure> {
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
         let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
-        let order_number = i64::try_from(filter.order_number_min).expect("63 bits");
-        let stale_ms = i64::try_from(filter.stale_ms).expect("a configured time");
-        let cap_ms = i64::try_from(filter.retry_cap_ms).expect("a configured time");
-        let query = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
-             WHERE order_number >= $1 AND state NOT IN (40, -10, -30) \
-               AND (updated_at <= clock_timestamp() - $2 * interval '1 millisecond' \
-                    OR next_retry_at > clock_timestamp() + $3 * interval '1 millisecond') \
-             ORDER BY order_number"
-        );
-        let parameters: [&(dyn ToSql + Sync); 3] =
-            [&order_number, &(stale_ms as f64), &(cap_ms as f64)];
-        let rows = session.client.query(&query, &parameters).await.map_err(unknown)?;
+        let limit = self.flight_limit();
+        let page = tokio::time::timeout(limit, read_page(&session.client, filter)).await;
+        let (rows, after) =
+            page.map_err(|_elapsed| unknown(Error::Timeout(limit)))?.map_err(unknown)?;
         self.session = Some(session);
         let catalog = self.catalog.load();
         let mut transfers = Vec::with_capacity(rows.len());
@@ -224,8 +226,42 @@ impl Store for Database {
                 Err(error) => error!(%error, "a transfer cannot be read and is left alone"),
             }
         }
-        Ok(transfers)
+        Ok(Page { transfers, after })
     }
+}
+
+/// Order numbers in one page of the search, terminal ones included: a page must end long before the statement's limit.
+const PAGE_ROWS: i64 = 50_000;
+
+/// The transfers of one page, and where the next one begins.
+async fn read_page(
+    client: &Client,
+    filter: Unfinished,
+) -> Result<(Vec<Row>, Option<u64>), tokio_postgres::Error> {
+    let after = i64::try_from(filter.after).expect("63 bits");
+    let bounds = "SELECT count(*), max(order_number) FROM (SELECT order_number FROM transfers_tb \
+                  WHERE order_number > $1 ORDER BY order_number LIMIT $2) AS page";
+    let row = client.query_one(bounds, &[&after, &PAGE_ROWS]).await?;
+    let (count, last): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    let Some(last) = last else { return Ok((Vec::new(), None)) };
+    let number = |n: u64| i64::try_from(n).expect("a configured time or number");
+    let stale = match filter.stale {
+        None => "TRUE".to_owned(),
+        Some(stale) => format!(
+            "(updated_at <= clock_timestamp() - {} * interval '1 millisecond' \
+              OR next_retry_at > clock_timestamp() + {} * interval '1 millisecond')",
+            stale.moved_ms, stale.retry_cap_ms,
+        ),
+    };
+    let transfers = format!(
+        "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+         WHERE order_number > $1 AND order_number <= $2 AND user_id % $3 = $4 \
+           AND state NOT IN (40, -10, -30) AND {stale} ORDER BY order_number"
+    );
+    let (shards, shard) = (number(filter.shards.into()), number(filter.shard.into()));
+    let rows = client.query(&transfers, &[&after, &last, &shards, &shard]).await?;
+    let next = (count == PAGE_ROWS).then(|| u64::try_from(last).expect("counted from 0"));
+    Ok((rows, next))
 }
 
 impl Session {
@@ -239,11 +275,14 @@ impl Session {
             "SELECT {TRANSFER_COLUMNS} FROM \
              transfer_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL)"
         );
+        let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
         let session = Session {
-            fence: client.prepare("SELECT fence($1, $2, $3, $4)").await?,
+            fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,
             accept: client.prepare(&accept).await?,
             step: client.prepare(&step).await?,
             defer: client.prepare("SELECT transfer_defer($1, $2, $3, $4)").await?,
+            find: client.prepare(&find("req_id = $1")).await?,
+            find_cid: client.prepare(&find("user_id = $1 AND cid = $2")).await?,
             operate: client.prepare("SELECT TRUE, funding_operate($1, $2, $3, $4, $5)").await?,
             query_operation: client
                 .prepare(
@@ -337,6 +376,14 @@ impl<'a> Arguments<'a> {
                     vec![Box::new(req_id.to_string()), Box::new(i16::from(*op as u8))];
                 (&session.query_operation, values)
             }
+            Call::Find(Sought::ReqId(req_id)) => {
+                (&session.find, vec![Box::new(req_id.to_string())])
+            }
+            Call::Find(Sought::Cid(user, cid)) => {
+                let values: Vec<Value> =
+                    vec![Box::new(user.bigint()), Box::new(cid.as_str().to_owned())];
+                (&session.find_cid, values)
+            }
             Call::External(external) => {
                 let values: Vec<Value> = vec![
                     Box::new(external.idem_key.clone()),
@@ -384,11 +431,15 @@ fn count(number: u32) -> i32 {
 }
 
 fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
+    if let (Call::Find(_), []) = (call, rows) {
+        return Ok(Reply::Found(None));
+    }
     let [row] = rows else { return Err(unreadable("reply", format!("{} rows", rows.len()))) };
     Ok(match call {
         Call::Accept { .. } | Call::Step { .. } => {
             Reply::Transfer(Box::new(transfer_from_row(row, catalog)?))
         }
+        Call::Find(_) => Reply::Found(Some(Box::new(transfer_from_row(row, catalog)?))),
         Call::Defer { .. } | Call::SetFundingStatus { .. } => Reply::Done,
         Call::Operate { .. } | Call::QueryOperation { .. } => {
             let recorded: bool = row.try_get(0)?;

@@ -13,6 +13,9 @@ pub const ORDER_NUMBER_BITS: u32 = 40;
 /// The largest incarnation: its order numbers still fit a BIGINT.
 pub const INCARNATION_MAX: u64 = (1 << (63 - ORDER_NUMBER_BITS)) - 1;
 
+/// How long a start waits for the last batch of a process before it.
+const TAKE_OVER: Duration = Duration::from_secs(30);
+
 /// A start that was granted.
 #[derive(Clone, Debug)]
 pub struct Incarnation {
@@ -64,7 +67,7 @@ pub fn identity_text(identity: Identity) -> String {
     format!("{:032x}", identity.0)
 }
 
-/// Takes the next incarnation and the leases of `shards` shards, unless the log on this disk is not the database's.
+/// Takes the next incarnation and `leases` leases, unless the log on this disk is not the database's.
 ///
 /// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
 ///
@@ -74,11 +77,13 @@ pub async fn begin(
     config: &Config,
     limits: &Limits,
     log: Option<Identity>,
-    shards: u32,
+    leases: u32,
     owner: &str,
     lease: Duration,
 ) -> Result<Incarnation, Refusal> {
-    let mut client = connect(config, limits).await?;
+    // A process before us may be in the middle of its last batch: wait for it rather than give up.
+    let limits = Limits { lock_timeout: TAKE_OVER, statement_timeout: TAKE_OVER, ..*limits };
+    let mut client = connect(config, &limits).await?;
     let transaction = client.transaction().await?;
     let row = transaction
         .query_one("SELECT log_identity, incarnation, halted FROM engine_state FOR UPDATE", &[])
@@ -102,15 +107,16 @@ pub async fn begin(
     let incarnation = i64::try_from(before + 1).expect("below INCARNATION_MAX");
     transaction.execute("UPDATE engine_state SET incarnation = $1", &[&incarnation]).await?;
     let lease_s = lease.as_secs_f64();
-    let shards = i32::try_from(shards).expect("at most 64");
+    let leases = i32::try_from(leases).expect("one a shard and a few");
     transaction
         .execute(
             "INSERT INTO shard_lease (shard, owner, epoch, expires_at) \
              SELECT shard, $2, $3, clock_timestamp() + make_interval(secs => $4) \
              FROM generate_series(0, $1 - 1) AS shard \
              ON CONFLICT (shard) DO UPDATE \
-             SET owner = EXCLUDED.owner, epoch = EXCLUDED.epoch, expires_at = EXCLUDED.expires_at",
-            &[&shards, &owner, &incarnation, &lease_s],
+             SET owner = EXCLUDED.owner, epoch = EXCLUDED.epoch, flight = 0, \
+                 expires_at = EXCLUDED.expires_at",
+            &[&leases, &owner, &incarnation, &lease_s],
         )
         .await?;
     let claim = transaction

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use deadpool_postgres::Pool;
 use jiff::Timestamp;
+use tokio::sync::Mutex;
 use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
@@ -13,7 +14,7 @@ use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::Transfer;
 use crate::account::UserId;
 use crate::amount::{Amount, units_from_text};
-use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
+use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
 use crate::transfer::{Cid, Op, ReqId, State};
 
 /// One state a transfer has passed through.
@@ -58,12 +59,15 @@ pub struct AssetChange {
 pub struct Reads {
     pool: Pool,
     catalog: Arc<ArcSwap<Catalog>>,
+    incarnation: u64,
+    /// Held from a change to the catalog it leads to, so that no older one is put in its place.
+    changing: Arc<Mutex<()>>,
 }
 
 impl Reads {
-    /// Reads through `pool`.
-    pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>) -> Reads {
-        Reads { pool, catalog }
+    /// Reads through `pool`; the few writes are those of `incarnation`.
+    pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
+        Reads { pool, catalog, incarnation, changing: Arc::default() }
     }
 
     /// The assets as last read.
@@ -80,11 +84,18 @@ impl Reads {
         Ok(())
     }
 
-    /// Reads all assets again and returns them.
+    /// Reads all assets and makes them the catalog. To be called before anybody uses it: UBSCore has to learn an asset
+    /// before a transfer of it is accepted.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or holds an asset that cannot be one.
-    pub async fn reload_catalog(&self) -> Result<Arc<Catalog>, Error> {
+    pub async fn load_catalog(&self) -> Result<Arc<Catalog>, Error> {
+        let catalog = Arc::new(Catalog::new(self.assets().await?));
+        self.catalog.store(Arc::clone(&catalog));
+        Ok(catalog)
+    }
+
+    async fn assets(&self) -> Result<Vec<Asset>, Error> {
         let client = self.pool.get().await?;
         let rows = client
             .query(
@@ -93,25 +104,45 @@ impl Reads {
                 &[],
             )
             .await?;
-        let assets: Result<Vec<Asset>, Error> = rows.iter().map(asset_from_row).collect();
-        let catalog = Arc::new(Catalog::new(assets?));
-        self.catalog.store(Arc::clone(&catalog));
-        Ok(catalog)
+        rows.iter().map(asset_from_row).collect()
     }
 
-    /// One transfer.
+    /// One transfer with every state it has passed through, in order, at one moment.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn transfer(&self, req_id: ReqId) -> Result<Option<Transfer>, Error> {
-        let query = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = $1");
-        let client = self.pool.get().await?;
-        let statement = client.prepare_cached(&query).await?;
-        let row = client.query_opt(&statement, &[&req_id.to_string()]).await?;
-        row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
+    pub async fn transfer_with_history(
+        &self,
+        req_id: ReqId,
+    ) -> Result<Option<(Transfer, Vec<Passed>)>, Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = snapshot(&mut client).await?;
+        let transfer = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = $1");
+        let statement = transaction.prepare_cached(&transfer).await?;
+        let Some(row) = transaction.query_opt(&statement, &[&req_id.to_string()]).await? else {
+            return Ok(None);
+        };
+        let transfer = transfer_from_row(&row, &self.catalog.load())?;
+        let history = "SELECT states, at, attempt, reason FROM transfer_history \
+                       WHERE req_id = $1 ORDER BY at";
+        let statement = transaction.prepare_cached(history).await?;
+        let mut passed = Vec::new();
+        for row in transaction.query(&statement, &[&req_id.to_string()]).await? {
+            for number in row.try_get::<_, Vec<i16>>(0)? {
+                let state = State::from_number(number).ok_or_else(|| Error::Row {
+                    table: "transfer_history",
+                    what: format!("{req_id}: state {number}"),
+                })?;
+                let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);
+                let (at, reason) = (row.try_get(1)?, row.try_get(3)?);
+                passed.push(Passed { state, at, attempt, reason });
+            }
+        }
+        transaction.commit().await?;
+        Ok(Some((transfer, passed)))
     }
 
-    /// The transfer this user's cid belongs to.
+    /// The transfer this user's cid belongs to, if it is committed. `None` says little: one may be on its way.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -128,33 +159,6 @@ impl Reads {
         row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
     }
 
-    /// Every state a transfer has passed through, in order.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn history(&self, req_id: ReqId) -> Result<Vec<Passed>, Error> {
-        let client = self.pool.get().await?;
-        let statement = client
-            .prepare_cached(
-                "SELECT states, at, attempt, reason FROM transfer_history \
-                 WHERE req_id = $1 ORDER BY at",
-            )
-            .await?;
-        let mut passed = Vec::new();
-        for row in client.query(&statement, &[&req_id.to_string()]).await? {
-            for number in row.try_get::<_, Vec<i16>>(0)? {
-                let state = State::from_number(number).ok_or_else(|| Error::Row {
-                    table: "transfer_history",
-                    what: format!("{req_id}: state {number}"),
-                })?;
-                let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);
-                let (at, reason) = (row.try_get(1)?, row.try_get(3)?);
-                passed.push(Passed { state, at, attempt, reason });
-            }
-        }
-        Ok(passed)
-    }
-
     /// A user's Funding balances, and in the same snapshot every transfer from `order_number_min` on that is not
     /// terminal or whose Spot outcome came after `sequence`.
     ///
@@ -167,12 +171,7 @@ impl Reads {
         sequence: Sequence,
     ) -> Result<FundingView, Error> {
         let mut client = self.pool.get().await?;
-        let transaction = client
-            .build_transaction()
-            .isolation_level(IsolationLevel::RepeatableRead)
-            .read_only(true)
-            .start()
-            .await?;
+        let transaction = snapshot(&mut client).await?;
         let catalog = self.catalog.load();
         let mut view = FundingView::default();
         let account = "SELECT 1 FROM accounts_tb WHERE user_id = $1 AND account_type = 1";
@@ -206,10 +205,10 @@ impl Reads {
         Ok(view)
     }
 
-    /// Changes an asset, with an audit row in the same transaction. `false`: there is no such asset.
+    /// Changes an asset, with an audit row in the same transaction. In force when this returns.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, or the limits would cross.
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded. Whether it was done may be unknown.
     pub async fn change_asset(
         &self,
         asset: &Asset,
@@ -217,8 +216,10 @@ impl Reads {
         actor: &str,
         reason: &str,
     ) -> Result<(), Error> {
+        let _changing = self.changing.lock().await;
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
+        self.fence(&transaction).await?;
         let id = i32::try_from(asset.id.0).expect("asset numbers come from an INTEGER");
         let status = change.status.map(|status| status as i16);
         let decimal = |amount: Option<Amount>| amount.map(|a| a.decimal(asset.precision));
@@ -235,8 +236,22 @@ impl Reads {
         let detail = format!("{change:?}");
         audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
         transaction.commit().await?;
-        self.reload_catalog().await?;
+        // Assets that were added meanwhile wait for the next start, when UBSCore learns them.
+        let known = self.catalog.load();
+        let assets = self.assets().await?.into_iter();
+        let catalog = Catalog::new(assets.filter(|asset| known.by_id(asset.id).is_some()));
+        self.catalog.store(Arc::new(catalog));
         Ok(())
+    }
+
+    /// Refuses a process that has been superseded, and makes a later one wait for this transaction.
+    async fn fence(&self, transaction: &deadpool_postgres::Transaction<'_>) -> Result<(), Error> {
+        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
+        let ours = "SELECT 1 FROM engine_state WHERE incarnation = $1 FOR SHARE";
+        match transaction.query_opt(ours, &[&incarnation]).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::Superseded),
+        }
     }
 
     /// Writes an audit row for a change that is made elsewhere, before it is made.
@@ -253,6 +268,7 @@ impl Reads {
     ) -> Result<(), Error> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
+        self.fence(&transaction).await?;
         audit(&transaction, actor, action, subject, detail, reason).await?;
         Ok(transaction.commit().await?)
     }
@@ -285,6 +301,14 @@ impl Reads {
     }
 }
 
+/// Everything read in it is of one moment.
+async fn snapshot(
+    client: &mut deadpool_postgres::Client,
+) -> Result<deadpool_postgres::Transaction<'_>, Error> {
+    let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+    Ok(builder.read_only(true).start().await?)
+}
+
 async fn audit(
     transaction: &deadpool_postgres::Transaction<'_>,
     actor: &str,
@@ -310,7 +334,7 @@ fn asset_from_row(row: &Row) -> Result<Asset, Error> {
     let status = AssetStatus::from_number(row.try_get(3)?).ok_or_else(|| bad("status"))?;
     let (transfer_min, transfer_max) =
         (amount(5, "min_transfer_amount")?, amount(6, "max_transfer_amount")?);
-    if symbol.is_empty() {
+    if !(1..=SYMBOL_BYTES_MAX).contains(&symbol.len()) {
         return Err(bad("symbol"));
     }
     let transfer_enabled = row.try_get(4)?;

@@ -12,7 +12,7 @@ use crate::account::{AccountStatus, UserId};
 use crate::amount::Amount;
 use crate::asset::AssetId;
 use crate::code::Code;
-use crate::transfer::{Decision, Intent, Op, ReqId, State};
+use crate::transfer::{Cid, Decision, Intent, Op, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +131,9 @@ pub enum Call {
         /// Which operation.
         op: Op,
     },
+    /// Read a transfer. In a batch that is committed, the answer is the truth about every accept given up before.
+    /// Answers [`Reply::Found`].
+    Find(Sought),
     /// Move money between Funding and the outside. Answers [`Reply::External`].
     External(External),
     /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
@@ -144,6 +147,15 @@ pub enum Call {
         /// Why.
         reason: String,
     },
+}
+
+/// How a transfer is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// By its own name.
+    ReqId(ReqId),
+    /// By its user's idempotency key.
+    Cid(UserId, Cid),
 }
 
 /// Money that enters or leaves Funding.
@@ -164,7 +176,7 @@ pub struct External {
 }
 
 impl Call {
-    /// What the call locks, so that every batch locks in one order.
+    /// What the call locks, so that every batch locks in one order; `None` for a read, which comes last.
     pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
         match self {
             Call::Accept { intent, .. } | Call::Operate { intent, .. } => {
@@ -175,7 +187,7 @@ impl Call {
             }
             Call::External(external) => Some((external.user, external.asset)),
             Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
-            Call::QueryOperation { .. } => None,
+            Call::QueryOperation { .. } | Call::Find(_) => None,
         }
     }
 }
@@ -187,6 +199,10 @@ pub enum Reply {
     Transfer(Box<Transfer>),
     /// Done.
     Done,
+    /// The transfer, if there is one.
+    Found(Option<Box<Transfer>>),
+    /// It was done, but what the store holds cannot be read.
+    Unreadable(String),
     /// What is recorded for a Funding operation, if anything.
     Operation(Option<Decision>),
     /// What was decided for an external operation.
@@ -228,30 +244,52 @@ pub enum Failure {
     Unknown(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Which transfers to look for.
+/// Which transfers to look for, a page of order numbers at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfinished {
-    /// Order numbers from here on.
-    pub order_number_min: u64,
-    /// Only those that have not moved for so long, or whose next try lies further ahead than `retry_cap_ms`.
-    pub stale_ms: u64,
-    /// The longest back-off.
+    /// Order numbers above this one.
+    pub after: u64,
+    /// Users whose number leaves this remainder ...
+    pub shard: u32,
+    /// ... when divided by this.
+    pub shards: u32,
+    /// Only those that have not moved for so long or whose next try lies further ahead than the longest back-off;
+    /// `None`: all, whatever any clock says.
+    pub stale: Option<Stale>,
+}
+
+/// See [`Unfinished::stale`].
+#[derive(Clone, Copy, Debug)]
+pub struct Stale {
+    /// Milliseconds without a move.
+    pub moved_ms: u64,
+    /// The longest back-off, milliseconds.
     pub retry_cap_ms: u64,
+}
+
+/// A page of the search.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// What was found, oldest first. A row that cannot be read is reported and left out.
+    pub transfers: Vec<Transfer>,
+    /// Where the next page begins, `None` at the end.
+    pub after: Option<u64>,
 }
 
 /// Where transfers, Funding balances and leases are kept.
 pub trait Store: Send + 'static {
     /// Commits a batch as one transaction: the fence first, `durable` (what this process has seen durable in the log)
-    /// into its lease, then the calls. Replies are in the order of the calls.
+    /// into its lease, then the calls. Replies are in the order of the calls. Once a batch is committed, no batch given
+    /// up before it can be.
     fn commit(
         &mut self,
         durable: Sequence,
         calls: &[Call],
     ) -> impl Future<Output = Result<Vec<Reply>, Failure>> + Send;
 
-    /// All transfers that are not terminal, oldest first. A row that cannot be read is reported and left out.
+    /// One page of the transfers that are not terminal.
     fn unfinished(
         &mut self,
         filter: Unfinished,
-    ) -> impl Future<Output = Result<Vec<Transfer>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Page, Failure>> + Send;
 }

@@ -1,0 +1,115 @@
+//! What the benches of the engine ask it: rounds of orders whose sum is known beforehand, one at a time.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use ubscore::clock::{Clock, SystemClock};
+use ubscore::config::{Config, Wait};
+use ubscore::engine::ledger::Answer;
+use ubscore::engine::order::{Command, Order, Text};
+use ubscore::engine::{Handle, Options};
+use ubscore::transfer::{Direction, Op};
+
+const ASSET: u32 = 1;
+/// What a deposit puts in, smallest units.
+const DEPOSIT: u64 = 2;
+/// What a withdrawal takes out, smallest units.
+const WITHDRAWAL: u64 = 1;
+
+/// The engine of the default configuration, with as many places for outcomes as `orders` orders need.
+pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
+    let config = Config::default();
+    // A deposit takes one place; a withdrawal, which is no more than every second order, takes two.
+    let needed = usize::try_from(orders + orders / 2).expect("a count of records in memory");
+    Options {
+        log_dir,
+        segment_bytes: config.wal.segment_bytes,
+        spares_ready: config.wal.spares_ready,
+        busy: config.engine.wait == Wait::Busy,
+        cpu: None,
+        ring_slots: config.engine.ring_slots,
+        in_flight_max: config.engine.in_flight_max,
+        outcomes_max: needed.max(config.engine.outcomes_max),
+        idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+    }
+}
+
+/// What has to be asked before any order.
+pub(crate) fn asset() -> Command {
+    Command::RegisterAsset { asset: ASSET, precision: 8, symbol: Text::EMPTY }
+}
+
+/// A user's order of a round, counted from 0: deposits in even rounds, withdrawals in odd ones.
+pub(crate) fn order(user: u64, round: u64) -> Command {
+    let (op, amount, direction) = match round.is_multiple_of(2) {
+        true => (Op::Deposit, DEPOSIT, Direction::FundingToSpot),
+        false => (Op::Withdraw, WITHDRAWAL, Direction::SpotToFunding),
+    };
+    let req_id = (u128::from(user) << u64::BITS) | u128::from(round);
+    let cid = Text::EMPTY;
+    Command::Order(Order {
+        op,
+        req_id,
+        cid,
+        user,
+        asset: ASSET,
+        amount,
+        direction,
+        order_number: round,
+    })
+}
+
+/// What a user holds after so many rounds, smallest units.
+pub(crate) fn balance_after(rounds: u64) -> u128 {
+    u128::from(rounds.div_ceil(2) * DEPOSIT - rounds / 2 * WITHDRAWAL)
+}
+
+/// A thread that asks and waits for the answer. Its own, since it is this thread that is woken.
+pub(crate) struct Caller {
+    handle: Handle,
+    clock: SystemClock,
+    waker: Waker,
+}
+
+impl Caller {
+    /// A caller on the current thread.
+    pub(crate) fn new(handle: Handle) -> Caller {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        Caller { handle, clock: SystemClock::new(), waker }
+    }
+
+    /// Asks, and sleeps until the answer is durable.
+    pub(crate) fn ask(&mut self, command: Command) -> Answer {
+        let Ok(pending) = self.handle.submit(command, self.clock.now_ns()) else {
+            return Answer::Overloaded;
+        };
+        let mut pending = pin!(pending);
+        let mut context = Context::from_waker(&self.waker);
+        loop {
+            match pending.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => return answer.expect("the engine answers everything"),
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    /// What a user holds, smallest units; `None` where there is no account.
+    pub(crate) fn balance(&mut self, user: u64) -> Option<u128> {
+        match self.ask(Command::ReadBalance { user, asset: ASSET }) {
+            Answer::Balance { available, .. } => available,
+            other => panic!("a balance was asked for, not {other:?}"),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,115 @@
+//! How long does UBSCore take to make one order durable, and how many a second does it make durable for callers that
+//! wait for each?
+//!
+//! Base case: the disk alone. One caller cannot be faster than one write and fdatasync, `D50`; callers whose orders
+//! are synced together get more than one order out of each.
+//!
+//! `cargo bench --bench durable -- N`: N orders a caller, in the engine of the default configuration. Every order is
+//! answered once it is durable. All balances are read at the end.
+
+mod caller;
+mod environment;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ubscore::engine::ledger::Answer;
+use ubscore::engine::outcomes::Recorded;
+use ubscore::engine::{Closed, Engine};
+use ubscore::transfer::Decision;
+use wal::Identity;
+
+use crate::caller::{Caller, balance_after, order};
+use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+
+/// Orders of each caller.
+const ORDERS: u64 = 10_000;
+/// Orders of the first caller that are not counted: meanwhile the spare segment is filled.
+const WARM_UP: u64 = 10_000;
+/// Callers at the same time.
+const CALLERS: u64 = 32;
+/// Between two tries of an order that was not taken.
+const BACKOFF: Duration = Duration::from_micros(100);
+
+/// What one caller saw.
+struct Run {
+    latencies: Latencies,
+    overloads: u64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let orders = environment::count(ORDERS)?;
+    let scratch = scratch()?;
+    let environment = Environment::probe(scratch.path(), None)?;
+
+    let total = WARM_UP + orders + CALLERS * orders;
+    let closed = Closed::open(caller::options(scratch.path().join("wal"), total))?;
+    let engine = closed.replay(0)?.start(Identity(1))?;
+    let mut first = Caller::new(engine.handle());
+    assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
+
+    // The first user is the single caller's, and those behind it are the many's.
+    run(&mut first, 1, 0, WARM_UP);
+    let one = run(&mut first, 1, WARM_UP, orders);
+    let (many, duration) = run_all(&engine, orders);
+
+    assert_eq!(first.balance(1), Some(balance_after(WARM_UP + orders)), "user 1");
+    for user in many_users() {
+        assert_eq!(first.balance(user), Some(balance_after(orders)), "user {user}");
+    }
+    engine.stop();
+
+    environment.table(&[("1 caller", &one.latencies), ("32 callers", &many.latencies)]);
+    let rate = per_second(CALLERS * orders, duration);
+    let alone = per_second(1, Duration::from_nanos(environment.d50));
+    let gain = ratio(rate, alone);
+    println!("32 callers: {rate} orders/s, {gain} x one order a sync ({alone}/s)");
+    println!("not taken and asked again: {}", one.overloads + many.overloads);
+    println!("balances: as they must be\n");
+    let bound = environment.d50 * 3 / 2;
+    environment.judge("S5, 1 caller: p50 at most 1.5 x D50", one.latencies.p50() <= bound);
+    environment.judge("S7, 32 callers: at least 50 K orders/s", rate >= 50_000);
+    Ok(())
+}
+
+/// One order at a time.
+fn run(caller: &mut Caller, user: u64, first_round: u64, orders: u64) -> Run {
+    let mut run = Run { latencies: Latencies::new(), overloads: 0 };
+    for round in first_round..first_round + orders {
+        let asked = Instant::now();
+        loop {
+            match caller.ask(order(user, round)) {
+                Answer::Decided(Recorded { decision: Decision::Success, .. }) => break,
+                Answer::Overloaded => {
+                    run.overloads += 1;
+                    thread::sleep(BACKOFF);
+                }
+                other => panic!("round {round} of user {user}: {other:?}"),
+            }
+        }
+        run.latencies.record(asked.elapsed());
+    }
+    run
+}
+
+/// One order at a time by each of many callers, and how long they took together.
+fn run_all(engine: &Engine, orders: u64) -> (Run, Duration) {
+    let began = Instant::now();
+    let mut all = Run { latencies: Latencies::new(), overloads: 0 };
+    thread::scope(|scope| {
+        let callers = many_users().map(|user| {
+            scope.spawn(move || run(&mut Caller::new(engine.handle()), user, 0, orders))
+        });
+        // Collected first: all of them are started before the first one is waited for.
+        for caller in callers.collect::<Vec<_>>() {
+            let run = caller.join().expect("a caller's panic is the bench's");
+            all.latencies += &run.latencies;
+            all.overloads += run.overloads;
+        }
+    });
+    (all, began.elapsed())
+}
+
+fn many_users() -> impl Iterator<Item = u64> {
+    2..2 + CALLERS
+}
