@@ -204,9 +204,23 @@ impl Site {
 
     /// The binary as this site runs it: `serve --dev` on free ports.
     pub(crate) fn command(&self) -> Command {
+        self.serve("127.0.0.1:0", "127.0.0.1:0", &self.url())
+    }
+
+    /// The same on given addresses.
+    pub(crate) fn command_on(&self, http: &str, ops: &str) -> Command {
+        self.serve(http, ops, &self.url())
+    }
+
+    /// The same with another PostgreSQL, or `embedded`.
+    pub(crate) fn command_with(&self, postgres: &str) -> Command {
+        self.serve("127.0.0.1:0", "127.0.0.1:0", postgres)
+    }
+
+    fn serve(&self, http: &str, ops: &str, postgres: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-        command.args(["serve", "--dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
-        command.arg("--data-dir").arg(&self.data_dir).args(["--postgres", &self.url()]);
+        command.args(["serve", "--dev", "--listen", http, "--ops-listen", ops]);
+        command.arg("--data-dir").arg(&self.data_dir).args(["--postgres", postgres]);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -11,6 +11,12 @@ mod http;
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
 
+/// The operators' routes: external money, accounts and assets.
+mod admin;
+
+/// Everything that can be wrong with what comes in.
+mod bad_input;
+
 /// Targets that refuse: the source gets its money back, both ways.
 mod refunds;
 
@@ -19,3 +25,9 @@ mod crash;
 
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
+
+/// The PostgreSQL that `serve --dev` runs for itself.
+mod embedded;
+
+/// PostgreSQL's own word on transfers, held against the code and the specification.
+mod schema;

@@ -1,0 +1,125 @@
+//! PostgreSQL's own word on transfers, held against the code and the specification.
+
+use ubscore::transfer::{Event, State};
+
+use crate::harness::Site;
+
+/// Every state that `state` can be followed by after any number of transitions.
+fn reachable(state: State) -> Vec<State> {
+    let mut found = Vec::new();
+    let mut next = vec![state];
+    while let Some(state) = next.pop() {
+        for event in [Event::Proceed, Event::Success, Event::ExplicitFail] {
+            if let Some(state) = state.next(event).filter(|state| !found.contains(state)) {
+                found.push(state);
+                next.push(state);
+            }
+        }
+    }
+    found
+}
+
+/// Goal: PostgreSQL admits what the table of transitions can reach, and nothing else. Method: all 64 pairs, asked of
+/// the function and tried on a row.
+#[test]
+fn postgresql_admits_the_transitive_closure_of_the_table() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    session.sql(
+        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+         transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 0)",
+    );
+    for old in State::ALL {
+        for new in State::ALL {
+            let admitted = reachable(old).contains(&new);
+            let (from, to) = (old.number(), new.number());
+            let asked = format!("SELECT transfer_state_admits({from}::smallint, {to}::smallint)");
+            let want = if admitted { "t" } else { "f" };
+            assert_eq!(session.sql(&asked), [[want.to_owned()]], "{old:?} {new:?}");
+
+            session.sql(&format!(
+                "ALTER TABLE transfers_tb DISABLE TRIGGER USER; \
+                 UPDATE transfers_tb SET state = {from}; \
+                 ALTER TABLE transfers_tb ENABLE TRIGGER USER"
+            ));
+            let update = format!("UPDATE transfers_tb SET state = {to}");
+            if admitted || old == new {
+                session.sql(&update);
+            } else {
+                assert_eq!(session.sql_refused(&update), "UB003", "{old:?} {new:?}");
+            }
+        }
+        assert_eq!(reachable(old).is_empty(), old.is_terminal(), "{old:?}");
+    }
+}
+
+#[test]
+fn every_table_and_column_of_the_specification_is_there() {
+    let site = Site::new();
+    site.start().stop();
+    for (table, columns) in [
+        (
+            "assets_tb",
+            "asset_id symbol precision status internal_transfer_enabled min_transfer_amount \
+             max_transfer_amount",
+        ),
+        ("accounts_tb", "user_id account_type status"),
+        ("balances_tb", "user_id asset_id account_type available frozen version"),
+        (
+            "transfers_tb",
+            "transfer_id req_id cid fingerprint user_id asset_id amount transfer_type source_type \
+             state error_code error_message retry_count next_retry_at order_number log_sequence \
+             created_at updated_at",
+        ),
+        ("transfer_history", "req_id states at attempt actor reason"),
+        (
+            "transfer_operations",
+            "req_id op outcome code user_id asset_id amount balance_after at",
+        ),
+        ("shard_lease", "shard owner epoch expires_at durable_sequence"),
+        ("engine_state", "log_identity incarnation halted watermark"),
+        ("admin_audit", "actor reason"),
+        ("refinery_schema_history", "version"),
+    ] {
+        let there = site.sql(&format!(
+            "SELECT column_name FROM information_schema.columns WHERE table_name = '{table}'"
+        ));
+        for column in columns.split_whitespace() {
+            assert!(there.iter().any(|row| row[0] == column), "{table}.{column}: {there:?}");
+        }
+    }
+    // It would make every state change a non-HOT update.
+    let indexes = "SELECT indexdef FROM pg_indexes WHERE tablename = 'transfers_tb'";
+    for index in site.sql(indexes) {
+        assert!(!index[0].contains("state"), "{index:?}");
+    }
+}
+
+/// What may never be in a balance is refused by PostgreSQL itself.
+#[test]
+fn postgresql_refuses_what_may_never_be_in_a_row() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    for (statement, state) in [
+        ("UPDATE balances_tb SET available = -0.00000001", "23514"),
+        ("UPDATE balances_tb SET frozen = -1", "23514"),
+        ("UPDATE external_operations SET amount = NULL", "23502"),
+        ("INSERT INTO accounts_tb (user_id, account_type) VALUES (1001, 1)", "23505"),
+        ("INSERT INTO accounts_tb (user_id, account_type) VALUES (0, 1)", "23514"),
+        ("INSERT INTO engine_state DEFAULT VALUES", "23505"),
+        (
+            "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+             transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 0, 1, 1, 0)",
+            "23514",
+        ),
+        (
+            "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+             transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 15)",
+            "23514",
+        ),
+    ] {
+        assert_eq!(session.sql_refused(statement), state, "{statement}");
+    }
+}
