@@ -26,6 +26,9 @@ mod crash;
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
 
+/// Each layer called directly with what the layer above it would have refused.
+mod layers;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 

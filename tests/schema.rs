@@ -73,10 +73,7 @@ fn every_table_and_column_of_the_specification_is_there() {
              created_at updated_at",
         ),
         ("transfer_history", "req_id states at attempt actor reason"),
-        (
-            "transfer_operations",
-            "req_id op outcome code user_id asset_id amount balance_after at",
-        ),
+        ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
         ("shard_lease", "shard owner epoch expires_at durable_sequence"),
         ("engine_state", "log_identity incarnation halted watermark"),
         ("admin_audit", "actor reason"),

@@ -1,0 +1,398 @@
+//! Every layer checks for itself: each is called directly with what the layer above it would have refused.
+//!
+//! A name, a user and an amount cannot be wrong above UBSCore: `ReqId`, `UserId` and `Amount` have no such values. What
+//! is left is tried at each layer; UBSCore, which reads plain numbers, is given all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use ubscore::account::{AccountStatus, UserId};
+use ubscore::adapters::funding::Funding;
+use ubscore::adapters::trading::Trading;
+use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason};
+use ubscore::amount::Amount;
+use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
+use ubscore::clock::{Clock, SystemClock};
+use ubscore::code::Code;
+use ubscore::commands::dev;
+use ubscore::coordinator::{Coordinator, Options, Parts, Pool, Request};
+use ubscore::engine::ledger::Answer as EngineAnswer;
+use ubscore::engine::order::{Command, Order, Text};
+use ubscore::engine::{self, Closed, Engine};
+use ubscore::entropy::{Entropy, SystemEntropy};
+use ubscore::postgres::database::{Database, Lease};
+use ubscore::postgres::incarnation::{self, Incarnation};
+use ubscore::postgres::{self, Limits};
+use ubscore::transfer::{Cid, Decision, Direction, Intent, Op, ReqId};
+use ubscore::validation::Checked;
+
+use crate::harness::{Site, block_on};
+
+const USER: u64 = 1001;
+const USDT: u32 = 3;
+const UNKNOWN_ASSET: u32 = 99;
+const LIMITS: Limits = Limits {
+    connect_timeout: Duration::from_secs(10),
+    statement_timeout: Duration::from_secs(10),
+    lock_timeout: Duration::from_secs(10),
+    idle_in_transaction_timeout: Duration::from_secs(10),
+};
+const LEASE: Duration = Duration::from_secs(10);
+
+fn catalog() -> Arc<ArcSwap<Catalog>> {
+    Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
+}
+
+fn begin(site: &Site) -> Incarnation {
+    let target = site.target();
+    let begun = incarnation::begin(&target, &LIMITS, None, 2, "a test", LEASE);
+    block_on(begun).expect("a new incarnation")
+}
+
+fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> Database {
+    let lease = Lease { incarnation: incarnation.number, shard, duration: LEASE };
+    Database::new(site.target(), LIMITS, lease, catalog())
+}
+
+/// The Funding adapter of a fresh database where the user has 10 USDT, and its incarnation.
+fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
+    block_on(postgres::migrate(&site.target(), &LIMITS)).expect("a schema");
+    site.sql(&format!(
+        "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
+         INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
+         VALUES ({USER}, {USDT}, 1, 10)"
+    ));
+    let incarnation = begin(site);
+    (Funding::new(store(site, &incarnation, 0), catalog()), incarnation)
+}
+
+/// A running UBSCore that knows the development assets.
+fn engine(site: &Site) -> (Engine, Trading) {
+    let options = engine::Options {
+        log_dir: site.log_dir(),
+        segment_bytes: 1 << 20,
+        spares_ready: 1,
+        busy: false,
+        cpu: None,
+        ring_slots: 64,
+        in_flight_max: 32,
+        outcomes_max: 1_024,
+        idle_mark: Duration::from_millis(10),
+    };
+    std::fs::create_dir_all(&site.data_dir).expect("a directory");
+    let closed = Closed::open(options).expect("a log");
+    let engine = closed.replay(0).expect("empty").start(wal::Identity(7)).expect("an engine");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let trading = Trading::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
+    for asset in dev::assets() {
+        block_on(trading.register(&asset)).expect("registered");
+    }
+    (engine, trading)
+}
+
+/// An operation of a transfer of 4 USDT.
+fn ask(op: Op, req_id: u128) -> Ask {
+    let intent = Intent {
+        req_id: ReqId::new(req_id).expect("not zero"),
+        cid: None,
+        user: UserId::new(USER).expect("in range"),
+        asset: AssetId(USDT),
+        amount: Amount::new(400_000_000).expect("not zero"),
+        direction: Direction::FundingToSpot,
+        order_number: 1,
+    };
+    Ask { op, intent }
+}
+
+/// The same with another amount, asset or user.
+fn changed(ask: &Ask, change: impl Fn(&mut Intent)) -> Ask {
+    let mut changed = ask.clone();
+    change(&mut changed.intent);
+    changed
+}
+
+fn others(ask: &Ask) -> [Ask; 3] {
+    [
+        changed(ask, |intent| intent.amount = Amount::new(400_000_001).expect("not zero")),
+        changed(ask, |intent| intent.asset = AssetId(1)),
+        changed(ask, |intent| intent.user = UserId::new(1002).expect("in range")),
+    ]
+}
+
+fn outcome(adapter: &impl Adapter, ask: Ask) -> Outcome {
+    let answers: Vec<Answer> = block_on(adapter.ask(vec![ask]));
+    assert_eq!(answers.len(), 1);
+    answers[0].outcome
+}
+
+/// What both adapters refuse for themselves.
+fn refuses_bad_asks(adapter: &impl Adapter) {
+    let unknown = changed(&ask(Op::Withdraw, 900), |intent| intent.asset = AssetId(UNKNOWN_ASSET));
+    assert_eq!(adapter.check(&unknown), Err(Code::InvalidAsset));
+    assert_eq!(outcome(adapter, unknown), Outcome::Unknown(Reason::Malformed));
+    for op in [Op::ExtDeposit, Op::ExtWithdraw] {
+        assert_eq!(adapter.check(&ask(op, 901)), Err(Code::InvalidRequest));
+        assert_eq!(outcome(adapter, ask(op, 901)), Outcome::Unknown(Reason::Malformed));
+    }
+    for req_id in [900, 901] {
+        let nothing = block_on(adapter.query(ReqId::new(req_id).expect("not zero"), Op::Withdraw));
+        assert_eq!(nothing.outcome, Outcome::Unknown(Reason::NotRecorded));
+    }
+}
+
+/// Goal: Funding decides once for each transfer and operation, refuses what is wrong, and lets nobody write who has been
+/// superseded. Method: the adapter over a real database, without API and coordinator.
+#[test]
+fn funding_decides_once_and_checks_for_itself() {
+    let site = Site::new();
+    let (funding, _) = funding(&site);
+    let balance = || site.sql_value("SELECT available FROM balances_tb");
+    refuses_bad_asks(&funding);
+
+    let withdraw = ask(Op::Withdraw, 1);
+    for _ in 0..2 {
+        assert_eq!(outcome(&funding, withdraw.clone()), Outcome::Success);
+        assert_eq!(balance(), "6.00000000");
+    }
+    for other in others(&withdraw) {
+        assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
+    }
+    // A refund has the withdraw's name and is no repeat of it.
+    for other in others(&ask(Op::Refund, 1)) {
+        assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
+    }
+    assert_eq!(outcome(&funding, ask(Op::Refund, 2)), Outcome::Unknown(Reason::Violation));
+    assert_eq!(balance(), "6.00000000");
+    for _ in 0..2 {
+        assert_eq!(outcome(&funding, ask(Op::Refund, 1)), Outcome::Success);
+        assert_eq!(balance(), "10.00000000");
+    }
+    let query = block_on(funding.query(ReqId::new(1).expect("not zero"), Op::Refund));
+    assert_eq!(query.outcome, Outcome::Success);
+
+    // A refusal closes the door: the money comes, the decision stays.
+    let large = changed(&ask(Op::Withdraw, 3), |intent| {
+        intent.amount = Amount::new(1_000_000_001).expect("not zero");
+    });
+    let refused = Outcome::ExplicitFail(Code::InsufficientBalance);
+    assert_eq!(outcome(&funding, large.clone()), refused);
+    assert_eq!(outcome(&funding, ask(Op::Deposit, 4)), Outcome::Success);
+    assert_eq!(outcome(&funding, large), refused);
+    assert_eq!(balance(), "14.00000000");
+    // What was refused was not withdrawn.
+    let refund = changed(&ask(Op::Refund, 3), |intent| {
+        intent.amount = Amount::new(1_000_000_001).expect("not zero");
+    });
+    assert_eq!(outcome(&funding, refund), Outcome::Unknown(Reason::Violation));
+
+    for (status, op, want) in [
+        (2, Op::Withdraw, Outcome::ExplicitFail(Code::AccountFrozen)),
+        (2, Op::Deposit, Outcome::Success),
+        (3, Op::Withdraw, Outcome::ExplicitFail(Code::AccountDisabled)),
+        (3, Op::Deposit, Outcome::ExplicitFail(Code::AccountDisabled)),
+    ] {
+        site.sql(&format!("UPDATE accounts_tb SET status = {status}"));
+        let number = 10 + u128::from(op == Op::Deposit) + 2 * u128::from(status == 3);
+        assert_eq!(outcome(&funding, ask(op, number)), want, "{status} {op:?}");
+    }
+    site.sql("DELETE FROM accounts_tb");
+    let gone = outcome(&funding, ask(Op::Withdraw, 20));
+    assert_eq!(gone, Outcome::ExplicitFail(Code::SourceAccountNotFound));
+    let gone = outcome(&funding, ask(Op::Deposit, 21));
+    assert_eq!(gone, Outcome::ExplicitFail(Code::TargetAccountNotFound));
+    assert_eq!(balance(), "18.00000000");
+}
+
+#[test]
+fn funding_of_a_superseded_process_is_fenced() {
+    let site = Site::new();
+    let (old, _) = funding(&site);
+    assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), Outcome::Success);
+    let successor = begin(&site);
+    let fenced = Outcome::Unknown(Reason::Fenced);
+    assert_eq!(outcome(&old, ask(Op::Withdraw, 2)), fenced);
+    // Not even a repeat: whoever is superseded is told nothing.
+    assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), fenced);
+    let new = Funding::new(store(&site, &successor, 0), catalog());
+    assert_eq!(outcome(&new, ask(Op::Withdraw, 1)), Outcome::Success);
+    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "6.00000000");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfer_operations"), "1");
+}
+
+/// A lease of another shard, or none, is no right to write.
+#[test]
+fn funding_without_a_lease_is_fenced() {
+    let site = Site::new();
+    let (_, incarnation) = funding(&site);
+    let stranger = Funding::new(store(&site, &incarnation, 63), catalog());
+    assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::Unknown(Reason::Fenced));
+    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
+}
+
+/// Goal: the same of Trading, over a running UBSCore and its log.
+#[test]
+fn trading_decides_once_and_checks_for_itself() {
+    let site = Site::new();
+    let (engine, trading) = engine(&site);
+    let user = UserId::new(USER).expect("in range");
+    let balance = || block_on(trading.balance(user, AssetId(USDT))).expect("answered").available;
+    refuses_bad_asks(&trading);
+    assert_eq!(balance(), None);
+
+    let refused = |code| Outcome::ExplicitFail(code);
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
+    let deposit = ask(Op::Deposit, 2);
+    for _ in 0..2 {
+        assert_eq!(outcome(&trading, deposit.clone()), Outcome::Success);
+        assert_eq!(balance(), Some(400_000_000));
+    }
+    for other in others(&deposit) {
+        assert_eq!(outcome(&trading, other), Outcome::Unknown(Reason::Violation));
+    }
+    // The account is there now; the refusal stays.
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
+    assert_eq!(outcome(&trading, ask(Op::Refund, 1)), Outcome::Unknown(Reason::Violation));
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, 3)), Outcome::Success);
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, 4)), refused(Code::InsufficientBalance));
+    block_on(trading.set_status(user, AccountStatus::Disabled)).expect("set");
+    for _ in 0..2 {
+        assert_eq!(outcome(&trading, ask(Op::Refund, 3)), Outcome::Success);
+        assert_eq!(balance(), Some(400_000_000));
+    }
+    for other in others(&ask(Op::Refund, 3)) {
+        assert_eq!(outcome(&trading, other), Outcome::Unknown(Reason::Violation));
+    }
+    assert_eq!(outcome(&trading, ask(Op::Deposit, 5)), refused(Code::AccountDisabled));
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, 6)), refused(Code::AccountDisabled));
+    // One asset has one name and one precision for ever.
+    let renamed = Asset { symbol: "TETHER".to_owned(), ..dev::assets()[2].clone() };
+    block_on(trading.register(&renamed)).expect_err("a violation");
+    assert_eq!(balance(), Some(400_000_000));
+    drop(trading);
+    engine.stop();
+}
+
+/// UBSCore itself, by plain numbers that no type has looked at.
+#[test]
+fn ubscore_checks_plain_numbers_for_itself() {
+    let site = Site::new();
+    let (engine, trading) = engine(&site);
+    assert_eq!(outcome(&trading, ask(Op::Deposit, 1)), Outcome::Success);
+    let mut handle = engine.handle();
+    let good = Order {
+        op: Op::Withdraw,
+        req_id: 50,
+        cid: Text::new("").expect("short"),
+        user: USER,
+        asset: USDT,
+        amount: 1,
+        direction: Direction::SpotToFunding,
+        order_number: 1,
+    };
+    let mut answer = |order: Order| {
+        let pending = handle.submit(Command::Order(order), 1).expect("room");
+        block_on(async { pending.await.expect("answered") })
+    };
+    for (bad, code) in [
+        (Order { req_id: 51, user: 0, ..good }, Code::InvalidRequest),
+        (Order { req_id: 52, user: u64::MAX, ..good }, Code::InvalidRequest),
+        (Order { req_id: 53, asset: UNKNOWN_ASSET, ..good }, Code::InvalidAsset),
+        (Order { req_id: 54, amount: 0, ..good }, Code::InvalidAmount),
+        (Order { req_id: 55, amount: 0, op: Op::Deposit, ..good }, Code::InvalidAmount),
+        (Order { req_id: 56, amount: u64::MAX, ..good }, Code::InsufficientBalance),
+    ] {
+        match answer(bad) {
+            EngineAnswer::Decided(recorded) => {
+                assert_eq!(recorded.decision, Decision::Refused(code), "{bad:?}");
+            }
+            other => panic!("{bad:?}: {other:?}"),
+        }
+    }
+    for op in [Op::ExtDeposit, Op::ExtWithdraw, Op::Refund] {
+        let answer = answer(Order { req_id: 57, op, ..good });
+        assert!(matches!(answer, EngineAnswer::Violation(_)), "{op:?}: {answer:?}");
+    }
+    let user = UserId::new(USER).expect("in range");
+    let balance = block_on(trading.balance(user, AssetId(USDT))).expect("answered");
+    assert_eq!(balance.available, Some(400_000_000));
+    drop((handle, trading));
+    engine.stop();
+}
+
+/// A coordinator with one worker over a real database and a running UBSCore.
+fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, Engine) {
+    let (_, incarnation) = funding(site);
+    let (engine, trading) = engine(site);
+    let durable = engine.handle();
+    let parts = Parts {
+        trading: Arc::new(trading),
+        funding: Arc::new(Funding::new(store(site, &incarnation, 1), catalog())),
+        clock: Arc::new(SystemClock::new()),
+        options: Options {
+            fuse: true,
+            queue_max: 16,
+            active_max: 16,
+            batch_max: 16,
+            backoff_base_ms: 10,
+            backoff_cap_ms: 100,
+            stale_ms: 60_000,
+            accept_wait: Duration::from_secs(30),
+        },
+        incarnation: incarnation.number,
+        durable: Arc::new(move || durable.durable()),
+        capacity: Arc::new(|| 16),
+    };
+    let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
+    let stores = vec![store(site, &incarnation, 0)];
+    let (coordinator, pool) = block_on(async { Coordinator::start(parts, stores, entropy) });
+    (coordinator, pool, engine)
+}
+
+/// Goal: a caller that has not come through the API is refused by the coordinator itself, and one that has asked in
+/// good form has its cid held against its body here too.
+#[test]
+fn the_coordinator_checks_for_itself() {
+    let site = Site::new();
+    let (coordinator, pool, engine) = coordinator(&site);
+    let asset = dev::assets()[2].clone();
+    let request = |asset: Asset, cid: &str, units: u64, fingerprint: &str| Request {
+        user: UserId::new(USER).expect("in range"),
+        cid: Cid::new(cid),
+        checked: Checked {
+            direction: Direction::FundingToSpot,
+            asset,
+            amount: Amount::new(units).expect("not zero"),
+        },
+        fingerprint: fingerprint.to_owned(),
+    };
+    let unknown = Asset { id: AssetId(UNKNOWN_ASSET), symbol: "NEW".to_owned(), ..asset.clone() };
+    assert_eq!(unknown.status, AssetStatus::Active);
+    let refused = coordinator.submit(request(unknown, "one", 1, "FUNDING:SPOT:NEW:1"));
+    assert_eq!(refused.map(|_| ()), Err(Code::InvalidAsset));
+
+    let submit = |cid: &str, units: u64, fingerprint: &str| {
+        let request = request(asset.clone(), cid, units, fingerprint);
+        let (req_id, accepted) = coordinator.submit(request).expect("in good form");
+        (req_id, block_on(accepted).expect("an answer"))
+    };
+    let (req_id, accepted) = submit("one", 100_000_000, "FUNDING:SPOT:USDT:1");
+    let mut accepted = accepted.expect("accepted");
+    assert!(!accepted.replayed);
+    let state = block_on(async {
+        let ended = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()).await;
+        ended.expect("its worker lives").state
+    });
+    assert_eq!(state.name(), "COMMITTED");
+    let (_, again) = submit("one", 100_000_000, "FUNDING:SPOT:USDT:1");
+    let again = again.expect("the same");
+    assert!(again.replayed);
+    assert_eq!(again.progress.borrow().intent.req_id, req_id);
+    let (_, other) = submit("one", 200_000_000, "FUNDING:SPOT:USDT:2");
+    assert_eq!(other.expect_err("another body").code, Code::DuplicateRequest);
+    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "9.00000000");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    drop((coordinator, again));
+    block_on(pool.join());
+    engine.stop();
+}
