@@ -1,0 +1,173 @@
+//! House rules as a test: the arrows between rooms, the seams, and the names of files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every source file below `folder`, with its text up to the tests.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut folders, mut files) = (vec![root.join(folder)], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("readable") {
+            let path: PathBuf = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("text");
+                let production = text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
+                let name = path.strip_prefix(root).expect("below the root").to_string_lossy();
+                files.push((name.into_owned(), production.to_owned()));
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} holds no sources");
+    files
+}
+
+/// The room a file of the root package belongs to.
+fn room(file: &str) -> &str {
+    let path = file.strip_prefix("src/").expect("a source of the root package");
+    path.split(['/', '.']).next().expect("a name")
+}
+
+/// What each room may import. A room that is not here may import everything and is imported by nobody.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("code", &[]),
+    ("account", &[]),
+    ("amount", &["code"]),
+    ("asset", &["amount"]),
+    ("transfer", &["account", "amount", "asset", "code"]),
+    ("validation", &["account", "amount", "asset", "code", "transfer"]),
+    ("clock", &[]),
+    ("entropy", &[]),
+    ("crash", &[]),
+    ("telemetry", &["config"]),
+    ("alert", &["telemetry"]),
+    (
+        "engine",
+        &[
+            "account", "alert", "amount", "asset", "code", "crash", "telemetry", "transfer",
+            "validation",
+        ],
+    ),
+    ("postgres", &["account", "amount", "asset", "code", "telemetry", "transfer"]),
+    (
+        "adapters",
+        &[
+            "account", "alert", "amount", "asset", "clock", "code", "engine", "postgres", "transfer",
+            "validation",
+        ],
+    ),
+    (
+        "coordinator",
+        &[
+            "account", "adapters", "alert", "amount", "asset", "clock", "code", "crash", "entropy",
+            "postgres", "telemetry", "transfer", "validation",
+        ],
+    ),
+];
+
+#[test]
+fn imports_follow_the_arrows() {
+    for (file, text) in sources("src") {
+        let room = room(&file);
+        let allowed = ARROWS.iter().find(|(name, _)| *name == room).map(|(_, allowed)| allowed);
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for part in line.split("crate::").skip(1) {
+                let target: String =
+                    part.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                let free = target.is_empty() || target == room || file == "src/lib.rs";
+                if !free {
+                    let legal = allowed.is_none_or(|allowed| allowed.contains(&target.as_str()));
+                    assert!(legal, "{file} imports crate::{target}");
+                    assert!(
+                        target != "commands" && (target != "cli" || room == "commands"),
+                        "{file} imports crate::{target}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_log_knows_nothing_of_money_and_the_engine_nothing_of_the_world() {
+    for (file, text) in sources("wal/src") {
+        for word in ["ubscore::", "balance", "amount", "tokio"] {
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            assert!(!code.clone().any(|line| line.contains(word)), "{file} says {word}");
+        }
+    }
+    for (file, text) in sources("src/engine") {
+        for word in ["tokio", "hyper", "async fn", ".await"] {
+            assert!(!text.contains(word), "{file} says {word}");
+        }
+    }
+    for (file, text) in sources("src/adapters") {
+        assert!(!text.contains("State::"), "{file} knows a transfer's state");
+    }
+}
+
+/// Time, chance and the environment come through a seam: what, and the only files that may ask for it.
+const SEAMS: &[(&str, &[&str])] = &[
+    ("SystemTime::now", &["src/clock.rs"]),
+    ("Instant::now", &["src/clock.rs"]),
+    ("Timestamp::now", &[]),
+    ("rand::", &["src/entropy.rs"]),
+    ("env::var", &["src/config.rs", "src/crash.rs"]),
+    ("env::args", &[]),
+    (
+        "tokio::time",
+        &[
+            "src/clock.rs",
+            "src/commands/serve.rs",
+            "src/http.rs",
+            "src/postgres.rs",
+            "src/postgres/database.rs",
+            "src/postgres/embedded.rs",
+        ],
+    ),
+];
+
+#[test]
+fn time_chance_and_environment_come_through_their_seams() {
+    for (file, text) in sources("src").into_iter().chain(sources("wal/src")) {
+        for (word, allowed) in SEAMS {
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let said = code.clone().any(|line| line.contains(word));
+            assert!(!said || allowed.contains(&file.as_str()), "{file} says {word}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_lives_in_one_file() {
+    let files: BTreeSet<String> = sources("src")
+        .into_iter()
+        .chain(sources("wal/src"))
+        .filter(|(_, text)| text.lines().any(|line| line.contains("unsafe {")))
+        .map(|(file, _)| file)
+        .collect();
+    assert_eq!(files.into_iter().collect::<Vec<_>>(), ["wal/src/directory.rs"]);
+}
+
+#[test]
+fn files_are_named_after_things() {
+    for (file, _) in sources("src").into_iter().chain(sources("wal/src")) {
+        let name = file.rsplit('/').next().expect("a name");
+        let role = ["mod", "util", "utils", "helper", "helpers", "common", "misc", "types", "manager"];
+        assert!(!role.contains(&name.trim_end_matches(".rs")), "{file} is named after a role");
+    }
+}
+
+#[test]
+fn the_readme_tells_every_code_as_the_table_has_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("a README");
+    for code in ubscore::code::Code::ALL {
+        let retry = if code.retryable() { "yes" } else { "no" };
+        let row = format!("| `{}` | {} | {retry} |", code.name(), code.http_status());
+        assert!(readme.contains(&row), "the README lacks {row}");
+    }
+}
