@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
@@ -63,8 +63,8 @@ struct Run {
     directory: PathBuf,
     runtime: Runtime,
     postgres: Embedded,
-    /// Closed by the end of this process, which is what the watcher waits for.
-    _watched: ChildStdin,
+    /// Waits for the other end of its standard input to close, which the end of this process does.
+    _watcher: Child,
 }
 
 fn run() -> &'static Run {
@@ -73,7 +73,7 @@ fn run() -> &'static Run {
         let prefix = "ubscore-test-";
         let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("a directory");
         let directory = directory.keep();
-        let mut watcher = Command::new("sh")
+        let watcher = Command::new("sh")
             .args(["-c", WATCHER])
             .env("UBSCORE_TEST_RUN", &directory)
             .stdin(Stdio::piped())
@@ -83,7 +83,6 @@ fn run() -> &'static Run {
             .process_group(0)
             .spawn()
             .expect("sh");
-        let watched = watcher.stdin.take().expect("piped");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -96,7 +95,7 @@ fn run() -> &'static Run {
         };
         let postgres = runtime.block_on(Embedded::start(&options));
         let postgres = postgres.unwrap_or_else(|error| panic!("PostgreSQL: {error}"));
-        Run { directory, runtime, postgres, _watched: watched }
+        Run { directory, runtime, postgres, _watcher: watcher }
     })
 }
 
@@ -154,12 +153,6 @@ impl Site {
     pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Site {
         self.environment.retain(|(other, _)| other != name);
         self.environment.push((name.to_owned(), value.to_string()));
-        self
-    }
-
-    /// The same without a variable.
-    pub(crate) fn without(mut self, name: &str) -> Site {
-        self.environment.retain(|(other, _)| other != name);
         self
     }
 
@@ -313,6 +306,7 @@ impl Site {
     }
 
     /// Whether every transfer is terminal.
+    #[cfg(feature = "crash")]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.sql(UNDER_WAY).is_empty()
     }
@@ -324,7 +318,7 @@ impl Site {
     }
 
     /// What came from outside less what went there, of one user, by symbol, smallest units.
-    fn from_outside(&self, user: u64) -> BTreeMap<String, u128> {
+    fn outside_balance(&self, user: u64) -> BTreeMap<String, u128> {
         let statement = format!(
             "SELECT symbol, sum(CASE op WHEN 4 THEN amount ELSE -amount END) \
              FROM external_operations JOIN assets_tb USING (asset_id) \
@@ -337,7 +331,7 @@ impl Site {
     /// Asserts law L1 for every user and asset: Funding + Spot + in flight = deposits - withdrawals.
     pub(crate) fn assert_conserved(&self, server: &Server) {
         for user in self.users() {
-            let mut want = self.from_outside(user);
+            let mut want = self.outside_balance(user);
             for (symbol, balance) in server.balances(user) {
                 let want = want.remove(&symbol).unwrap_or(0);
                 assert_eq!(balance.sum(), want, "user {user} {symbol}: {balance:?}");
@@ -359,7 +353,7 @@ impl Site {
             units(&self.sql_value(&statement))
         };
         for user in self.users() {
-            let outside = self.from_outside(user);
+            let outside = self.outside_balance(user);
             for (symbol, balance) in server.balances(user) {
                 let there = moved(user, &symbol, 1);
                 let back = moved(user, &symbol, 2);
@@ -577,11 +571,13 @@ impl Server {
     }
 
     /// Whether it has ended.
+    #[cfg(feature = "crash")]
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("our own child").is_some()
     }
 
     /// Sends a signal, unless it has ended.
+    #[cfg(feature = "crash")]
     pub(crate) fn signal_if_alive(&mut self, signal: Signal) {
         if !self.has_ended() {
             self.signal(signal);
@@ -686,9 +682,21 @@ impl Server {
 
     /// Sets an account's status.
     pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
-        let path = format!("/admin/v1/accounts/{user}/{account}/status");
-        let reply = self.admin("PUT", &path, &json!({"status": status, "reason": "a test"}));
+        let reply = self.try_set_status(user, account, status).expect("an answer");
         assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
+    /// The same, where it may not come to that.
+    pub(crate) fn try_set_status(
+        &self,
+        user: u64,
+        account: &str,
+        status: &str,
+    ) -> io::Result<Reply> {
+        let path = format!("/admin/v1/accounts/{user}/{account}/status");
+        let body = json!({"status": status, "reason": "a test"});
+        let token = token(ADMIN, Some(Role::Admin));
+        send(self.ops, &Request { body: Some(&body), ..Request::new(&token, "PUT", &path) })
     }
 
     /// Changes an asset.

@@ -34,3 +34,6 @@ mod embedded;
 
 /// PostgreSQL's own word on transfers, held against the code and the specification.
 mod schema;
+
+/// The order of the house: arrows, seams, and tables that must agree.
+mod tidy;

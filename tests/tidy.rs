@@ -15,7 +15,8 @@ fn sources(folder: &str) -> Vec<(String, String)> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).expect("text");
-                let production = text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
+                let production =
+                    text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
                 let name = path.strip_prefix(root).expect("below the root").to_string_lossy();
                 files.push((name.into_owned(), production.to_owned()));
             }
@@ -47,7 +48,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
-            "account", "alert", "amount", "asset", "code", "crash", "telemetry", "transfer",
+            "account",
+            "alert",
+            "amount",
+            "asset",
+            "code",
+            "crash",
+            "telemetry",
+            "transfer",
             "validation",
         ],
     ),
@@ -55,15 +63,34 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "adapters",
         &[
-            "account", "alert", "amount", "asset", "clock", "code", "engine", "postgres", "transfer",
+            "account",
+            "alert",
+            "amount",
+            "asset",
+            "clock",
+            "code",
+            "engine",
+            "postgres",
+            "transfer",
             "validation",
         ],
     ),
     (
         "coordinator",
         &[
-            "account", "adapters", "alert", "amount", "asset", "clock", "code", "crash", "entropy",
-            "postgres", "telemetry", "transfer", "validation",
+            "account",
+            "adapters",
+            "alert",
+            "amount",
+            "asset",
+            "clock",
+            "code",
+            "crash",
+            "entropy",
+            "postgres",
+            "telemetry",
+            "transfer",
+            "validation",
         ],
     ),
 ];
@@ -156,7 +183,8 @@ fn unsafe_code_lives_in_one_file() {
 fn files_are_named_after_things() {
     for (file, _) in sources("src").into_iter().chain(sources("wal/src")) {
         let name = file.rsplit('/').next().expect("a name");
-        let role = ["mod", "util", "utils", "helper", "helpers", "common", "misc", "types", "manager"];
+        let role =
+            ["mod", "util", "utils", "helper", "helpers", "common", "misc", "types", "manager"];
         assert!(!role.contains(&name.trim_end_matches(".rs")), "{file} is named after a role");
     }
 }
