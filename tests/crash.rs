@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -247,6 +248,58 @@ fn connections_cut_under_load_lose_nothing() {
         site.wait_for_rest();
         site.assert_books(&server);
         assert_kept(&server, &plan, &replies);
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a commit whose answer does not come in time may still happen, late, and must not happen twice. Method: every
+/// connection's process in PostgreSQL is stopped again and again, longer than the server waits for it, and then goes on
+/// with whatever was sent to it; a load with cids meanwhile; rest, sums, every answer as it was told.
+#[test]
+fn commits_that_hang_and_come_late_count_once() {
+    /// Longer than a flight may take below.
+    const STOPPED: Duration = Duration::from_millis(900);
+    for fuse in [true, false] {
+        let site = Site::fused(fuse)
+            .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 400)
+            .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 300)
+            .with("UBSCORE__POSTGRES__IDLE_IN_TRANSACTION_TIMEOUT_MS", 400)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500);
+        let server = site.start();
+        endow(&site, &server);
+        let plan = plan(48);
+        let hang = || {
+            let pids = site.connection_pids();
+            let signal = |signal| {
+                for &pid in &pids {
+                    // It may have ended by itself.
+                    rustix::process::kill_process(pid, signal).ok();
+                }
+            };
+            signal(Signal::STOP);
+            thread::sleep(STOPPED);
+            signal(Signal::CONT);
+            thread::yield_now();
+        };
+        let replies = while_watched(1, hang, || {
+            crowd(8, |caller| {
+                let of_caller = plan.iter().enumerate().skip(caller).step_by(8);
+                of_caller
+                    .map(|(index, planned)| (index, server.post(planned.user, &planned.body)))
+                    .collect::<Vec<_>>()
+            })
+        });
+        let mut answered = vec![None; plan.len()];
+        for (index, reply) in replies.into_iter().flatten() {
+            answered[index] = Some(reply);
+        }
+        eventually("PostgreSQL to be found again", || {
+            (server.get(USER, "/api/v1/balances").status == 200).then_some(())
+        });
+        site.wait_for_rest();
+        site.assert_books(&server);
+        assert_kept(&server, &plan, &answered);
         site.wait_for_rest();
         site.assert_books(&server);
     }

@@ -254,6 +254,17 @@ impl Site {
         self.sql(&cut).len()
     }
 
+    /// PostgreSQL's processes that serve a server's connections to this database.
+    pub(crate) fn connection_pids(&self) -> Vec<Pid> {
+        let database = &self.database;
+        let rows = self.sql(&format!(
+            "SELECT pid FROM pg_stat_activity \
+             WHERE datname = '{database}' AND application_name = 'ubscore'"
+        ));
+        let pid = |row: &Vec<String>| Pid::from_raw(row[0].parse().expect("a number"));
+        rows.iter().filter_map(pid).collect()
+    }
+
     /// Whether PostgreSQL takes connections to this database, from anybody.
     pub(crate) fn admit_connections(&self, admit: bool) {
         let name = &self.database;

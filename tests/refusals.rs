@@ -89,6 +89,28 @@ fn only_a_whole_and_timely_token_of_ours_is_accepted() {
     }
 }
 
+/// What `ubscore token` prints is what a server of the same configuration accepts.
+#[test]
+fn the_printed_token_is_accepted() {
+    let server = Site::new().start();
+    let printed = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        let output = command.args(["token", "--dev"]).args(arguments).output().expect("the binary");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+    };
+    let user = printed(&["--user", "1001"]);
+    let reply = with_headers(&server, &format!("Authorization: Bearer {user}\r\n"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let admin = printed(&["--user", "1", "--role", "admin", "--ttl", "5m"]);
+    let money = external(USER, "USDT", "1", "printed");
+    for (token, status) in [(admin, 200), (user, 403)] {
+        let request =
+            Request { body: Some(&money), ..Request::new(&token, "POST", "/admin/v1/deposits") };
+        assert_eq!(send(server.ops, &request).expect("an answer").status, status);
+    }
+}
+
 #[test]
 fn one_user_is_not_another_and_no_user_is_an_operator() {
     let site = Site::new();
