@@ -136,6 +136,16 @@ pub struct Http {
     pub shutdown_timeout_ms: u64,
 }
 
+/// Waiting less for PostgreSQL to commit an accept would refuse what is merely slow.
+const ACCEPT_WAIT_MS_MIN: u64 = 2_000;
+
+impl Http {
+    /// How long a transfer may take to be accepted, however short the wait for its end, ms.
+    pub fn accept_wait_ms(&self) -> u64 {
+        self.transfer_wait_ms.max(ACCEPT_WAIT_MS_MIN)
+    }
+}
+
 /// The section `[ops]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -364,7 +374,7 @@ impl Default for Postgres {
             connections_max: 8,
             connect_timeout_ms: 2_000,
             statement_timeout_ms: 5_000,
-            lock_timeout_ms: 2_000,
+            lock_timeout_ms: 500,
             idle_in_transaction_timeout_ms: 5_000,
         }
     }
@@ -644,9 +654,11 @@ impl Config {
     fn validate_relations(&self) -> Result<(), Error> {
         let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
         // POST waits this much longer for the coordinator's word, and a name to ask for it is better than none.
-        let accept_ms = http.transfer_wait_ms + 1_000;
+        let accept_ms = http.accept_wait_ms() + 2_000;
         if http.request_timeout_ms <= accept_ms {
-            let allowed = format!("above http.transfer_wait_ms + 1000, {accept_ms} ms");
+            let allowed = format!(
+                "above {accept_ms} ms: http.transfer_wait_ms or {ACCEPT_WAIT_MS_MIN}, whichever is more, and 2000"
+            );
             return Err(range("http.request_timeout_ms", http.request_timeout_ms, allowed));
         }
         if self.postgres.lock_timeout_ms > self.postgres.statement_timeout_ms {
@@ -1102,7 +1114,7 @@ mod tests {
             ("[engine]\nring_slots = 5000", "engine.ring_slots = 5000"),
             ("[engine]\nin_flight_max = 2049", "engine.in_flight_max = 2049"),
             ("[wal]\nsegment_bytes = 67108865", "wal.segment_bytes = 67108865"),
-            ("[http]\nrequest_timeout_ms = 2000", "http.request_timeout_ms = 2000"),
+            ("[http]\nrequest_timeout_ms = 4000", "http.request_timeout_ms = 4000"),
             ("[postgres]\nlock_timeout_ms = 5001", "postgres.lock_timeout_ms = 5001"),
             ("[coordinator]\nqueue_max = 127", "coordinator.batch_max = 128"),
             ("[coordinator]\nbackoff_cap_ms = 99", "coordinator.backoff_cap_ms = 99"),

@@ -138,12 +138,23 @@ impl Numbers {
     /// `low`: the lowest number this worker has under way, 0 as long as it does not know, `u64::MAX` for none.
     fn publish(&self, worker: usize, low: u64, count: usize) {
         self.workers[worker].low.store(low, Ordering::SeqCst);
+        self.set_count(worker, count);
+    }
+
+    /// Transfers this worker has under way. Told as soon as one is added, so that admission sees it in one place or
+    /// the other.
+    fn set_count(&self, worker: usize, count: usize) {
         self.workers[worker].count.store(count, Ordering::Relaxed);
+    }
+
+    /// Every number given out from here on is this one or higher.
+    fn next(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
     }
 
     /// Every transfer that this worker has under way, and every later one, has this number or a higher one.
     fn low(&self, worker: usize) -> u64 {
-        let next = self.next.load(Ordering::SeqCst);
+        let next = self.next();
         self.workers[worker].low.load(Ordering::SeqCst).min(next)
     }
 
@@ -192,6 +203,8 @@ pub struct Settled {
 #[error("UBSCore does not say what it has recorded")]
 pub struct Silent;
 
+/// Requests that may be past the check of the capacity and not yet counted: about one a thread.
+const ADMISSION_MARGIN: usize = 16;
 /// Between two looks at whether all workers have taken up what was left.
 const RECOVERED_LOOK: Duration = Duration::from_millis(5);
 
@@ -266,7 +279,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
         let Request { user, cid, checked, fingerprint } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
-        if self.in_hand() >= (self.capacity)() {
+        if self.in_hand() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
         }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());

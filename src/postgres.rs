@@ -104,7 +104,7 @@ pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
 pub fn is_going_away(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else { return true };
     let code = state.code();
-    code.starts_with("08") || code.starts_with("57P") || code == "40003" || code == "25P03"
+    code.starts_with("08") || code.starts_with("57P") || ["40003", "25P03", "25P04"].contains(&code)
 }
 
 /// Opens one connection. What the server says on its own goes to the log.

@@ -341,7 +341,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
         },
         incarnation: incarnation.number,
         durable: Arc::new(move || durable.durable()),
-        capacity: Arc::new(|| 16),
+        capacity: Arc::new(|| 1_000),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = vec![store(site, &incarnation, 0)];

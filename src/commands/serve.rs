@@ -110,15 +110,19 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         eprintln!("ubscore: {}", chain(&failed));
         std::process::exit(engine::EXIT_ENGINE);
     }
+    // One limit for everything that follows: supervisors kill what takes longer than it was given.
+    let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
+    let stopping = service.clock.sleep(limit);
     drop((stop, stopped));
     upkeep.abort();
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
     // The last reference to the coordinator: its workers come to rest now.
     drop(Arc::into_inner(service).context("a request outlived its listener")?);
-    let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
-    if tokio::time::timeout(limit, pool.join()).await.is_err() {
-        warn!("transfers are still under way; the next start goes on with them");
+    tokio::select! {
+        biased;
+        () = pool.join() => {}
+        () = stopping => warn!("transfers are still under way; the next start goes on with them"),
     }
     tokio::task::block_in_place(|| engine.stop());
     stop_embedded(server).await;
@@ -190,10 +194,18 @@ async fn start(
         capacity: Arc::new(move || capacity.capacity()),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
-    let (coordinator, pool) = Coordinator::start(parts, (0..shards).map(store).collect(), entropy);
-    coordinator.recovered().await;
-    if development {
-        dev::give_money(&coordinator, &assets).await?;
+    let stores = (0..shards).map(store).collect();
+    let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
+    let ready = async {
+        coordinator.recovered().await;
+        match development {
+            true => dev::give_money(&coordinator, &assets).await,
+            false => Ok(()),
+        }
+    };
+    tokio::select! {
+        done = ready => done?,
+        failed = pool.failed() => return Err(failed.into()),
     }
     let service = Service {
         coordinator,
@@ -209,6 +221,7 @@ async fn start(
             body_bytes_max: config.http.body_bytes_max,
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
+            accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
             units_max: u64::MAX / config.amount.safety_factor,
         },
     };
@@ -271,7 +284,7 @@ fn coordinator_options(config: &Config) -> Options {
         backoff_base_ms: config.coordinator.backoff_base_ms,
         backoff_cap_ms: config.coordinator.backoff_cap_ms,
         stale_ms: config.recovery.stale_ms,
-        accept_wait: Duration::from_millis(config.http.transfer_wait_ms),
+        accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
     }
 }
 

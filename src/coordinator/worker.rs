@@ -69,6 +69,18 @@ pub(crate) enum Message {
     },
 }
 
+impl Message {
+    /// Tells whoever sent it that it was not done. An error is a caller who has gone.
+    fn reject(self, rejection: Rejection) {
+        match self {
+            Message::Submit { reply, .. } => drop(reply.send(Err(rejection))),
+            Message::FindCid { reply, .. } => drop(reply.send(Err(rejection))),
+            Message::External { reply, .. } => drop(reply.send(Err(rejection))),
+            Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
+        }
+    }
+}
+
 /// The worker that owns a user's accounts.
 pub(super) fn shard_of(user: UserId, shards: usize) -> usize {
     let shards = u64::try_from(shards).expect("at most 64");
@@ -83,6 +95,38 @@ struct Queued {
     maybe: bool,
     /// Until when an outside caller is kept waiting, monotonic ns.
     deadline_ns: u64,
+    /// How often the store has refused this one call while it took others.
+    tries: u32,
+}
+
+impl Queued {
+    /// What nobody outside waits for.
+    fn own(call: Call, whose: Whose) -> Queued {
+        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0 }
+    }
+
+    /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
+    fn is_expired(&self, now: u64) -> bool {
+        !self.maybe && now >= self.deadline_ns && self.whose.is_outside()
+    }
+
+    /// What to say to whoever waits outside, once it is given up.
+    fn rejection(&self) -> Rejection {
+        match self.maybe {
+            true => Rejection::unknown(),
+            false => Rejection::of(Code::SystemError),
+        }
+    }
+
+    /// Whether this looks for the very transfer that `other` may accept.
+    fn seeks_accept_of(&self, other: &Queued) -> bool {
+        match (&self.call, &other.call) {
+            (Call::Find(Sought::Cid(user, cid)), Call::Accept { intent, .. }) => {
+                *user == intent.user && Some(cid) == intent.cid.as_ref()
+            }
+            _ => false,
+        }
+    }
 }
 
 enum Whose {
@@ -162,6 +206,8 @@ pub(super) struct Worker<T, F> {
     numbers: Arc<Numbers>,
     entropy: Box<dyn Entropy>,
     queue: VecDeque<Queued>,
+    /// Calls that the store does not take now, each with the time of its next try, monotonic ns.
+    parked: Vec<(u64, Queued)>,
     active: HashMap<ReqId, Active>,
     under_way: BTreeSet<u64>,
     asks: Vec<Question>,
@@ -196,6 +242,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             numbers,
             entropy,
             queue: VecDeque::new(),
+            parked: Vec::new(),
             active: HashMap::new(),
             under_way: BTreeSet::new(),
             asks: Vec::new(),
@@ -241,7 +288,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let low = self.under_way.first().copied().unwrap_or(u64::MAX);
             let low = if self.scanned_once { low } else { 0 };
             self.numbers.publish(self.shard, low, self.under_way.len());
-            if !open && doing.is_none() && asking.is_empty() && self.queue.is_empty() {
+            let waited_for = self.parked.iter().any(|(_, queued)| queued.whose.is_outside());
+            let idle = doing.is_none() && asking.is_empty() && self.queue.is_empty();
+            if !open && idle && !waited_for {
                 info!(shard = self.shard, left = self.active.len(), "worker at rest");
                 return Ok(());
             }
@@ -288,11 +337,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             return Err(store);
         }
         let scan = now >= self.scan_due_ns;
-        match (scan, self.queue.is_empty()) {
-            (false, true) => Err(store),
-            (true, false) if !self.scan_next => Ok(self.commit(store)),
-            (true, _) => Ok(self.scan(store)),
-            (false, false) => Ok(self.commit(store)),
+        if scan && (self.scan_next || self.queue.is_empty()) {
+            return Ok(self.scan(store));
+        }
+        let batch = self.batch();
+        match batch.is_empty() {
+            true => Err(store),
+            false => Ok(self.commit(store, batch)),
         }
     }
 
@@ -311,10 +362,28 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         })
     }
 
-    fn commit<S: Store>(&mut self, mut store: S) -> Doing<S> {
+    /// What the next commit holds.
+    fn batch(&mut self) -> Vec<Queued> {
+        let now = self.now();
+        let mut batch = Vec::new();
+        while batch.len() < self.parts.options.batch_max
+            && let Some(queued) = self.queue.pop_front()
+        {
+            // Before its accept it would find nothing, and the client would be told so.
+            let held_up = self.parked.iter().find(|(_, parked)| queued.seeks_accept_of(parked));
+            if queued.is_expired(now) {
+                self.forget_expired(queued);
+            } else if let Some((due, _)) = held_up {
+                self.parked.push((*due, queued));
+            } else {
+                batch.push(queued);
+            }
+        }
+        batch
+    }
+
+    fn commit<S: Store>(&mut self, mut store: S, mut batch: Vec<Queued>) -> Doing<S> {
         self.scan_next = true;
-        let count = self.queue.len().min(self.parts.options.batch_max);
-        let mut batch: Vec<Queued> = self.queue.drain(..count).collect();
         // One order of locks for all batches; reads last, so that they see what the batch does.
         batch.sort_by_key(|queued| {
             let order = queued.call.lock_order();
@@ -358,15 +427,20 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     fn receive(&mut self, envelope: Envelope) {
         let Envelope { message, deadline_ns } = envelope;
+        if self.now() >= deadline_ns {
+            message.reject(Rejection::of(Code::SystemError));
+            return;
+        }
         let full = self.under_way.len() >= self.parts.options.active_max;
         let (call, whose) = match message {
-            Message::Submit { reply, .. } if full => {
-                drop(reply.send(Err(Rejection::of(Code::Overloaded))));
+            Message::Submit { .. } if full => {
+                message.reject(Rejection::of(Code::Overloaded));
                 return;
             }
             Message::Submit { mut intent, fingerprint, reply } => {
                 intent.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(intent.order_number);
+                self.numbers.set_count(self.shard, self.under_way.len());
                 let row = self.row(&intent, State::Init);
                 let (_, effects) = decide(row, Happened::Submitted, route::<T, F>);
                 let [Effect::Accept(passage)] = effects.as_slice() else {
@@ -385,26 +459,45 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 (Call::SetFundingStatus { user, status, actor, reason }, Whose::Status(reply))
             }
         };
-        self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+        self.queue.push_back(Queued { deadline_ns, ..Queued::own(call, whose) });
     }
 
-    /// Rejects what somebody outside has waited for long enough and what was never begun: it must not be done behind
-    /// their back later.
+    /// Rejects what was never begun and has been waited for long enough.
     fn expire(&mut self) {
         let now = self.now();
-        if now < self.expiry_due_ns || self.queue.is_empty() {
+        if now < self.expiry_due_ns || !self.holds_work() {
             return;
         }
         self.expiry_due_ns = now + ns(EXPIRY_MS);
         for queued in std::mem::take(&mut self.queue) {
-            if queued.maybe || now < queued.deadline_ns || !queued.whose.is_outside() {
-                self.queue.push_back(queued);
-            } else {
-                self.forget(&queued.call);
-                let nobody = queued.whose.reject(Rejection::of(Code::SystemError));
-                assert!(nobody.is_none(), "only callers outside are kept waiting");
+            match queued.is_expired(now) {
+                true => self.forget_expired(queued),
+                false => self.queue.push_back(queued),
             }
         }
+        for (due, queued) in std::mem::take(&mut self.parked) {
+            match queued.is_expired(now) {
+                true => self.forget_expired(queued),
+                false => self.parked.push((due, queued)),
+            }
+        }
+    }
+
+    fn forget_expired(&mut self, queued: Queued) {
+        self.forget(&queued.call);
+        let nobody = queued.whose.reject(Rejection::of(Code::SystemError));
+        assert!(nobody.is_none(), "only callers outside are kept waiting");
+    }
+
+    fn holds_work(&self) -> bool {
+        !self.queue.is_empty() || !self.parked.is_empty()
+    }
+
+    /// Leaves one call aside for a while; the others go on.
+    fn park(&mut self, mut queued: Queued) {
+        queued.tries = queued.tries.saturating_add(1);
+        let due = self.now() + ns(self.backoff_ms(queued.tries));
+        self.parked.push((due, queued));
     }
 
     fn row(&self, intent: &Intent, state: State) -> Row {
@@ -420,6 +513,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Done::Scanned(store, Ok(page)) => {
                 self.scan_failures = 0;
+                // Nobody knows what they are: as long as they are there, their numbers are in use.
+                self.under_way.extend(page.unreadable);
                 for transfer in page.transfers {
                     if !self.active.contains_key(&transfer.intent.req_id) {
                         let state = transfer.state.name();
@@ -431,7 +526,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     Some(after) => self.scan_after = after,
                     None => {
                         self.scanned_once = true;
-                        self.scan_after = self.numbers.low(self.shard).saturating_sub(1);
+                        let low = self.under_way.first().copied();
+                        let low = low.unwrap_or_else(|| self.numbers.next());
+                        self.scan_after = low.saturating_sub(1);
                         self.scan_due_ns = self.now() + ns(self.parts.options.stale_ms);
                     }
                 }
@@ -471,12 +568,21 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         };
         match failure {
             Failure::Refused { index, violation, source } => {
-                for (at, queued) in batch.into_iter().enumerate().rev() {
-                    if at == index {
-                        self.on_refused(queued, violation, source.as_ref());
-                    } else {
-                        self.queue.push_front(queued);
+                let refused = self.requeue_but(batch, index);
+                self.on_refused(refused, violation, source.as_ref());
+                Ok(())
+            }
+            Failure::Retry { index: Some(index), source } => {
+                let blamed = self.requeue_but(batch, index);
+                let why = source.to_string();
+                warn!(shard = self.shard, why, call = ?blamed.call, "held up; the others go on");
+                match blamed.whose {
+                    Whose::Nobody => {}
+                    _ if self.now() >= blamed.deadline_ns => {
+                        let rejection = blamed.rejection();
+                        self.give_up(blamed, rejection);
                     }
+                    _ => self.park(blamed),
                 }
                 Ok(())
             }
@@ -492,6 +598,18 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
+    /// Puts a batch of which nothing was done back in front, but for one call.
+    fn requeue_but(&mut self, batch: Vec<Queued>, index: usize) -> Queued {
+        let mut blamed = None;
+        for (at, queued) in batch.into_iter().enumerate().rev() {
+            match at == index {
+                true => blamed = Some(queued),
+                false => self.queue.push_front(queued),
+            }
+        }
+        blamed.expect("the store blames a call of the batch")
+    }
+
     /// Notes a failure of the store as a whole and backs off.
     fn store_failed(&mut self, failure: &Failure) -> Result<(), Superseded> {
         if matches!(failure, Failure::Fenced) {
@@ -501,7 +619,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.store_failures = self.store_failures.saturating_add(1);
         let delay_ms = self.backoff_ms(self.store_failures).min(STORE_RETRY_MS_MAX);
         let why = telemetry::chain(failure);
-        if matches!(failure, Failure::Retry(_)) {
+        if matches!(failure, Failure::Retry { .. }) {
             debug!(shard = self.shard, why, "the store asks for another try");
         } else {
             alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
@@ -515,20 +633,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     fn requeue(&mut self, mut queued: Queued, maybe: bool, unreachable: bool) {
         queued.maybe |= maybe;
         let late = self.now() >= queued.deadline_ns;
-        let rejection = match (queued.maybe, unreachable || late) {
-            (_, false) => None,
-            (true, true) if !late => None,
-            (true, true) => Some(Rejection::unknown()),
-            (false, true) => Some(Rejection::of(Code::SystemError)),
-        };
-        let Some(rejection) = rejection.filter(|_| queued.whose.is_outside()) else {
+        // Unreachable, it will not be begun soon; what may have been begun is tried again as long as somebody waits.
+        let hopeless = late || (unreachable && !queued.maybe);
+        if hopeless && queued.whose.is_outside() {
+            let rejection = queued.rejection();
+            self.give_up(queued, rejection);
+        } else if !matches!(queued.whose, Whose::Nobody) {
             // A deferral is worth no second try: the timer runs all the same.
-            if !matches!(queued.whose, Whose::Nobody) {
-                self.queue.push_front(queued);
-            }
-            return;
-        };
-        self.give_up(queued, rejection);
+            self.queue.push_front(queued);
+        }
     }
 
     /// Stops doing what somebody outside asked for, and tells them.
@@ -539,8 +652,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             (Call::Accept { intent, .. }, true) => {
                 let call = Call::Find(Sought::ReqId(intent.req_id));
                 let whose = Whose::Lost(intent.order_number);
-                let deadline_ns = u64::MAX;
-                self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+                self.queue.push_back(Queued::own(call, whose));
             }
             _ => self.forget(&queued.call),
         }
@@ -556,16 +668,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         } else {
             error!(why, call = ?queued.call, "the store refused a call");
         }
-        let rejection = match queued.maybe {
-            true => Rejection::unknown(),
-            false => Rejection::of(Code::SystemError),
-        };
         match queued.whose {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
             Whose::Nobody => {}
             // Not to be forgotten, whatever it costs.
-            Whose::Lost(_) => self.queue.push_back(queued),
-            _ => self.give_up(queued, rejection),
+            Whose::Lost(_) => self.park(queued),
+            _ => {
+                let rejection = queued.rejection();
+                self.give_up(queued, rejection);
+            }
         }
     }
 
@@ -608,6 +719,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     active.transfer = *transfer;
                     let (state, code) = (active.transfer.state, active.transfer.code);
                     debug!(transfer = %req_id, state = state.name(), code = ?code, "stored");
+                    // Whoever joins later must not be told less than a read of the store tells.
+                    active.tell.send_if_modified(|told| {
+                        let ahead = told.state.is_terminal();
+                        if !ahead {
+                            told.clone_from(&active.transfer);
+                        }
+                        !ahead
+                    });
                     self.advance(req_id, Happened::Stored(state));
                 }
             }
@@ -637,8 +756,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 error!(why, call = ?queued.call, "what the store holds cannot be read");
                 match whose {
                     Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
+                    // Its own row may be there or not: that of an earlier transfer with its cid may be what is bad.
+                    whose if whose.is_outside() => {
+                        let unclear = Queued { whose, maybe: true, ..queued };
+                        self.give_up(unclear, Rejection::unknown());
+                    }
                     // Until somebody has mended the row, a restart will say so again.
-                    whose => drop(whose.reject(Rejection::unknown())),
+                    _ => {}
                 }
             }
             (_, reply) => unreachable!("{reply:?} answers another call"),
@@ -701,9 +825,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         log_sequence,
                         attempt,
                     };
-                    let deadline_ns = u64::MAX;
-                    let whose = Whose::Step(req_id);
-                    self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+                    self.queue.push_back(Queued::own(call, Whose::Step(req_id)));
                 }
                 Effect::Ask(participant, op) => {
                     self.asks.push(Question { req_id, participant, op });
@@ -751,8 +873,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
-            let (whose, deadline_ns) = (Whose::Nobody, u64::MAX);
-            self.queue.push_back(Queued { call, whose, maybe: false, deadline_ns });
+            self.queue.push_back(Queued::own(call, Whose::Nobody));
         }
     }
 
@@ -772,16 +893,22 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             self.timers.pop();
             self.advance(req_id, Happened::Due);
         }
+        for (due, queued) in std::mem::take(&mut self.parked) {
+            match due <= now {
+                true => self.queue.push_back(queued),
+                false => self.parked.push((due, queued)),
+            }
+        }
     }
 
     /// How long nothing is due.
     fn until_due(&self, storing: bool) -> Duration {
         let timer = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
+        let parked = self.parked.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
         let work = if storing { u64::MAX } else { self.store_due_ns() };
-        let now = self.now();
-        Duration::from_nanos(
-            timer.min(work).saturating_sub(now).min(ns(self.parts.options.stale_ms)),
-        )
+        let due = timer.min(parked).min(work).saturating_sub(self.now());
+        let longest = if self.holds_work() { EXPIRY_MS } else { self.parts.options.stale_ms };
+        Duration::from_nanos(due.min(ns(longest)))
     }
 
     /// When an idle store has something to do.

@@ -12,16 +12,17 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, par
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
 };
+use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::store::{Transfer, differing_fields, fingerprint};
 use crate::telemetry::chain;
-use crate::transfer::{ReqId, State};
+use crate::transfer::{Cid, ReqId, State};
 use crate::validation::Draft;
 
-/// Beyond the wait for a final state: the worker's own word on an accept comes within it.
+/// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
 pub const ACCEPT_GRACE: Duration = Duration::from_secs(1);
 
 /// Header that tells a replayed answer from a first one.
@@ -93,9 +94,21 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         }
     };
     let user = caller.user;
+    // Past a worker that is held up or has too much to do: a retry is told of its transfer where that is plain to read.
+    let glimpse = || async {
+        let transfer = glimpse(service, user, cid.as_ref()?).await?;
+        Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
+    };
     let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
     let request = TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy };
-    let (req_id, accepted) = service.coordinator.submit(request)?;
+    let (req_id, accepted) = match service.coordinator.submit(request) {
+        Ok(submitted) => submitted,
+        Err(code @ Code::Overloaded) => match glimpse().await {
+            Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
+            None => return Err(code.into()),
+        },
+        Err(code) => return Err(code.into()),
+    };
     let unknown = || Refusal {
         transfer: Some((req_id, None)),
         retryable: Some(cid.is_some()),
@@ -103,32 +116,42 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         ..Refusal::because(Code::SystemError, "Whether the transfer was accepted is not known yet.")
     };
     let started = service.clock.monotonic_ns();
-    let wait = service.limits.transfer_wait;
     let accepted = tokio::select! {
         accepted = accepted => accepted.map_err(|_| unknown())?,
-        () = service.clock.sleep(wait + ACCEPT_GRACE) => {
-            // The worker is held up, yet what it would find may be plain to read: a retry is told of its transfer.
-            let Some(cid) = &cid else { return Err(unknown()) };
-            let found = service.reads.transfer_by_cid(user, cid).await;
-            let Ok(Some(transfer)) = found else { return Err(unknown()) };
-            check_same_body(&transfer, &fingerprint)?;
+        () = service.clock.sleep(service.limits.accept_wait + ACCEPT_GRACE) => {
+            let transfer = glimpse().await.ok_or_else(unknown)??;
             let replayed = transfer.intent.req_id != req_id;
             return respond(service, &transfer, replayed, &request_id).await;
         }
     };
-    let mut accepted = accepted.map_err(|rejection| match rejection {
-        Rejection { unknown: true, .. } => unknown(),
-        Rejection { code, detail, .. } => Refusal { message: detail, ..code.into() },
-    })?;
+    let mut accepted = match accepted {
+        Ok(accepted) => accepted,
+        Err(Rejection { unknown: true, .. }) => return Err(unknown()),
+        Err(Rejection { code: Code::Overloaded, .. }) => match glimpse().await {
+            Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
+            None => return Err(Code::Overloaded.into()),
+        },
+        Err(Rejection { code, detail, .. }) => {
+            return Err(Refusal { message: detail, ..code.into() });
+        }
+    };
     let spent = Duration::from_nanos(service.clock.monotonic_ns() - started);
     tokio::select! {
         // An error is a worker that has stopped; the transfer goes on with the next start.
         _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-        () = service.clock.sleep(wait.saturating_sub(spent)) => {}
+        () = service.clock.sleep(service.limits.transfer_wait.saturating_sub(spent)) => {}
     }
     let transfer = accepted.progress.borrow().clone();
     info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
+}
+
+/// The transfer of a cid, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.
+async fn glimpse(service: &Service, user: UserId, cid: &Cid) -> Option<Transfer> {
+    tokio::select! {
+        found = service.reads.transfer_by_cid(user, cid) => found.ok().flatten(),
+        () = service.clock.sleep(ACCEPT_GRACE) => None,
+    }
 }
 
 /// A repeat of a cid must be the same request.
@@ -158,7 +181,13 @@ async fn respond(
     replayed: bool,
     request_id: &str,
 ) -> Outcome {
-    let (transfer, funds_at) = settle(service, transfer.clone()).await?;
+    let (transfer, funds_at) = match settle(service, transfer.clone()).await {
+        Ok(settled) => settled,
+        // Nobody has been told more about a new transfer than that it is under way, so this steps back behind nothing;
+        // and an error would invite a client without a cid to move the money twice.
+        Err(_) if !replayed => (transfer.clone(), FundsAt::of(transfer.state, false)),
+        Err(silent) => return Err(silent),
+    };
     let mut answer = match transfer.state {
         State::Failed | State::RolledBack => {
             let code = transfer.code.unwrap_or(Code::SystemError);

@@ -62,6 +62,8 @@ pub struct RequestLimits {
     pub body_read_timeout: Duration,
     /// How long POST waits for a final state.
     pub transfer_wait: Duration,
+    /// How long POST waits for the transfer to be accepted.
+    pub accept_wait: Duration,
     /// The largest amount, smallest units.
     pub units_max: u64,
 }

@@ -110,7 +110,7 @@ impl Database {
         for call in calls {
             arguments.push(Arguments::of(call, session, &catalog, &self.actor));
         }
-        let begin = client.batch_execute("BEGIN");
+        let begin = client.batch_execute("BEGIN READ WRITE");
         let fence_arguments: [&(dyn ToSql + Sync); 5] =
             [&incarnation, &shard, &flight, &durable, &lease_ms];
         let fence = client.query(&session.fence, &fence_arguments);
@@ -135,7 +135,7 @@ impl Database {
         }
         let committed = send(commit.as_mut()).await;
 
-        // Without its BEGIN, everything behind it would have been carried out statement by statement.
+        // Without its BEGIN, everything behind it would have met a session that writes nothing.
         begun.answer(begin).await.map_err(unknown)?;
         fenced.answer(fence).await.map_err(|error| failure(error, None))?;
         let mut rows = Vec::with_capacity(calls.len());
@@ -178,7 +178,7 @@ fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
     }
     match (verdict(&error), index) {
         (Verdict::Fenced, _) => Failure::Fenced,
-        (Verdict::Retry, _) => Failure::Retry(error.into()),
+        (Verdict::Retry, index) => Failure::Retry { index, source: error.into() },
         (Verdict::Unavailable, _) => Failure::Unreachable(error.into()),
         (verdict, Some(index)) => {
             let violation = verdict == Verdict::Violation;
@@ -218,15 +218,19 @@ impl Store for Database {
             page.map_err(|_elapsed| unknown(Error::Timeout(limit)))?.map_err(unknown)?;
         self.session = Some(session);
         let catalog = self.catalog.load();
-        let mut transfers = Vec::with_capacity(rows.len());
+        let mut page = Page { after, ..Page::default() };
         for row in rows {
             match transfer_from_row(&row, &catalog) {
-                Ok(transfer) => transfers.push(transfer),
+                Ok(transfer) => page.transfers.push(transfer),
                 // One bad row must not hide the others.
-                Err(error) => error!(%error, "a transfer cannot be read and is left alone"),
+                Err(error) => {
+                    error!(%error, "a transfer cannot be read and is left alone");
+                    let number = row.try_get::<_, i64>(1).map_err(unknown)?;
+                    page.unreadable.extend(u64::try_from(number));
+                }
             }
         }
-        Ok(Page { transfers, after })
+        Ok(page)
     }
 }
 
@@ -267,6 +271,8 @@ async fn read_page(
 impl Session {
     async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
         let client = connect(config, limits).await?;
+        // Should a BEGIN ever fail, the pipelined statements behind it must not be carried out one by one.
+        client.batch_execute("SET default_transaction_read_only = on").await?;
         let accept = format!(
             "SELECT {TRANSFER_COLUMNS} FROM \
              transfer_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"

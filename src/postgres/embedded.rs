@@ -1191,7 +1191,10 @@ mod tests {
             let folder = open_directory(&staging, OFlags::empty()).expect("it is there");
             let flags = OFlags::CREATE | OFlags::WRONLY;
             let mut files = 0_u32;
-            while rustix::fs::openat(&folder, files.to_string(), flags, Mode::RUSR).is_ok() {
+            // As a server does that makes its files; without the sync no removal could keep up.
+            while let Ok(file) = rustix::fs::openat(&folder, files.to_string(), flags, Mode::RUSR)
+                && rustix::fs::fsync(file).is_ok()
+            {
                 files += 1;
             }
             files

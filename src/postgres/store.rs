@@ -222,9 +222,15 @@ pub enum Failure {
     /// The store could not be reached. Nothing happened.
     #[error("the store cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Nothing happened, and the same batch may succeed at once.
+    /// Nothing happened, and the same batch may succeed later.
     #[error("the store asks for another try")]
-    Retry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Retry {
+        /// The call that was held up, where it is one: the others may succeed without it at once.
+        index: Option<usize>,
+        /// What the store said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Nothing happened, because of this one call of the batch.
     #[error("the store refused call {index} of the batch")]
     Refused {
@@ -270,8 +276,10 @@ pub struct Stale {
 /// A page of the search.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// What was found, oldest first. A row that cannot be read is reported and left out.
+    /// What was found, oldest first.
     pub transfers: Vec<Transfer>,
+    /// The order numbers of rows that were found and cannot be read.
+    pub unreadable: Vec<u64>,
     /// Where the next page begins, `None` at the end.
     pub after: Option<u64>,
 }
