@@ -2,6 +2,7 @@
 #
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
+#   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -13,9 +14,10 @@ MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
 ARGS ?=
+ROUNDS ?= 200
 DATA_DIR := data
 
-.PHONY: run test bench lint reset need-rust need-postgres
+.PHONY: run test soak bench lint reset need-rust need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -24,6 +26,10 @@ run: need-rust need-postgres
 
 test: need-rust need-postgres
 	$(CARGO) test --workspace --features crash --locked
+
+soak: need-rust need-postgres
+	UBSCORE_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test --features crash --locked --test main -- --nocapture \
+	  kills_refusals_refunds_and_lost_connections_together
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

@@ -20,6 +20,9 @@ use crate::harness::{
 const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
 
+/// The environment variable that makes a soak of the test of everything at once: rounds, each with a kill.
+const SOAK_ROUNDS: &str = "UBSCORE_SOAK_ROUNDS";
+
 /// One transfer of a load: whose, and the body with its cid.
 struct Planned {
     user: u64,
@@ -362,11 +365,15 @@ fn a_stop_amid_a_load_keeps_every_answer() {
 
 /// Goal: whatever happens at once, no unit is made or lost. Method: rounds of random transfers of four users, while
 /// accounts are closed and opened on both sides and connections are cut; at the end of each round SIGKILL at a random
-/// answer, restart, rest, sums. The seed is printed where it fails; threads and kills remain chance.
+/// answer, restart, rest, sums. The seed is printed where it fails; threads and kills remain chance. `make soak` asks
+/// for more rounds by [`SOAK_ROUNDS`].
 #[test]
 fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
-    const ROUNDS: usize = 4;
     const CROWD: usize = 60;
+    let rounds = match std::env::var(SOAK_ROUNDS) {
+        Ok(rounds) => rounds.parse().expect("a number of rounds"),
+        Err(_) => 4,
+    };
     let seed = SystemEntropy.u64();
     println!("seed {seed}");
     let random = |salt: usize| {
@@ -382,7 +389,8 @@ fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
         endow(&site, &server);
         let server = Mutex::new(Some(server));
         let mut told: Vec<(Planned, Reply)> = Vec::new();
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
+            println!("fuse {fuse}, round {round}");
             let http = server.lock().expect("not poisoned").as_ref().expect("runs").http;
             let kill_at = random(round) % CROWD;
             let answered = AtomicUsize::new(0);
@@ -430,7 +438,7 @@ fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
             }
             site.assert_books(&restarted);
             told.extend(plan.into_iter().zip(replies).filter_map(|(p, reply)| Some((p, reply?))));
-            for (planned, reply) in &told {
+            for (planned, reply) in told.iter().rev().take(10 * CROWD) {
                 // What has ended, ended: the same answer for ever.
                 if reply.status == 200 || reply.status == 422 {
                     let again = restarted.post(planned.user, &planned.body);
