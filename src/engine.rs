@@ -12,6 +12,7 @@ pub mod outcomes;
 pub mod replay;
 pub mod ring;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +31,9 @@ use crate::telemetry::chain;
 
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
 pub const EXIT_ENGINE: i32 = 70;
+
+/// How long a process that must end may take over its last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What the engine is made of.
 #[derive(Clone, Debug)]
@@ -270,6 +274,11 @@ impl Handle {
         self.shared.capacity.load(Ordering::Relaxed)
     }
 
+    /// The most orders to publish before waiting for their answers, so that others find room beside them.
+    pub fn share(&self) -> usize {
+        (self.shared.tickets.count() / 4).max(1)
+    }
+
     /// Outcomes held.
     pub fn outcomes(&self) -> usize {
         self.shared.outcomes.load(Ordering::Relaxed)
@@ -281,6 +290,7 @@ fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            end_soon();
             fatal("a thread of the engine panicked");
         }
     })
@@ -289,6 +299,7 @@ fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<
 /// A log whose disk has failed is never written to again.
 fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
     if let Err(failure) = result {
+        end_soon();
         let why = chain(&failure);
         alert(Alert::WalSyncFailed, format_args!("{what}: {why}"));
         fatal(&format!("{what}: {why}"));
@@ -298,8 +309,22 @@ fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
 /// The last line of a process that must not answer any more.
 fn fatal(why: &str) -> ! {
     error!("{why}");
-    eprintln!("ubscore: stopped at once: {why}; restart it to recover from what the disk holds");
+    let last =
+        format!("ubscore: stopped at once: {why}; restart it to recover from what the disk holds");
+    // With nobody at the other end of stderr, the exit code says it alone.
+    writeln!(std::io::stderr(), "{last}").ok();
     std::process::exit(EXIT_ENGINE);
+}
+
+/// Ends the process in a while, whatever becomes of its last words: a stderr that nobody reads any more must not keep
+/// alive what must not answer.
+pub fn end_soon() {
+    let end = || {
+        thread::sleep(LAST_WORDS);
+        std::process::abort();
+    };
+    // Without a thread there is still the hope that the words get through.
+    thread::Builder::new().name("end".to_owned()).spawn(end).ok();
 }
 
 /// Pins the calling thread, where it is allowed to.

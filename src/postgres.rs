@@ -13,6 +13,7 @@ pub mod store;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config, NoTls};
 use tracing::{debug, info, warn};
 
@@ -75,13 +76,14 @@ pub enum Error {
 /// What an error says about the transaction it happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing changed, and trying again may help: deadlock, serialization, a lock or statement timed out.
+    /// Nothing changed, and trying again may help: deadlock, serialization, a lock or statement timed out, a page that
+    /// cannot be read.
     Retry,
     /// Nothing changed: this process has been superseded.
     Fenced,
     /// Nothing changed: a repeat with another body, or a refund of what was not withdrawn.
     Violation,
-    /// Nothing changed: the server has no room, no memory or no disk. Whatever was asked, it is not its fault.
+    /// Nothing changed: the server has no connection, no memory or no disk left, whatever was asked.
     Unavailable,
     /// It may have committed, or may still: connection lost, server going away, or anything not listed.
     Unknown,
@@ -95,7 +97,9 @@ pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
         "UB002" | "UB003" => Verdict::Violation,
         // Serialization failure, deadlock, lock not available, query canceled; and a flight that a later one overtook.
         "40001" | "40P01" | "55P03" | "57014" | "UB004" => Verdict::Retry,
-        code if code.starts_with("53") || code.starts_with("58") => Verdict::Unavailable,
+        code if code.starts_with("53") => Verdict::Unavailable,
+        // A file or a block that the server cannot read: whoever asked for it waits, and nobody else.
+        code if code.starts_with("58") => Verdict::Retry,
         _ => Verdict::Unknown,
     }
 }
@@ -158,6 +162,8 @@ fn session(config: &Config, limits: &Limits) -> Config {
     config
         .options(&options)
         .application_name("ubscore")
+        // Of several hosts only the primary: a standby writes nothing, and reads on it may step back.
+        .target_session_attrs(TargetSessionAttrs::ReadWrite)
         .connect_timeout(limits.connect_timeout)
         // A peer that has vanished is noticed, whatever the kernel's defaults are.
         .tcp_user_timeout(limits.statement_timeout + limits.lock_timeout)

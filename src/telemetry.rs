@@ -67,6 +67,8 @@ pub fn init_logging(log: &Log) -> Result<(), LogError> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // A line that cannot be written is lost; saying so on the same stderr would panic.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     match log.format {
         Format::Text => lines.finish().try_init(),

@@ -334,6 +334,19 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     site.assert_books(&server);
 }
 
+/// Story: a shipper of log lines died, and the next line that could not be written took the server down with it.
+#[test]
+fn a_server_whose_log_nobody_reads_goes_on() {
+    let site = Site::new();
+    let server = Server::start_unheard(site.command());
+    for way in Way::BOTH {
+        assert_eq!(server.transfer(USER, way, "1").status, 200);
+    }
+    site.wait_for_rest();
+    site.assert_books(&server);
+    server.stop();
+}
+
 /// Goal: a stop in order finishes what it has accepted, or leaves it where the next start goes on. Method: SIGTERM amid
 /// a load with cids; exit 0; restart; rest; sums; every answer as it was told.
 #[test]

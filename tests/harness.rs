@@ -538,14 +538,25 @@ impl Server {
     }
 
     /// Runs `command` until it is ready or has ended; `Err`: how it ended, and its stderr.
-    pub(crate) fn try_start(mut command: Command) -> Result<Server, (ExitStatus, String)> {
+    pub(crate) fn try_start(command: Command) -> Result<Server, (ExitStatus, String)> {
+        Server::launch(command, Stdio::piped())
+    }
+
+    /// Runs `command` with nobody at the other end of its stderr.
+    pub(crate) fn start_unheard(command: Command) -> Server {
+        let (nobody, stderr) = io::pipe().expect("a pipe");
+        drop(nobody);
+        Server::launch(command, stderr.into()).expect("it starts")
+    }
+
+    fn launch(mut command: Command, stderr: Stdio) -> Result<Server, (ExitStatus, String)> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("the binary");
-        let said = drain(child.stderr.take().expect("piped"));
+        let said = child.stderr.take().map_or_else(Arc::default, drain);
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let (sender, ready) = mpsc::channel();
         thread::spawn(move || {

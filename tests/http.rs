@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::thread;
 
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
@@ -301,6 +302,47 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'unknown'"), "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 7 * COIN, 7 * COIN));
+    site.assert_books(&server);
+}
+
+/// Story: a locked balance row held up one call after the other of its user, and with each of them all of the shard:
+/// nobody else's transfers went through. Method: one shard, one user's row held, a crowd of transfers of that user, and
+/// then another user's; each must be answered by its end while the first user's are still under way.
+#[test]
+fn a_held_account_holds_up_nobody_else() {
+    const OTHER: u64 = USER + 1;
+    let site = Site::new()
+        .with("UBSCORE__COORDINATOR__SHARDS", 1)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 30_000)
+        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
+    let server = site.start();
+    let held = hold_funding(&site);
+    let http = server.http;
+    let waiting: Vec<_> = (0..8)
+        .map(|index| {
+            let body = Way::ToSpot.body_with_cid("USDT", "1", &format!("held-{index}"));
+            let token = token(USER, None);
+            thread::spawn(move || {
+                let path = "/api/v1/internal_transfer";
+                send(http, &Request { body: Some(&body), ..Request::new(&token, "POST", path) })
+            })
+        })
+        .collect();
+    let locked = "SELECT count(*) FROM pg_stat_activity \
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("a call that waits", || (site.sql_value(locked) != "0").then_some(()));
+    for _ in 0..5 {
+        assert_eq!(server.transfer(OTHER, Way::ToSpot, "2").status, 200);
+        assert_eq!(server.transfer(OTHER, Way::ToFunding, "1").status, 200);
+    }
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "nothing was held up");
+    held.sql("ROLLBACK");
+    for waiting in waiting {
+        let reply = waiting.join().expect("no panic").expect("an answer");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    site.wait_for_rest();
     site.assert_books(&server);
 }
 

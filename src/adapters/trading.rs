@@ -173,21 +173,27 @@ impl Adapter for Trading {
                 commands.push(Command::Order(order(ask)));
             }
         }
-        let pending = self.engine.lock().submit_all(commands, self.clock.now_ns());
-        let mut pending = pending.into_iter();
-        let mut deadline = self.clock.sleep(self.timeout);
-        let mut answers = Vec::with_capacity(asks.len());
-        for code in refused {
-            answers.push(match code {
-                // Not recorded, so not a refusal: the form was checked at accept, and this is our own mistake.
-                Some(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
-                None => match pending.next().expect("one each") {
+        let mut answers = Vec::with_capacity(commands.len());
+        // A start may have thousands to ask for: a share at a time, or most would find the ring full.
+        let share = self.engine.lock().share();
+        for share in commands.chunks(share) {
+            let share = share.iter().copied();
+            let pending = self.engine.lock().submit_all(share, self.clock.now_ns());
+            let mut deadline = self.clock.sleep(self.timeout);
+            for pending in pending {
+                answers.push(match pending {
                     Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
                     Ok(pending) => answer(wait(pending, &mut deadline).await),
-                },
-            });
+                });
+            }
         }
-        answers
+        let mut answers = answers.into_iter();
+        let answer_to = |refused: Option<Code>| match refused {
+            // Not recorded, so not a refusal: the form was checked at accept, and this is our own mistake.
+            Some(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
+            None => answers.next().expect("one each"),
+        };
+        refused.into_iter().map(answer_to).collect()
     }
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {

@@ -107,7 +107,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     };
     if let Err(failed) = ended {
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
-        eprintln!("ubscore: {}", chain(&failed));
+        engine::end_soon();
+        writeln!(std::io::stderr(), "ubscore: {}", chain(&failed)).ok();
         std::process::exit(engine::EXIT_ENGINE);
     }
     // One limit for everything that follows: supervisors kill what takes longer than it was given.

@@ -33,8 +33,12 @@ use crate::transfer::{Cid, Intent, Op, Participant, ReqId, State};
 /// Refunds that ended unknown before somebody is called.
 const REFUND_FAILURES_ALERT: u32 = 3;
 
+/// Tries that the store may ask for, one after the other, before somebody is called.
+const STORE_FAILURES_ALERT: u32 = 3;
 /// The longest wait before a store that failed is tried again: it may be back, and everything waits for it.
 const STORE_RETRY_MS_MAX: u64 = 1_000;
+/// Between two pages of a search that nobody waits for.
+const SCAN_PAUSE_MS: u64 = 100;
 /// Between two looks at whether somebody outside has waited long enough.
 const EXPIRY_MS: u64 = 100;
 
@@ -118,13 +122,11 @@ impl Queued {
         }
     }
 
-    /// Whether this looks for the very transfer that `other` may accept.
-    fn seeks_accept_of(&self, other: &Queued) -> bool {
-        match (&self.call, &other.call) {
-            (Call::Find(Sought::Cid(user, cid)), Call::Accept { intent, .. }) => {
-                *user == intent.user && Some(cid) == intent.cid.as_ref()
-            }
-            _ => false,
+    /// Whose rows it may have to wait for, or whose transfers it looks for.
+    fn user(&self) -> Option<UserId> {
+        match &self.call {
+            Call::Find(Sought::Cid(user, _)) => Some(*user),
+            call => call.lock_order().map(|(user, _)| user),
         }
     }
 }
@@ -369,8 +371,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         while batch.len() < self.parts.options.batch_max
             && let Some(queued) = self.queue.pop_front()
         {
-            // Before its accept it would find nothing, and the client would be told so.
-            let held_up = self.parked.iter().find(|(_, parked)| queued.seeks_accept_of(parked));
+            // It would be held up as well, and hold up everybody else; and nothing of a user's overtakes what came
+            // before: a search for a cid must not miss its accept.
+            let held_up = self
+                .parked
+                .iter()
+                .find(|(_, parked)| parked.user().is_some() && parked.user() == queued.user());
             if queued.is_expired(now) {
                 self.forget_expired(queued);
             } else if let Some((due, _)) = held_up {
@@ -494,8 +500,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Leaves one call aside for a while; the others go on.
-    fn park(&mut self, mut queued: Queued) {
+    fn park(&mut self, mut queued: Queued, why: &dyn std::error::Error) {
         queued.tries = queued.tries.saturating_add(1);
+        if let Call::Step { req_id, passage, .. } = &queued.call
+            && passage.funding.as_ref().is_some_and(|part| part.op == Op::Refund)
+            && queued.tries == REFUND_FAILURES_ALERT
+        {
+            alert(Alert::CompensationFailing, format_args!("{req_id}: {}", telemetry::chain(why)));
+        }
         let due = self.now() + ns(self.backoff_ms(queued.tries));
         self.parked.push((due, queued));
     }
@@ -523,7 +535,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     }
                 }
                 match page.after {
-                    Some(after) => self.scan_after = after,
+                    Some(after) => {
+                        self.scan_after = after;
+                        // At the start everybody waits for it; later, commits do not.
+                        let pause_ms = if self.scanned_once { SCAN_PAUSE_MS } else { 0 };
+                        self.scan_due_ns = self.now() + ns(pause_ms);
+                    }
                     None => {
                         self.scanned_once = true;
                         let low = self.under_way.first().copied();
@@ -574,15 +591,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Failure::Retry { index: Some(index), source } => {
                 let blamed = self.requeue_but(batch, index);
-                let why = source.to_string();
-                warn!(shard = self.shard, why, call = ?blamed.call, "held up; the others go on");
+                let why = telemetry::chain(source.as_ref());
+                warn!(shard = self.shard, why, call = ?blamed.call, "held up; others go on");
                 match blamed.whose {
                     Whose::Nobody => {}
                     _ if self.now() >= blamed.deadline_ns => {
                         let rejection = blamed.rejection();
                         self.give_up(blamed, rejection);
                     }
-                    _ => self.park(blamed),
+                    _ => self.park(blamed, source.as_ref()),
                 }
                 Ok(())
             }
@@ -619,7 +636,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.store_failures = self.store_failures.saturating_add(1);
         let delay_ms = self.backoff_ms(self.store_failures).min(STORE_RETRY_MS_MAX);
         let why = telemetry::chain(failure);
-        if matches!(failure, Failure::Retry { .. }) {
+        let passing = self.store_failures < STORE_FAILURES_ALERT;
+        if passing && matches!(failure, Failure::Retry { .. }) {
             debug!(shard = self.shard, why, "the store asks for another try");
         } else {
             alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
@@ -672,7 +690,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
             Whose::Nobody => {}
             // Not to be forgotten, whatever it costs.
-            Whose::Lost(_) => self.park(queued),
+            Whose::Lost(_) => self.park(queued, source),
             _ => {
                 let rejection = queued.rejection();
                 self.give_up(queued, rejection);
@@ -893,11 +911,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             self.timers.pop();
             self.advance(req_id, Happened::Due);
         }
-        for (due, queued) in std::mem::take(&mut self.parked) {
-            match due <= now {
-                true => self.queue.push_back(queued),
-                false => self.parked.push((due, queued)),
-            }
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.parked).into_iter().partition(|(due, _)| *due <= now);
+        self.parked = later;
+        // Older than whatever has been queued meanwhile.
+        for (_, queued) in due.into_iter().rev() {
+            self.queue.push_front(queued);
         }
     }
 

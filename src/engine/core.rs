@@ -31,6 +31,8 @@ const YIELDS: u32 = 8;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long the preparing thread sleeps when nobody rings.
 const PREPARE_SLEEP: Duration = Duration::from_millis(100);
+/// That many of them pass before a full disk is tried again.
+const SPACE_LOOKS: u32 = 20;
 /// New work is refused while the log has room for fewer bytes than this, so that refunds, statuses and marks of
 /// what is under way still find theirs.
 pub(super) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
@@ -93,6 +95,8 @@ impl Shared {
 pub struct Core<M: Medium> {
     ledger: Ledger,
     writer: wal::Writer<M>,
+    /// What a later record covers.
+    marked: Sequence,
     time_ns: u64,
     payload: [u8; PAYLOAD_BYTES_MAX],
 }
@@ -101,7 +105,8 @@ impl<M: Medium> Core<M> {
     /// A core whose ledger holds everything the log holds.
     pub fn new(ledger: Ledger, writer: wal::Writer<M>) -> Core<M> {
         assert_eq!(ledger.sequence(), writer.appended(), "the ledger is not the log's");
-        Core { ledger, writer, time_ns: 0, payload: [0; PAYLOAD_BYTES_MAX] }
+        let marked = ledger.sequence();
+        Core { ledger, writer, marked, time_ns: 0, payload: [0; PAYLOAD_BYTES_MAX] }
     }
 
     /// Decides one command. The answer may leave once the returned sequence is durable.
@@ -132,10 +137,13 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// Appends a mark, so that the last batch too is covered by a later record's durable mark.
+    /// Appends a mark, so that the last batch too is covered by a later record's durable mark; nothing where it is.
     pub fn mark(&mut self) {
-        // Without room the mark is left out: it only narrows what recovery has to take for a tear.
-        self.append(&Entry::Mark);
+        if self.ledger.sequence() > self.marked {
+            // Without room the mark is left out: it only narrows what recovery has to take for a tear.
+            self.append(&Entry::Mark);
+            self.marked = self.ledger.sequence();
+        }
     }
 
     /// How many transfers there is room to see through, in the outcome map and in the log: each may need a withdraw
@@ -211,6 +219,7 @@ pub(super) fn run<M: Medium>(
             idle = SPINS - 1;
         }
     }
+    core.mark();
     shared.core_stopped.store(true, Ordering::Release);
     shared.sync_bell.ring();
 }
@@ -278,12 +287,23 @@ pub(super) fn prepare<M: Medium>(
     shared: &Shared,
     no_space: impl Fn(&wal::Error),
 ) -> Result<(), wal::Error> {
+    let mut looks_without_space: u32 = 0;
     while !shared.stop.load(Ordering::Acquire) {
+        if !looks_without_space.is_multiple_of(SPACE_LOOKS) {
+            // By the clock and not by the bell: it rings with every sync, and each try takes what little is left.
+            std::thread::sleep(PREPARE_SLEEP);
+            looks_without_space += 1;
+            continue;
+        }
         match preparer.tick() {
             // There is more to do, a step at a time, so that it never stands long in a sync's way.
             Ok(wal::Progress::Busy) => continue,
-            Ok(wal::Progress::Idle) => {}
-            Err(error @ wal::Error::Space { .. }) => no_space(&error),
+            Ok(wal::Progress::Idle) => looks_without_space = 0,
+            Err(error @ wal::Error::Space { .. }) => {
+                no_space(&error);
+                looks_without_space = 1;
+                continue;
+            }
             Err(error) => return Err(error),
         }
         sleeper.sleep(|| false, PREPARE_SLEEP);

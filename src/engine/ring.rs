@@ -54,7 +54,17 @@ impl Tickets {
 
     /// The number of answers on their way.
     pub(super) fn in_use(&self) -> usize {
-        self.waiting.len() - self.free.len()
+        self.count() - self.free.len()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Orders leave an eighth to administration and reads.
+    fn admits(&self, command: &Command) -> bool {
+        !matches!(command, Command::Order(_)) || self.free.len() > self.count() / 8
     }
 
     fn take(&self) -> Option<(u32, Pending)> {
@@ -141,6 +151,9 @@ impl Publisher {
         command: Command,
         time_ns: u64,
     ) -> Result<Pending, Overloaded> {
+        if !self.tickets.admits(&command) {
+            return Err(Overloaded);
+        }
         let (ticket, pending) = self.tickets.take().ok_or(Overloaded)?;
         let published = self.producer.try_publish(|slot| *slot = Slot { ticket, time_ns, command });
         match published {

@@ -12,14 +12,13 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, par
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
 };
-use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
-use crate::postgres::store::{Transfer, differing_fields, fingerprint};
+use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
 use crate::telemetry::chain;
-use crate::transfer::{Cid, ReqId, State};
+use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
@@ -86,9 +85,13 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
         Err(code) => {
             let Some(cid) = &cid else { return Err(code.into()) };
-            let found = service.coordinator.find_cid(caller.user, cid.clone()).await;
-            let found = found.map_err(|rejection| Refusal::from(rejection.code))?;
-            let Some(transfer) = found else { return Err(code.into()) };
+            let transfer = match service.coordinator.find_cid(caller.user, cid.clone()).await {
+                Ok(found) => found.ok_or(code)?,
+                Err(rejection) => {
+                    let sought = Sought::Cid(caller.user, cid.clone());
+                    glimpse(service, &sought).await.ok_or(rejection.code)?
+                }
+            };
             check_same_body(&transfer, &fingerprint)?;
             return respond(service, &transfer, true, &request_id).await;
         }
@@ -96,7 +99,7 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let user = caller.user;
     // Past a worker that is held up or has too much to do: a retry is told of its transfer where that is plain to read.
     let glimpse = || async {
-        let transfer = glimpse(service, user, cid.as_ref()?).await?;
+        let transfer = glimpse(service, &Sought::Cid(user, cid.clone()?)).await?;
         Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
     };
     let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
@@ -127,10 +130,12 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let mut accepted = match accepted {
         Ok(accepted) => accepted,
         Err(Rejection { unknown: true, .. }) => return Err(unknown()),
-        Err(Rejection { code: Code::Overloaded, .. }) => match glimpse().await {
-            Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
-            None => return Err(Code::Overloaded.into()),
-        },
+        Err(Rejection { code: code @ (Code::Overloaded | Code::SystemError), .. }) => {
+            match glimpse().await {
+                Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
+                None => return Err(code.into()),
+            }
+        }
         Err(Rejection { code, detail, .. }) => {
             return Err(Refusal { message: detail, ..code.into() });
         }
@@ -141,15 +146,20 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
         () = service.clock.sleep(service.limits.transfer_wait.saturating_sub(spent)) => {}
     }
-    let transfer = accepted.progress.borrow().clone();
+    let pending = !accepted.progress.borrow().state.is_terminal();
+    // A commit whose answer is late may have ended it, and another reader been told so.
+    let name = Sought::ReqId(accepted.progress.borrow().intent.req_id);
+    let read = if pending { self::glimpse(service, &name).await } else { None };
+    let told = accepted.progress.borrow().clone();
+    let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
     info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 
-/// The transfer of a cid, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.
-async fn glimpse(service: &Service, user: UserId, cid: &Cid) -> Option<Transfer> {
+/// A transfer, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.
+async fn glimpse(service: &Service, sought: &Sought) -> Option<Transfer> {
     tokio::select! {
-        found = service.reads.transfer_by_cid(user, cid) => found.ok().flatten(),
+        found = service.reads.transfer(sought) => found.ok().flatten(),
         () = service.clock.sleep(ACCEPT_GRACE) => None,
     }
 }

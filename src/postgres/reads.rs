@@ -11,11 +11,11 @@ use wal::Sequence;
 
 use super::Error;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
-use super::store::Transfer;
+use super::store::{Sought, Transfer};
 use crate::account::UserId;
 use crate::amount::{Amount, units_from_text};
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
-use crate::transfer::{Cid, Op, ReqId, State};
+use crate::transfer::{Op, ReqId, State};
 
 /// One state a transfer has passed through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,20 +142,23 @@ impl Reads {
         Ok(Some((transfer, passed)))
     }
 
-    /// The transfer this user's cid belongs to, if it is committed. `None` says little: one may be on its way.
+    /// A transfer as it is committed. `None` says little: one may be on its way.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn transfer_by_cid(
-        &self,
-        user: UserId,
-        cid: &Cid,
-    ) -> Result<Option<Transfer>, Error> {
-        let query =
-            format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 AND cid = $2");
+    pub async fn transfer(&self, sought: &Sought) -> Result<Option<Transfer>, Error> {
+        let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
         let client = self.pool.get().await?;
-        let statement = client.prepare_cached(&query).await?;
-        let row = client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?;
+        let row = match sought {
+            Sought::ReqId(req_id) => {
+                let statement = client.prepare_cached(&find("req_id = $1")).await?;
+                client.query_opt(&statement, &[&req_id.to_string()]).await?
+            }
+            Sought::Cid(user, cid) => {
+                let statement = client.prepare_cached(&find("user_id = $1 AND cid = $2")).await?;
+                client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?
+            }
+        };
         row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
     }
 
@@ -236,10 +239,13 @@ impl Reads {
         let detail = format!("{change:?}");
         audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
         transaction.commit().await?;
-        // Assets that were added meanwhile wait for the next start, when UBSCore learns them.
+        // Assets that were added meanwhile wait for the next start, when UBSCore learns them; one that somebody has
+        // removed stays known, since transfers of it may be under way.
+        let read = self.assets().await?;
         let known = self.catalog.load();
-        let assets = self.assets().await?.into_iter();
-        let catalog = Catalog::new(assets.filter(|asset| known.by_id(asset.id).is_some()));
+        let present = |known: &Asset| read.iter().find(|asset| asset.id == known.id).cloned();
+        let assets = known.all().into_iter().map(|known| present(known).unwrap_or(known.clone()));
+        let catalog = Catalog::new(assets);
         self.catalog.store(Arc::new(catalog));
         Ok(())
     }

@@ -50,7 +50,7 @@ impl<M: Medium> Syncer<M> {
         if appended == self.marks.durable() {
             return Ok(appended);
         }
-        match self.sync_to(appended) {
+        match self.sync_rolls() {
             Ok(()) => {
                 self.marks.publish_durable(appended);
                 self.prefault()?;
@@ -65,19 +65,14 @@ impl<M: Medium> Syncer<M> {
         }
     }
 
-    /// `appended` was read before the rolls, so every roll that precedes it is in the queue.
-    fn sync_to(&mut self, appended: Sequence) -> io::Result<()> {
+    /// Every roll that precedes what the caller has seen appended is in the queue.
+    fn sync_rolls(&mut self) -> io::Result<()> {
         while let Some(roll) = self.rolls.pop() {
             self.follow(roll)?;
         }
-        // Read after `appended`, so it covers at least that record.
-        let end = self.segment.end();
-        assert!(
-            end > SEGMENT_HEADER_BYTES,
-            "appended {appended} to segment {}",
-            self.segment.number
-        );
-        self.sync_segment(end)
+        // Read after `appended`, so it covers that record, if it is in this segment. It may be in the last one, synced
+        // already: a roll can be seen before the record that it made room for, and then this segment is empty.
+        self.sync_segment(self.segment.end())
     }
 
     /// Seals the segment and names its successor. A crash before the directory's sync loses the
