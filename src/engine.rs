@@ -2,10 +2,11 @@
 //! answered. Knows no PostgreSQL, no HTTP, no async runtime and no clock.
 //!
 //! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
-//! carries out), [`outcomes`] (the idempotent processed map), [`ring`] (the way in and back), [`core`] (the loops),
+//! carries out), [`fact`] (what a ledger consists of), [`outcomes`] (the idempotent processed map), [`ring`] (the way in and back), [`core`] (the loops),
 //! [`replay`] (the way back from the log).
 
 pub mod core;
+pub mod fact;
 pub mod ledger;
 pub mod order;
 pub mod outcomes;

@@ -3,6 +3,7 @@
 
 use hashbrown::HashMap;
 
+use super::fact::Fact;
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
 use crate::account::{AccountStatus, UserId};
@@ -96,6 +97,31 @@ impl Ledger {
         let mut all: Vec<_> = self.balances.iter().map(|(k, v)| (k.0, k.1, *v)).collect();
         all.sort_unstable();
         all
+    }
+
+    /// Everything that is so, in no order.
+    pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
+        let assets = self.assets.iter().map(|(&asset, entry)| {
+            let AssetEntry { precision, symbol } = *entry;
+            Fact::Asset { asset, precision, symbol }
+        });
+        let accounts = self.accounts.iter().map(|(&user, &status)| Fact::Account { user, status });
+        let balances = self.balances.iter().map(|(&(user, asset), &available)| Fact::Balance {
+            user,
+            asset,
+            available,
+        });
+        let outcomes = self.outcomes.iter().map(|(req_id, op, recorded)| Fact::Outcome {
+            req_id,
+            op,
+            recorded,
+        });
+        assets.chain(accounts).chain(balances).chain(outcomes)
+    }
+
+    /// The sum of all facts' digests, modulo 2^128.
+    pub fn digest(&self) -> u128 {
+        self.facts().fold(0, |sum, fact| sum.wrapping_add(fact.digest()))
     }
 
     /// Decides a command without changing anything.
@@ -205,6 +231,7 @@ impl Ledger {
                     balance_after,
                     sequence,
                     time_ns,
+                    order_number: order.order_number,
                 };
                 self.outcomes.insert(order.req_id, order.op, recorded);
                 Answer::Decided(recorded)

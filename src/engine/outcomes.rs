@@ -23,6 +23,8 @@ pub struct Recorded {
     pub sequence: wal::Sequence,
     /// When it was asked, ns since the Unix epoch, by the caller's clock.
     pub time_ns: u64,
+    /// The transfer's position in the order of accepts.
+    pub order_number: u64,
 }
 
 impl Recorded {
@@ -55,6 +57,10 @@ impl Outcomes {
     /// Places that neither an outcome nor a promised refund takes.
     pub(super) fn places_left(&self) -> usize {
         self.places - self.map.len() - self.reserved
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u128, Op, Recorded)> + '_ {
+        self.map.iter().map(|(&(req_id, op), recorded)| (req_id, op, *recorded))
     }
 
     pub(super) fn get(&self, req_id: u128, op: Op) -> Option<Recorded> {

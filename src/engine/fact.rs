@@ -1,0 +1,261 @@
+//! The facts a ledger consists of: what a snapshot holds one after the other, and what a digest adds up.
+//!
+//! A fact has one form in bytes, little endian, without padding; its digest is XXH3-128 of its tag and those bytes. The
+//! digest of a state is the sum of its facts' digests modulo 2^128, so that it does not depend on their order and each
+//! change costs two of them.
+//!
+//! | tag | fact | bytes |
+//! |---|---|---|
+//! | 1 | asset | asset 4, precision 1, symbol length 1, symbol 16 (padded with zeros) |
+//! | 2 | account | user 8, status 1 |
+//! | 3 | balance | available 16, user 8, asset 4 |
+//! | 4 | outcome | req_id 16, balance_after 16, user 8, amount 8, sequence 8, time_ns 8, order_number 8, asset 4, code 2 (0 = success), op 1 |
+
+use std::mem::size_of;
+
+use xxhash_rust::xxh3::Xxh3;
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::order::{Error, Text};
+use super::outcomes::Recorded;
+use crate::account::AccountStatus;
+use crate::asset::SYMBOL_BYTES_MAX;
+use crate::code::Code;
+use crate::transfer::{Decision, Op};
+
+/// One thing that is so in a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// UBSCore knows this asset.
+    Asset {
+        /// Its number.
+        asset: u32,
+        /// Its decimals.
+        precision: u8,
+        /// Its symbol.
+        symbol: Text<SYMBOL_BYTES_MAX>,
+    },
+    /// A user has a Spot account.
+    Account {
+        /// Whose.
+        user: u64,
+        /// What it may do.
+        status: AccountStatus,
+    },
+    /// A user has had money on Spot.
+    Balance {
+        /// Whose.
+        user: u64,
+        /// Of what.
+        asset: u32,
+        /// Smallest units.
+        available: u128,
+    },
+    /// An operation has been decided.
+    Outcome {
+        /// Of which transfer.
+        req_id: u128,
+        /// Which operation.
+        op: Op,
+        /// What was decided.
+        recorded: Recorded,
+    },
+}
+
+/// The most bytes a fact has.
+pub const FACT_BYTES_MAX: usize = size_of::<OutcomeBytes>();
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AssetBytes {
+    asset: U32,
+    precision: u8,
+    symbol_length: u8,
+    symbol: [u8; SYMBOL_BYTES_MAX],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AccountBytes {
+    user: U64,
+    status: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct BalanceBytes {
+    available: U128,
+    user: U64,
+    asset: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct OutcomeBytes {
+    req_id: U128,
+    balance_after: U128,
+    user: U64,
+    amount: U64,
+    sequence: U64,
+    time_ns: U64,
+    order_number: U64,
+    asset: U32,
+    code: U16,
+    op: u8,
+}
+
+const ASSET: u8 = 1;
+const ACCOUNT: u8 = 2;
+const BALANCE: u8 = 3;
+const OUTCOME: u8 = 4;
+
+impl Fact {
+    /// Its tag, and its bytes written into `buffer`: how many.
+    pub fn encode(&self, buffer: &mut [u8; FACT_BYTES_MAX]) -> (u8, usize) {
+        fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
+            let bytes = bytes.as_bytes();
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            bytes.len()
+        }
+        match *self {
+            Fact::Asset { asset, precision, symbol } => {
+                let text = symbol.as_str().as_bytes();
+                let mut padded = [0; SYMBOL_BYTES_MAX];
+                padded[..text.len()].copy_from_slice(text);
+                let symbol_length = u8::try_from(text.len()).expect("a symbol is short");
+                let asset = asset.into();
+                let bytes = AssetBytes { asset, precision, symbol_length, symbol: padded };
+                (ASSET, put(buffer, &bytes))
+            }
+            Fact::Account { user, status } => {
+                (ACCOUNT, put(buffer, &AccountBytes { user: user.into(), status: status as u8 }))
+            }
+            Fact::Balance { user, asset, available } => {
+                let (user, asset, available) = (user.into(), asset.into(), available.into());
+                (BALANCE, put(buffer, &BalanceBytes { available, user, asset }))
+            }
+            Fact::Outcome { req_id, op, ref recorded } => {
+                let code = match recorded.decision {
+                    Decision::Success => 0,
+                    Decision::Refused(code) => code as u16,
+                };
+                let bytes = OutcomeBytes {
+                    req_id: req_id.into(),
+                    balance_after: recorded.balance_after.into(),
+                    user: recorded.user.into(),
+                    amount: recorded.amount.into(),
+                    sequence: recorded.sequence.into(),
+                    time_ns: recorded.time_ns.into(),
+                    order_number: recorded.order_number.into(),
+                    asset: recorded.asset.into(),
+                    code: code.into(),
+                    op: op as u8,
+                };
+                (OUTCOME, put(buffer, &bytes))
+            }
+        }
+    }
+
+    /// The bytes a fact with this tag has, `None` for a tag of a later version.
+    pub fn bytes_of(tag: u8) -> Option<usize> {
+        match tag {
+            ASSET => Some(size_of::<AssetBytes>()),
+            ACCOUNT => Some(size_of::<AccountBytes>()),
+            BALANCE => Some(size_of::<BalanceBytes>()),
+            OUTCOME => Some(size_of::<OutcomeBytes>()),
+            _ => None,
+        }
+    }
+
+    /// Reads a fact back. `bytes`: as many as [`Fact::bytes_of`] says.
+    ///
+    /// # Errors
+    /// [`Error`]: this version cannot read it.
+    pub fn decode(tag: u8, bytes: &[u8]) -> Result<Fact, Error> {
+        let field = |field, number: u64| Error::Field { field, number };
+        let malformed = || field("fact tag", tag.into());
+        match tag {
+            ASSET => {
+                let fixed = AssetBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let symbol = fixed.symbol.get(..usize::from(fixed.symbol_length));
+                let symbol = symbol.and_then(|symbol| std::str::from_utf8(symbol).ok());
+                let symbol = symbol.and_then(Text::new).ok_or_else(malformed)?;
+                Ok(Fact::Asset { asset: fixed.asset.get(), precision: fixed.precision, symbol })
+            }
+            ACCOUNT => {
+                let fixed = AccountBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let status = AccountStatus::from_number(fixed.status)
+                    .ok_or_else(|| field("status", fixed.status.into()))?;
+                Ok(Fact::Account { user: fixed.user.get(), status })
+            }
+            BALANCE => {
+                let fixed = BalanceBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let (user, asset) = (fixed.user.get(), fixed.asset.get());
+                Ok(Fact::Balance { user, asset, available: fixed.available.get() })
+            }
+            OUTCOME => {
+                let fixed = OutcomeBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let op = Op::from_number(fixed.op).ok_or_else(|| field("op", fixed.op.into()))?;
+                let decision = match fixed.code.get() {
+                    0 => Decision::Success,
+                    number => Decision::Refused(
+                        Code::from_number(number).ok_or_else(|| field("code", number.into()))?,
+                    ),
+                };
+                let recorded = Recorded {
+                    user: fixed.user.get(),
+                    asset: fixed.asset.get(),
+                    amount: fixed.amount.get(),
+                    decision,
+                    balance_after: fixed.balance_after.get(),
+                    sequence: fixed.sequence.get(),
+                    time_ns: fixed.time_ns.get(),
+                    order_number: fixed.order_number.get(),
+                };
+                Ok(Fact::Outcome { req_id: fixed.req_id.get(), op, recorded })
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    /// Its part of a state's digest.
+    pub fn digest(&self) -> u128 {
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let (tag, length) = self.encode(&mut buffer);
+        let mut hash = Xxh3::new();
+        hash.update(&[tag]);
+        hash.update(&buffer[..length]);
+        hash.digest128()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fact_reads_back_as_written() {
+        let recorded = Recorded {
+            user: 7,
+            asset: 3,
+            amount: 5,
+            decision: Decision::Refused(Code::InsufficientBalance),
+            balance_after: u128::MAX,
+            sequence: 9,
+            time_ns: 11,
+            order_number: 13,
+        };
+        for fact in [
+            Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") },
+            Fact::Account { user: 7, status: AccountStatus::Frozen },
+            Fact::Balance { user: 7, asset: 3, available: u128::MAX },
+            Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },
+        ] {
+            let mut buffer = [0; FACT_BYTES_MAX];
+            let (tag, length) = fact.encode(&mut buffer);
+            assert_eq!(Fact::bytes_of(tag), Some(length));
+            assert_eq!(Fact::decode(tag, &buffer[..length]), Ok(fact));
+        }
+    }
+}
