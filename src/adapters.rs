@@ -47,6 +47,8 @@ pub enum Reason {
     Overloaded,
     /// Nothing is recorded yet.
     NotRecorded,
+    /// It may have been decided, so long ago that the decision has been forgotten.
+    Forgotten,
     /// A commit's answer was lost.
     CommitLost,
     /// The store refused the statement.
@@ -82,6 +84,7 @@ impl Outcome {
             Outcome::Unknown(Reason::Violation) => "violation",
             Outcome::Unknown(Reason::Overloaded) => "overloaded",
             Outcome::Unknown(Reason::NotRecorded) => "not_recorded",
+            Outcome::Unknown(Reason::Forgotten) => "forgotten",
             Outcome::Unknown(Reason::CommitLost) => "commit_lost",
             Outcome::Unknown(Reason::Refused) => "refused_by_store",
             Outcome::Unknown(Reason::Fenced) => "fenced",

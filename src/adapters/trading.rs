@@ -91,6 +91,14 @@ impl Trading {
         expect_done(answer)
     }
 
+    /// Lets UBSCore forget outcomes of smaller order numbers. PostgreSQL must have been told before.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn raise_watermark(&self, order_number: u64) -> Result<(), Unanswered> {
+        expect_done(self.put(Command::RaiseWatermark { order_number }).await?)
+    }
+
     /// Reads one balance.
     ///
     /// # Errors
@@ -145,6 +153,10 @@ fn answer(engine: Option<EngineAnswer>) -> Answer {
         Some(EngineAnswer::Violation(why)) => {
             error!(why, "UBSCore refused an order as a violation of the protocol");
             Answer::without_record(Outcome::Unknown(Reason::Violation))
+        }
+        Some(EngineAnswer::Forgotten) => {
+            error!("UBSCore was asked for an order below the watermark that it does not hold");
+            Answer::without_record(Outcome::Unknown(Reason::Forgotten))
         }
         Some(EngineAnswer::Overloaded) => {
             Answer::without_record(Outcome::Unknown(Reason::Overloaded))

@@ -259,7 +259,8 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, order::Error>) -> bool {
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
         Ok(Entry::AccountStatus { user, .. }) => (None, Some(*user), None),
-        Ok(Entry::Asset { .. } | Entry::Mark) | Err(_) => (None, None, None),
+        Ok(Entry::Asset { .. } | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. })
+        | Err(_) => (None, None, None),
     };
     args.req_id.is_none_or(|wanted| req_id == Some(wanted.0))
         && args.user.is_none_or(|wanted| user == Some(wanted))

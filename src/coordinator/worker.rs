@@ -804,7 +804,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(active) = self.active.get(&req_id) else { return };
         let outcome = answer.outcome;
         debug!(transfer = %req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
-        if outcome == Outcome::Unknown(Reason::Violation) {
+        if let Outcome::Unknown(Reason::Violation | Reason::Forgotten) = outcome {
             alert(Alert::ProtocolViolation, format_args!("{} of {req_id}", op.name()));
         }
         if outcome != Outcome::Success && op == Op::Refund {

@@ -121,6 +121,7 @@ impl<M: Medium> Core<M> {
             Step::Known(answer) => answer,
             Step::Violation(why) => Answer::Violation(why),
             Step::Full => Answer::Overloaded,
+            Step::Forgotten => Answer::Forgotten,
         };
         (answer, self.ledger.sequence())
     }

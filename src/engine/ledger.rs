@@ -26,6 +26,8 @@ pub enum Step {
     Violation(&'static str),
     /// The outcome map is full. Nothing happens; the caller may ask again.
     Full,
+    /// The order is below the watermark and no outcome is held: it may have been decided and forgotten. Nothing happens.
+    Forgotten,
 }
 
 /// What UBSCore answers once it is durable.
@@ -44,6 +46,8 @@ pub enum Answer {
     },
     /// What is recorded for an operation, if anything.
     Query(Option<Recorded>),
+    /// See [`Step::Forgotten`].
+    Forgotten,
     /// See [`Step::Violation`].
     Violation(&'static str),
     /// See [`Step::Full`]; also when the log has no room. Nothing happened.
@@ -62,6 +66,8 @@ pub struct Ledger {
     balances: HashMap<(u64, u32), u128, Hash>,
     assets: HashMap<u32, AssetEntry, Hash>,
     outcomes: Outcomes,
+    /// Outcomes of smaller order numbers may be forgotten.
+    watermark: u64,
     sequence: wal::Sequence,
 }
 
@@ -73,6 +79,7 @@ impl Ledger {
             balances: HashMap::with_hasher(Hash::default()),
             assets: HashMap::with_hasher(Hash::default()),
             outcomes: Outcomes::new(outcomes_max),
+            watermark: 0,
             sequence: 0,
         }
     }
@@ -80,6 +87,11 @@ impl Ledger {
     /// The last record applied.
     pub fn sequence(&self) -> wal::Sequence {
         self.sequence
+    }
+
+    /// Outcomes of smaller order numbers may be forgotten.
+    pub fn watermark(&self) -> u64 {
+        self.watermark
     }
 
     /// The number of outcomes held.
@@ -141,6 +153,13 @@ impl Ledger {
                 None if precision > PRECISION_MAX => Step::Violation("precision out of range"),
                 None => Step::Append(Entry::Asset { asset, precision, symbol }),
             },
+            Command::RaiseWatermark { order_number } if order_number <= self.watermark => {
+                Step::Known(Answer::Done)
+            }
+            Command::RaiseWatermark { order_number } => {
+                Step::Append(Entry::Watermark { order_number })
+            }
+            Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
                 let balance = || self.balances.get(&(user, asset)).copied().unwrap_or(0);
                 let available = self.accounts.get(&user).map(|_| balance());
@@ -158,6 +177,9 @@ impl Ledger {
                 true => Step::Known(Answer::Decided(recorded)),
                 false => Step::Violation("a repeat with another user, asset or amount"),
             };
+        }
+        if order.order_number < self.watermark {
+            return Step::Forgotten;
         }
         let balance = self.balances.get(&(order.user, order.asset)).copied().unwrap_or(0);
         let decision = match order.op {
@@ -245,7 +267,12 @@ impl Ledger {
                 assert!(before.is_none(), "asset {asset} registered twice");
                 Answer::Done
             }
-            Entry::Mark => Answer::Done,
+            Entry::Watermark { order_number } => {
+                assert!(order_number > self.watermark, "a watermark only rises");
+                self.watermark = order_number;
+                Answer::Done
+            }
+            Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }
 }
@@ -284,6 +311,7 @@ mod tests {
             Step::Known(answer) => answer,
             Step::Violation(why) => Answer::Violation(why),
             Step::Full => Answer::Overloaded,
+            Step::Forgotten => Answer::Forgotten,
         }
     }
 

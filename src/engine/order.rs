@@ -7,9 +7,11 @@
 //! | 1 order | req_id 16, balance_after 16, user 8, amount 8, order_number 8, asset 4, code 2 (0 = success), op 1, direction 1, cid length 1, cid |
 //! | 2 account status | user 8, status 1 |
 //! | 3 asset | asset 4, precision 1, symbol |
+//! | 4 watermark | order_number 8: outcomes of smaller ones may have been forgotten |
 //! | 5 mark | empty: written when idle, so that the last batch too is covered by a later record |
+//! | 6 digest | digest 16: of everything the records before this one add up to, see [`super::fact`] |
 //!
-//! Kinds 4 (watermark), 6 (snapshot mark) and 7 (shard fence) are reserved.
+//! Kind 7 (shard fence) is reserved.
 
 use std::mem::size_of;
 
@@ -31,8 +33,12 @@ pub enum Kind {
     AccountStatus = 2,
     /// An asset UBSCore has learned.
     Asset = 3,
+    /// Outcomes of smaller order numbers may be forgotten.
+    Watermark = 4,
     /// Nothing but the durable mark in the record's header.
     Mark = 5,
+    /// What the whole state adds up to.
+    Digest = 6,
 }
 
 impl Kind {
@@ -42,7 +48,9 @@ impl Kind {
             1 => Some(Kind::Order),
             2 => Some(Kind::AccountStatus),
             3 => Some(Kind::Asset),
+            4 => Some(Kind::Watermark),
             5 => Some(Kind::Mark),
+            6 => Some(Kind::Digest),
             _ => None,
         }
     }
@@ -53,7 +61,9 @@ impl Kind {
             Kind::Order => "ORDER",
             Kind::AccountStatus => "STATUS",
             Kind::Asset => "ASSET",
+            Kind::Watermark => "WMARK",
             Kind::Mark => "MARK",
+            Kind::Digest => "DIGEST",
         }
     }
 }
@@ -134,6 +144,13 @@ pub enum Command {
         /// Its symbol.
         symbol: Text<SYMBOL_BYTES_MAX>,
     },
+    /// Let outcomes of smaller order numbers be forgotten.
+    RaiseWatermark {
+        /// The smallest that must be kept.
+        order_number: u64,
+    },
+    /// Write down what the state adds up to.
+    Digest,
     /// Read one balance.
     ReadBalance {
         /// Whose.
@@ -178,8 +195,18 @@ pub enum Entry {
         /// Its symbol.
         symbol: Text<SYMBOL_BYTES_MAX>,
     },
+    /// Outcomes of smaller order numbers may be forgotten from then on.
+    Watermark {
+        /// The smallest that is kept.
+        order_number: u64,
+    },
     /// Nothing.
     Mark,
+    /// What the state adds up to.
+    Digest {
+        /// The sum of all facts' digests.
+        digest: u128,
+    },
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -250,7 +277,9 @@ impl Entry {
             Entry::Order { .. } => Kind::Order,
             Entry::AccountStatus { .. } => Kind::AccountStatus,
             Entry::Asset { .. } => Kind::Asset,
+            Entry::Watermark { .. } => Kind::Watermark,
             Entry::Mark => Kind::Mark,
+            Entry::Digest { .. } => Kind::Digest,
         }
     }
 
@@ -283,7 +312,11 @@ impl Entry {
                 let fixed = AssetBytes { asset: (*asset).into(), precision: *precision };
                 join(buffer, fixed.as_bytes(), symbol.as_bytes())
             }
+            Entry::Watermark { order_number } => {
+                join(buffer, U64::from(*order_number).as_bytes(), &[])
+            }
             Entry::Mark => 0,
+            Entry::Digest { digest } => join(buffer, U128::from(*digest).as_bytes(), &[]),
         }
     }
 
@@ -334,7 +367,15 @@ impl Entry {
                 let symbol = Text::from_bytes(symbol).ok_or_else(malformed)?;
                 Ok(Entry::Asset { asset: fixed.asset.get(), precision: fixed.precision, symbol })
             }
+            Kind::Watermark => {
+                let order_number = U64::read_from_bytes(payload).map_err(|_| malformed())?.get();
+                Ok(Entry::Watermark { order_number })
+            }
             Kind::Mark => payload.is_empty().then_some(Entry::Mark).ok_or_else(malformed),
+            Kind::Digest => {
+                let digest = U128::read_from_bytes(payload).map_err(|_| malformed())?.get();
+                Ok(Entry::Digest { digest })
+            }
         }
     }
 }
@@ -382,7 +423,9 @@ mod tests {
             },
             Entry::AccountStatus { user: 9, status: AccountStatus::Frozen },
             Entry::Asset { asset: 3, precision: 8, symbol },
+            Entry::Watermark { order_number: 7 },
             Entry::Mark,
+            Entry::Digest { digest: u128::MAX - 1 },
         ] {
             assert_eq!(Entry::decode(entry.kind() as u8, &encoded(&entry)), Ok(entry));
         }
@@ -404,7 +447,7 @@ mod tests {
 
     #[test]
     fn foreign_bytes_are_refused() {
-        assert_eq!(Entry::decode(4, &[]), Err(Error::Kind(4)));
+        assert_eq!(Entry::decode(7, &[]), Err(Error::Kind(7)));
         assert_eq!(Entry::decode(5, &[0]), Err(Error::Payload { kind: Kind::Mark, bytes: 1 }));
         let mut bytes = encoded(&Entry::Order {
             order: order(),

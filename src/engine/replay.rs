@@ -49,6 +49,8 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
         Entry::Asset { asset, precision, symbol } => {
             Command::RegisterAsset { asset, precision, symbol }
         }
+        Entry::Watermark { order_number } => Command::RaiseWatermark { order_number },
+        Entry::Digest { .. } => Command::Digest,
         Entry::Mark => {
             ledger.apply(&entry, sequence, record.time_ns);
             return Ok(());

@@ -157,8 +157,14 @@ impl Line<'_> {
                 outcome: format!("id={asset} precision={precision}"),
                 ..Columns::absent()
             },
+            Entry::Watermark { order_number } => {
+                Columns { outcome: format!("order_number={order_number}"), ..Columns::absent() }
+            }
             Entry::Mark => {
                 Columns { outcome: format!("durable={}", record.durable), ..Columns::absent() }
+            }
+            Entry::Digest { digest } => {
+                Columns { outcome: format!("digest={digest:032x}"), ..Columns::absent() }
             }
         };
         let Columns { req_id, op, user, asset, amount, balance_after, outcome } = columns;
@@ -198,7 +204,11 @@ impl Line<'_> {
             Ok(Entry::Asset { asset, precision, symbol }) => {
                 Body::Asset { asset: symbol.as_str(), asset_id: *asset, precision: *precision }
             }
+            Ok(Entry::Watermark { order_number }) => {
+                Body::Watermark { order_number: (*order_number).into() }
+            }
             Ok(Entry::Mark) => Body::Mark {},
+            Ok(Entry::Digest { digest }) => Body::Digest { digest: format!("{digest:032x}") },
             Err(error) => Body::Raw {
                 kind_number: record.kind,
                 bytes: hex(record.payload),
@@ -239,6 +249,12 @@ struct Object<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Body<'a> {
+    Watermark {
+        order_number: Integer,
+    },
+    Digest {
+        digest: String,
+    },
     Order {
         req_id: String,
         cid: Option<&'a str>,
