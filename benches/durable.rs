@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
 
     let total = WARM_UP + orders + CALLERS * orders;
     let closed = Closed::open(caller::options(scratch.path().join("wal"), total))?;
-    let engine = closed.replay(0)?.start(Identity(1))?;
+    let engine = closed.replay(0, |_| {})?.start(Identity(1))?;
     let mut first = Caller::new(engine.handle());
     assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
 

@@ -59,7 +59,7 @@ fn main() -> anyhow::Result<()> {
 
         drop_cache(&segments)?;
         let began = Instant::now();
-        let replayed = Closed::open(options.clone())?.replay(0)?;
+        let replayed = Closed::open(options.clone())?.replay(0, |_| {})?;
         replay.push(began.elapsed());
         assert_eq!(replayed.sequence(), records, "records replayed");
     }
@@ -87,7 +87,7 @@ fn write(options: &Options, orders: u64) -> anyhow::Result<u64> {
         wal::Options { segment_bytes: options.segment_bytes, spares_ready: options.spares_ready };
     let (log, _report) = recovery.start(IDENTITY, wal_options)?;
     let Log { writer, mut syncer, mut preparer, durable } = log;
-    let mut core = Core::new(Ledger::new(options.outcomes_max), writer);
+    let mut core = Core::new(Ledger::new(options.places), writer);
     assert_eq!(core.decide(&caller::asset(), 0).0, Answer::Done, "the asset");
     for number in 0..orders {
         if number.is_multiple_of(SYNC_ORDERS) {
@@ -144,7 +144,7 @@ fn read_plain(segments: &[PathBuf]) -> anyhow::Result<u64> {
 }
 
 fn check_balances(options: Options, orders: u64) -> anyhow::Result<()> {
-    let engine = Closed::open(options)?.replay(0)?.start(IDENTITY)?;
+    let engine = Closed::open(options)?.replay(0, |_| {})?.start(IDENTITY)?;
     let mut caller = Caller::new(engine.handle());
     for number in 0..USERS.min(orders) {
         // In each round a user comes at the same place as in the first.

@@ -17,6 +17,10 @@ pub enum Alert {
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without having been withdrawn.
     ProtocolViolation,
+    /// A snapshot cannot be made, or what it covers cannot go: log and restart grow.
+    SnapshotFailed,
+    /// The log or a snapshot says another thing than UBSCore: the next start would refuse.
+    SnapshotMismatch,
     /// The log's disk failed.
     WalSyncFailed,
     /// No segment could be prepared ahead.
@@ -31,6 +35,8 @@ impl Alert {
             Alert::Fenced => "fenced",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
+            Alert::SnapshotFailed => "snapshot_failed",
+            Alert::SnapshotMismatch => "snapshot_mismatch",
             Alert::WalSyncFailed => "wal_sync_failed",
             Alert::WalSpaceLow => "wal_space_low",
         }
@@ -42,8 +48,9 @@ impl Alert {
             Alert::CompensationFailing
             | Alert::Fenced
             | Alert::ProtocolViolation
+            | Alert::SnapshotMismatch
             | Alert::WalSyncFailed => true,
-            Alert::PostgresUnreachable | Alert::WalSpaceLow => false,
+            Alert::PostgresUnreachable | Alert::SnapshotFailed | Alert::WalSpaceLow => false,
         }
     }
 }

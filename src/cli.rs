@@ -34,6 +34,9 @@ pub enum Command {
     /// Read the log.
     #[command(subcommand)]
     Wal(WalCommand),
+    /// Read a snapshot.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Print a token for the HTTP API.
     Token(TokenArgs),
 }
@@ -127,6 +130,23 @@ pub struct WalVerifyArgs {
     /// A data directory, a log directory or one segment.
     pub path: PathBuf,
     /// How the verdict is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// What can be done with a snapshot; all of it reads only, also while the service runs.
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Check a snapshot and say what it holds; exit code 1 if it is damaged.
+    Inspect(SnapshotInspectArgs),
+}
+
+/// What `ubscore snapshot inspect` is told.
+#[derive(Debug, Args)]
+pub struct SnapshotInspectArgs {
+    /// A snapshot's file, or a data directory or directory of snapshots for all there are, newest first.
+    pub path: PathBuf,
+    /// How it is written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -243,6 +263,9 @@ mod tests {
             "ubscore wal dump /d --req-id 1",
             "ubscore wal dump /d --op FLY",
             "ubscore wal verify /d --format xml",
+            "ubscore snapshot",
+            "ubscore snapshot inspect",
+            "ubscore snapshot inspect /d --format xml",
             "ubscore token",
             "ubscore token --user 0",
             "ubscore token --user -1",

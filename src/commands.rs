@@ -9,6 +9,7 @@ use crate::config;
 
 pub mod dev;
 pub mod serve;
+pub mod snapshot;
 pub mod token;
 pub mod wal;
 
@@ -23,6 +24,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
+        Command::Snapshot(command) => {
+            snapshot::run(&command, &mut io::stdout().lock()).map_err(Into::into)
+        }
         Command::Wal(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)
@@ -40,7 +44,8 @@ pub fn run(cli: Cli) -> ExitCode {
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
-    let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments);
+    let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
+        || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments);
     if configuration || path { ExitCode::from(EXIT_BAD_ARGUMENTS) } else { ExitCode::FAILURE }
 }
 

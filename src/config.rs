@@ -102,6 +102,8 @@ pub struct Config {
     pub engine: Engine,
     /// The log's files.
     pub wal: Wal,
+    /// Snapshots, and what goes once they are made.
+    pub snapshot: Snapshot,
     /// The workers that drive transfers.
     pub coordinator: Coordinator,
     /// When a quiet transfer is picked up again.
@@ -251,6 +253,20 @@ pub struct Wal {
     pub spares_ready: usize,
 }
 
+/// The section `[snapshot]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Snapshot {
+    /// A snapshot is made after so many records.
+    pub every_records: u64,
+    /// Or after so many bytes of the log.
+    pub every_bytes: u64,
+    /// Snapshots kept.
+    pub keep: usize,
+    /// Run for every closed segment before it is removed; empty for none.
+    pub archive_command: String,
+}
+
 /// The section `[coordinator]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -319,6 +335,7 @@ impl Default for Config {
             postgres: Postgres::default(),
             engine: Engine::default(),
             wal: Wal::default(),
+            snapshot: Snapshot::default(),
             coordinator: Coordinator::default(),
             recovery: Recovery::default(),
             amount: AmountBounds::default(),
@@ -396,6 +413,17 @@ impl Default for Engine {
 impl Default for Wal {
     fn default() -> Self {
         Self { segment_bytes: 67_108_864, spares_ready: 1 }
+    }
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            every_records: 1_000_000,
+            every_bytes: 1_073_741_824,
+            keep: 2,
+            archive_command: String::new(),
+        }
     }
 }
 
@@ -569,6 +597,9 @@ const BOUNDS: &[Bound] = &[
     bound("engine.idle_mark_ms", |c| Some(c.engine.idle_mark_ms), 1, 10_000, "ms"),
     bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, 1_073_741_824, "bytes, a multiple of 4096"),
     bound("wal.spares_ready", |c| Some(c.wal.spares_ready as u64), 1, 16, "segments"),
+    bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),
+    bound("snapshot.every_bytes", |c| Some(c.snapshot.every_bytes), 65_536, 1_099_511_627_776, "bytes"),
+    bound("snapshot.keep", |c| Some(c.snapshot.keep as u64), 1, 64, "snapshots"),
     bound("coordinator.shards", |c| Some(c.coordinator.shards as u64), 1, 64, "workers"),
     bound("coordinator.queue_max", |c| Some(c.coordinator.queue_max as u64), 1, 65_536, "transfers"),
     bound("coordinator.batch_max", |c| Some(c.coordinator.batch_max as u64), 1, 4_096, "transfers, at most coordinator.queue_max"),

@@ -14,6 +14,19 @@ pub const POINTS: &[&str] = &[
     "engine_after_sync",
 ];
 
+/// Every point of a snapshot, in the order it meets them.
+pub const SNAPSHOT_POINTS: &[&str] = &[
+    "snapshot_before_rename",
+    "snapshot_after_rename",
+    "snapshot_after_remove",
+    "snapshot_after_segments",
+];
+
+#[cfg(feature = "crash")]
+fn is_known(name: &str) -> bool {
+    POINTS.contains(&name) || SNAPSHOT_POINTS.contains(&name)
+}
+
 /// Arms the point that the environment names.
 ///
 /// # Errors
@@ -25,8 +38,8 @@ pub fn arm() -> Result<(), String> {
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
-    if !POINTS.contains(&name) {
-        return Err(format!("UBSCORE_CRASH: {name} is none of {POINTS:?}"));
+    if !is_known(name) {
+        return Err(format!("UBSCORE_CRASH: {name} is none of {POINTS:?} {SNAPSHOT_POINTS:?}"));
     }
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {
@@ -42,7 +55,7 @@ pub fn arm() -> Result<(), String> {
 /// A point.
 #[cfg(feature = "crash")]
 pub fn point(name: &'static str) {
-    debug_assert!(POINTS.contains(&name), "{name} is not in the list of points");
+    debug_assert!(is_known(name), "{name} is not in the list of points");
     fail::fail_point!(name);
 }
 

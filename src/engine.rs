@@ -2,8 +2,8 @@
 //! answered. Knows no PostgreSQL, no HTTP, no async runtime and no clock.
 //!
 //! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
-//! carries out), [`fact`] (what a ledger consists of), [`outcomes`] (the idempotent processed map), [`ring`] (the way in and back), [`core`] (the loops),
-//! [`replay`] (the way back from the log).
+//! carries out), [`fact`] (what a ledger consists of), [`outcomes`] (the idempotent processed map), [`ring`] (the way in
+//! and back), [`core`] (the loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
 
 pub mod core;
 pub mod fact;
@@ -12,6 +12,7 @@ pub mod order;
 pub mod outcomes;
 pub mod replay;
 pub mod ring;
+pub mod snapshot;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,12 +22,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tracing::{error, info, warn};
-use wal::{Directory, Identity, Recovery, Sequence};
+use wal::{Directory, Identity, Medium, Recovery, Sequence};
 
 use self::core::{Core, Shared};
-use self::ledger::Ledger;
+use self::ledger::{Ledger, Places};
 use self::order::Command;
+use self::replay::Replay;
 use self::ring::{Overloaded, Pending, Publisher, Sleeper};
+use self::snapshot::Snapshot;
+use self::snapshot::shelf::Shelf;
 use crate::alert::{Alert, alert};
 use crate::telemetry::chain;
 
@@ -41,6 +45,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The log's directory.
     pub log_dir: PathBuf,
+    /// The directory of snapshots.
+    pub snapshot_dir: PathBuf,
     /// One segment's size in bytes.
     pub segment_bytes: u64,
     /// Segments prepared ahead.
@@ -53,8 +59,8 @@ pub struct Options {
     pub ring_slots: usize,
     /// Answers on their way, at most half the slots.
     pub in_flight_max: usize,
-    /// Outcomes held, see [`outcomes`].
-    pub outcomes_max: usize,
+    /// What the ledger holds at most.
+    pub places: Places,
     /// After this long without a record, a mark is written.
     pub idle_mark: Duration,
 }
@@ -74,15 +80,54 @@ pub enum Error {
     /// The log's records.
     #[error("replay of the log")]
     Replay(#[from] replay::Error),
+    /// A snapshot that no damage explains, or a directory of them that cannot be used.
+    #[error("snapshots")]
+    Snapshot(#[from] snapshot::Error),
+    /// A whole snapshot of another log.
+    #[error("{} belongs to log {found}, not {expected}", path.display())]
+    ForeignSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// The log it belongs to.
+        found: Identity,
+        /// The log that is here.
+        expected: Identity,
+    },
+    /// The log does not reach to where the newest snapshot stands: it is an older copy, or a part of it is gone.
+    #[error("{} stands at record {sequence}, which the log does not hold", path.display())]
+    SnapshotAhead {
+        /// The file.
+        path: PathBuf,
+        /// The record at which it stands.
+        sequence: Sequence,
+        /// What the log says.
+        #[source]
+        source: wal::Error,
+    },
+    /// The log begins later than its first record, and no snapshot tells what was before.
+    #[error("no usable snapshot stands before the log's first record{}", because(damaged))]
+    NoSnapshot {
+        /// Why each snapshot cannot be used.
+        damaged: Vec<snapshot::Error>,
+        /// What the log says.
+        #[source]
+        source: wal::Error,
+    },
     /// The system gives no thread.
     #[error("start a thread")]
     Thread(#[from] std::io::Error),
+}
+
+/// Several reasons in one line.
+fn because(reasons: &[snapshot::Error]) -> String {
+    reasons.iter().map(|reason| format!("; {}", chain(reason))).collect()
 }
 
 /// A log that this process holds the lock of, not read yet.
 pub struct Closed {
     options: Options,
     recovery: Recovery<Directory>,
+    snapshot: Option<Snapshot>,
 }
 
 /// A replayed engine that does not run yet.
@@ -90,43 +135,116 @@ pub struct Replayed {
     options: Options,
     recovery: Recovery<Directory>,
     ledger: Ledger,
+    /// The record at which the snapshot stands that it began with, 0 for none.
+    snapshot: Sequence,
+    /// Bytes of the records behind it.
+    log_bytes: u64,
 }
 
+/// How far a replay has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The last record replayed.
+    pub sequence: Sequence,
+    /// How many were replayed.
+    pub records: u64,
+}
+
+/// Records between two words of progress.
+const PROGRESS_RECORDS: u64 = 4_096;
+
 impl Closed {
-    /// Locks the log's directory, making it where it is absent, and checks the segments' headers.
+    /// Locks the log's directory, making it where it is absent, chooses the newest snapshot that is whole, and checks
+    /// the segments' headers.
     ///
     /// # Errors
     /// [`Error::Log`]: another process holds it (named by pid), or the directory cannot be used.
+    /// [`Error::Snapshot`], [`Error::ForeignSnapshot`], [`Error::SnapshotAhead`], [`Error::NoSnapshot`]: log and
+    /// snapshots do not make a whole.
     pub fn open(options: Options) -> Result<Closed, Error> {
-        let directory = Directory::create(&options.log_dir);
-        let recovery = directory.and_then(|directory| Recovery::open(directory, 0, 0));
-        match recovery {
-            Ok(recovery) => Ok(Closed { options, recovery }),
-            Err(source) => Err(Error::Log { dir: options.log_dir, source }),
+        let failed = |source| Error::Log { dir: options.log_dir.clone(), source };
+        let directory = Directory::create(&options.log_dir).map_err(failed)?;
+        // The lock before anything of the snapshots is read or removed: another process may be at them.
+        let lock = directory.lock().map_err(failed)?;
+        let choice = Shelf::create(&options.snapshot_dir)?.choose()?;
+        for damaged in &choice.damaged {
+            warn!(error = chain(damaged), "a snapshot is passed over for an older one or none");
         }
+        let from = choice.newest.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
+        // The record at which a snapshot stands was durable before it was made.
+        let claim = choice.newest.as_ref().map_or(0, |snapshot| snapshot.header.sequence);
+        let recovery = Recovery::open_locked(directory, lock, claim, from);
+        let snapshot = choice.newest;
+        let recovery = match (recovery, &snapshot) {
+            (Ok(recovery), _) => recovery,
+            (Err(source @ wal::Error::Missing { .. }), Some(snapshot)) => {
+                let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
+                return Err(Error::SnapshotAhead { path, sequence, source });
+            }
+            (Err(source @ wal::Error::Missing { .. }), None) => {
+                return Err(Error::NoSnapshot { damaged: choice.damaged, source });
+            }
+            (Err(source), _) => return Err(failed(source)),
+        };
+        if let (Some(expected), Some(snapshot)) = (recovery.identity(), &snapshot)
+            && snapshot.header.identity != expected
+        {
+            let (path, found) = (snapshot.path.clone(), snapshot.header.identity);
+            return Err(Error::ForeignSnapshot { path, found, expected });
+        }
+        Ok(Closed { options, recovery, snapshot })
     }
 
-    /// The identity in the log's headers, `None` where there is no log.
+    /// The identity in the log's headers, or else in the snapshot; `None` where there is neither.
     pub fn identity(&self) -> Option<Identity> {
-        self.recovery.identity()
+        let snapshot = self.snapshot.as_ref().map(|snapshot| snapshot.header.identity);
+        self.recovery.identity().or(snapshot)
     }
 
-    /// Replays the whole log.
+    /// Loads the snapshot, and replays the log from there.
     ///
-    /// `durable_claim`: the highest sequence that something outside the log saw durable, 0 for none.
+    /// `durable_claim`: the highest sequence that something outside the log saw durable, 0 for none. `progress`: told
+    /// every some thousand records.
     ///
     /// # Errors
     /// [`Error::Log`]: damage, or a log that is not whole. [`Error::Replay`]: a record that does not follow from
-    /// those before it.
-    pub fn replay(self, durable_claim: Sequence) -> Result<Replayed, Error> {
-        let Closed { options, mut recovery } = self;
-        let failed = |source| Error::Log { dir: options.log_dir.clone(), source };
+    /// those before it. [`Error::Snapshot`], [`Error::SnapshotAhead`]: the snapshot is not this log's.
+    pub fn replay(
+        self,
+        durable_claim: Sequence,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Replayed, Error> {
+        let Closed { options, mut recovery, snapshot } = self;
         recovery.claim(durable_claim);
-        let mut ledger = Ledger::new(options.outcomes_max);
-        while let Some(record) = recovery.next().map_err(failed)? {
-            replay::replay(&mut ledger, &record)?;
+        let stands_at = snapshot.as_ref().map_or(0, |snapshot| snapshot.header.sequence);
+        let mut replay = match snapshot {
+            None => Replay::from_nothing(options.places),
+            Some(snapshot) => Replay::from_snapshot(snapshot, options.places)?,
+        };
+        let (mut records, mut log_bytes) = (0, 0);
+        loop {
+            match (recovery.next(), replay.unconfirmed()) {
+                (Ok(Some(record)), _) => {
+                    replay.take(&record)?;
+                    records += 1;
+                    log_bytes += record.bytes;
+                    if records % PROGRESS_RECORDS == 0 {
+                        progress(Progress { sequence: record.sequence, records });
+                    }
+                }
+                (Ok(None), None) => break,
+                (Ok(None), Some(_)) => unreachable!("its record is claimed durable"),
+                (Err(source), Some(snapshot)) => {
+                    let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
+                    return Err(Error::SnapshotAhead { path, sequence, source });
+                }
+                (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),
+            }
         }
-        Ok(Replayed { options, recovery, ledger })
+        let ledger = replay.ledger();
+        let (sequence, outcomes) = (ledger.sequence(), ledger.outcome_count());
+        info!(snapshot = stands_at, records, sequence, outcomes, "log replayed");
+        Ok(Replayed { options, recovery, ledger, snapshot: stands_at, log_bytes })
     }
 }
 
@@ -141,7 +259,7 @@ impl Replayed {
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`].
     pub fn start(self, identity: Identity) -> Result<Engine, Error> {
-        let Replayed { options, recovery, ledger } = self;
+        let Replayed { options, recovery, ledger, snapshot, log_bytes } = self;
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,
@@ -153,14 +271,26 @@ impl Replayed {
             let (place, bytes, records) = (&torn.place, torn.bytes, torn.records);
             warn!(%place, bytes, records, "the log's end was torn and never acknowledged; it is cut off");
         }
-        info!(sequence = ledger.sequence(), outcomes = ledger.outcome_count(), "log replayed");
-        Ok(Engine::spawn(options, ledger, log)?)
+        let covered = Covered { identity, snapshot, log_bytes };
+        Ok(Engine::spawn(options, ledger, log, covered)?)
     }
+}
+
+/// What a start has found of snapshots.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered {
+    /// The log.
+    pub identity: Identity,
+    /// The record at which the snapshot stands that was loaded, 0 for none.
+    pub snapshot: Sequence,
+    /// Bytes of the log's records behind it, as of the start.
+    pub log_bytes: u64,
 }
 
 /// A running engine; [`Engine::stop`] ends it.
 pub struct Engine {
     handle: Handle,
+    covered: Covered,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -169,6 +299,7 @@ impl Engine {
         options: Options,
         ledger: Ledger,
         log: wal::Log<Directory>,
+        covered: Covered,
     ) -> std::io::Result<Engine> {
         let (core_sleeper, sync_sleeper, prepare_sleeper) =
             (Sleeper::new(), Sleeper::new(), Sleeper::new());
@@ -205,7 +336,12 @@ impl Engine {
                 stop_on_failure("the log could not be prepared ahead", prepared);
             })?,
         ];
-        Ok(Engine { handle: Handle { publisher, shared }, threads })
+        Ok(Engine { handle: Handle { publisher, shared }, covered, threads })
+    }
+
+    /// What the start has found of snapshots.
+    pub fn covered(&self) -> Covered {
+        self.covered
     }
 
     /// A way in; each thread or task that publishes takes its own.
@@ -280,6 +416,24 @@ impl Handle {
         (self.shared.tickets.count() / 4).max(1)
     }
 
+    /// Bytes of the records appended since the start.
+    pub fn log_bytes(&self) -> u64 {
+        self.shared.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of segments as far as they hold no record from `sequence` on; returns before it is done.
+    ///
+    /// The next start needs a snapshot at or behind `sequence`.
+    pub fn remove_before(&self, sequence: Sequence) {
+        self.shared.remove_before.fetch_max(sequence, Ordering::Release);
+        self.shared.prepare_bell.ring();
+    }
+
+    /// Segments removed since the start.
+    pub fn segments_removed(&self) -> u64 {
+        self.shared.segments_removed.load(Ordering::Relaxed)
+    }
+
     /// Outcomes held.
     pub fn outcomes(&self) -> usize {
         self.shared.outcomes.load(Ordering::Relaxed)
@@ -287,7 +441,7 @@ impl Handle {
 }
 
 /// A thread whose panic ends the process, in debug builds too: a ring without its reader would hang for ever.
-fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {

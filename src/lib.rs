@@ -26,7 +26,8 @@
 //! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up.
 //! 7. [`http`]: listeners, tokens, routes, JSON.
 //! 8. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 9. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
+//! 9. [`keeper`]: snapshots while it runs, and the end of what they cover.
+//! 10. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
 //! # What keeps the money
 //!
@@ -52,6 +53,7 @@ pub mod crash;
 pub mod engine;
 pub mod entropy;
 pub mod http;
+pub mod keeper;
 pub mod postgres;
 pub mod telemetry;
 pub mod transfer;

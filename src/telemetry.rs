@@ -27,6 +27,16 @@ pub const RING_DEPTH: &str = "ubscore_ring_depth";
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
 /// Gauge, s: how long the last replay took.
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
+/// Gauge, s: how long the last snapshot took.
+pub const SNAPSHOT_SECONDS: &str = "ubscore_snapshot_seconds";
+/// Gauge, bytes: how large the last snapshot is.
+pub const SNAPSHOT_BYTES: &str = "ubscore_snapshot_bytes";
+/// Gauge: the record at which the last snapshot stands.
+pub const SNAPSHOT_SEQUENCE: &str = "ubscore_snapshot_sequence";
+/// Gauge, s since the Unix epoch: when the last snapshot was made.
+pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds";
+/// Counter: segments of the log removed.
+pub const SEGMENTS_REMOVED_TOTAL: &str = "ubscore_segments_removed_total";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
 /// Counter: steps whose outcome was unknown and that are tried again.
@@ -136,6 +146,14 @@ pub fn step(step: &'static str, took_ns: u64) {
     metrics::histogram!(STEP_SECONDS, "step" => step).record(seconds);
 }
 
+/// Notes a snapshot: how long it took, its length, the record at which it stands, and when it was made.
+pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
+    metrics::gauge!(SNAPSHOT_SECONDS).set(took.as_secs_f64());
+    metrics::gauge!(SNAPSHOT_BYTES).set(bytes as f64);
+    metrics::gauge!(SNAPSHOT_SEQUENCE).set(sequence as f64);
+    metrics::gauge!(SNAPSHOT_TIMESTAMP_SECONDS).set(now_s as f64);
+}
+
 /// The gauge of how many transfers the worker of a shard has in hand.
 pub fn nonterminal(shard: usize) -> metrics::Gauge {
     metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
@@ -153,6 +171,11 @@ pub fn describe() {
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
+    describe_gauge!(SNAPSHOT_SECONDS, Unit::Seconds, "Time that the last snapshot took.");
+    describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Length of the last snapshot.");
+    describe_gauge!(SNAPSHOT_SEQUENCE, Unit::Count, "Record at which the last snapshot stands.");
+    describe_gauge!(SNAPSHOT_TIMESTAMP_SECONDS, Unit::Seconds, "When the last snapshot was made.");
+    describe_counter!(SEGMENTS_REMOVED_TOTAL, Unit::Count, "Segments of the log removed.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");

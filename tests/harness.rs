@@ -195,6 +195,11 @@ impl Site {
         self.data_dir.join("wal")
     }
 
+    /// The directory of snapshots.
+    pub(crate) fn snapshot_dir(&self) -> PathBuf {
+        self.data_dir.join("snapshots")
+    }
+
     /// The binary as this site runs it: `serve --dev` on free ports.
     pub(crate) fn command(&self) -> Command {
         self.serve("127.0.0.1:0", "127.0.0.1:0", &self.url())

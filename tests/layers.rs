@@ -17,7 +17,7 @@ use ubscore::clock::{Clock, SystemClock};
 use ubscore::code::Code;
 use ubscore::commands::dev;
 use ubscore::coordinator::{Coordinator, Options, Parts, Pool, Request};
-use ubscore::engine::ledger::Answer as EngineAnswer;
+use ubscore::engine::ledger::{Answer as EngineAnswer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{self, Closed, Engine};
 use ubscore::entropy::{Entropy, SystemEntropy};
@@ -71,18 +71,19 @@ fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
 fn engine(site: &Site) -> (Engine, Trading) {
     let options = engine::Options {
         log_dir: site.log_dir(),
+        snapshot_dir: site.snapshot_dir(),
         segment_bytes: 1 << 20,
         spares_ready: 1,
         busy: false,
         cpu: None,
         ring_slots: 64,
         in_flight_max: 32,
-        outcomes_max: 1_024,
+        places: Places { outcomes_max: 1_024 },
         idle_mark: Duration::from_millis(10),
     };
     std::fs::create_dir_all(&site.data_dir).expect("a directory");
     let closed = Closed::open(options).expect("a log");
-    let engine = closed.replay(0).expect("empty").start(wal::Identity(7)).expect("an engine");
+    let engine = closed.replay(0, |_| {}).expect("empty").start(wal::Identity(7)).expect("an engine");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let trading = Trading::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
     for asset in dev::assets() {

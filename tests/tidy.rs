@@ -59,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
+    ("keeper", &["alert", "clock", "engine", "telemetry"]),
     ("postgres", &["account", "amount", "asset", "code", "telemetry", "transfer"]),
     (
         "adapters",

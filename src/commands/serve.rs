@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -27,11 +28,14 @@ use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
 use crate::coordinator::{Coordinator, Options, Parts, Pool};
+use crate::engine::ledger::Places;
+use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
 use crate::http::service::{RequestLimits, Service};
 use crate::http::{Limits, api, ops};
+use crate::keeper::{self, Keeper};
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::incarnation::{self, Incarnation};
@@ -43,6 +47,8 @@ use crate::telemetry::{Metrics, chain, init_logging};
 const LEASE: Duration = Duration::from_secs(10);
 /// Between two foldings of the histograms' samples.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Between two words of a replay's progress.
+const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
 const OPEN_FILES: u64 = 65_536;
 
@@ -82,7 +88,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let Started { service, mut pool, engine } = started;
+    let Started { service, mut pool, engine, keeper } = started;
 
     let (stop, stopped) = watch::channel(());
     let limits = Limits::from(&config.http);
@@ -125,7 +131,10 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         () = pool.join() => {}
         () = stopping => warn!("transfers are still under way; the next start goes on with them"),
     }
-    tokio::task::block_in_place(|| engine.stop());
+    tokio::task::block_in_place(|| {
+        keeper.stop();
+        engine.stop();
+    });
     stop_embedded(server).await;
     let (finished, cut) = (drained.finished, drained.cut);
     info!(
@@ -140,6 +149,7 @@ struct Started {
     service: Arc<Service>,
     pool: Pool,
     engine: Engine,
+    keeper: Keeper,
 }
 
 async fn start(
@@ -208,11 +218,14 @@ async fn start(
         done = ready => done?,
         failed = pool.failed() => return Err(failed.into()),
     }
+    let keeper = Keeper::start(keeper_options(config)?, &engine, Arc::clone(&clock))
+        .context("start to make snapshots")?;
     let service = Service {
         coordinator,
         trading,
         reads,
         engine: Mutex::new(engine.handle()),
+        snapshots: keeper.requests(),
         verifier: Verifier::new(&config.auth).context("read the token key")?,
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
@@ -226,7 +239,7 @@ async fn start(
             units_max: u64::MAX / config.amount.safety_factor,
         },
     };
-    Ok(Started { service: Arc::new(service), pool, engine })
+    Ok(Started { service: Arc::new(service), pool, engine, keeper })
 }
 
 /// Replays the log and starts UBSCore, binding log and database to each other where neither has been used.
@@ -241,8 +254,16 @@ async fn start_engine(
     let on_disk = closed.identity();
     let began = clock.monotonic_ns();
     let claim = incarnation.durable_claim;
-    let replayed =
-        tokio::task::block_in_place(|| closed.replay(claim)).context("replay the log")?;
+    let mut said = began;
+    let progress = |progress: engine::Progress| {
+        let now = clock.monotonic_ns();
+        if Duration::from_nanos(now - said) >= REPLAY_PROGRESS {
+            said = now;
+            info!(records = progress.records, sequence = progress.sequence, "replaying the log");
+        }
+    };
+    let replayed = tokio::task::block_in_place(|| closed.replay(claim, progress))
+        .context("replay the log")?;
     metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
     if incarnation.log_identity.is_none() && replayed.sequence() > 0 {
         bail!(
@@ -265,15 +286,32 @@ async fn start_engine(
 fn engine_options(config: &Config) -> engine::Options {
     engine::Options {
         log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
+        snapshot_dir: snapshot_dir(config),
         segment_bytes: config.wal.segment_bytes,
         spares_ready: config.wal.spares_ready,
         busy: config.engine.wait == Wait::Busy,
         cpu: config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()),
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
-        outcomes_max: config.engine.outcomes_max,
+        places: Places { outcomes_max: config.engine.outcomes_max },
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
     }
+}
+
+fn snapshot_dir(config: &Config) -> PathBuf {
+    config.data_dir.join(super::snapshot::SNAPSHOT_DIRECTORY)
+}
+
+fn keeper_options(config: &Config) -> anyhow::Result<keeper::Options> {
+    Ok(keeper::Options {
+        log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
+        shelf: Shelf::create(&snapshot_dir(config))?,
+        places: Places { outcomes_max: config.engine.outcomes_max },
+        every_records: config.snapshot.every_records,
+        every_bytes: config.snapshot.every_bytes,
+        keep: config.snapshot.keep,
+        archive_command: config.snapshot.archive_command.clone(),
+    })
 }
 
 fn coordinator_options(config: &Config) -> Options {

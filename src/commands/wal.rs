@@ -4,7 +4,7 @@
 //! pipe gets records alone. Exit codes: 0 also for a torn end, which is said; 1 for damage; 2 where
 //! there is no log to read.
 
-mod line;
+pub(super) mod line;
 
 use std::fs;
 use std::io::{self, BufWriter, Write};

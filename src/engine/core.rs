@@ -8,17 +8,19 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
+use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
 use super::ledger::{Answer, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Bell, Poller, Sleeper, Tickets};
 use crate::crash;
+use crate::telemetry::chain;
 use crate::transfer::Op;
 
 /// The most commands taken off the ring before their slots are free again.
@@ -58,6 +60,11 @@ pub(super) struct Shared {
     pub(super) outcomes: AtomicUsize,
     /// See [`Core::capacity`].
     pub(super) capacity: AtomicUsize,
+    /// Bytes of the log's records since the start.
+    pub(super) log_bytes: AtomicU64,
+    /// Segments are removed as far as they hold no record from this one on.
+    pub(super) remove_before: AtomicU64,
+    pub(super) segments_removed: AtomicU64,
 }
 
 impl Shared {
@@ -80,6 +87,9 @@ impl Shared {
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
             capacity: AtomicUsize::new(0),
+            log_bytes: AtomicU64::new(0),
+            remove_before: AtomicU64::new(0),
+            segments_removed: AtomicU64::new(0),
         }
     }
 }
@@ -88,6 +98,7 @@ impl Shared {
     pub(super) fn publish<M: Medium>(&self, core: &Core<M>) {
         self.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
         self.capacity.store(core.capacity(), Ordering::Relaxed);
+        self.log_bytes.store(core.log_bytes, Ordering::Relaxed);
     }
 }
 
@@ -98,6 +109,8 @@ pub struct Core<M: Medium> {
     /// What a later record covers.
     marked: Sequence,
     time_ns: u64,
+    /// Bytes of all records appended.
+    log_bytes: u64,
     payload: [u8; PAYLOAD_BYTES_MAX],
 }
 
@@ -106,7 +119,7 @@ impl<M: Medium> Core<M> {
     pub fn new(ledger: Ledger, writer: wal::Writer<M>) -> Core<M> {
         assert_eq!(ledger.sequence(), writer.appended(), "the ledger is not the log's");
         let marked = ledger.sequence();
-        Core { ledger, writer, marked, time_ns: 0, payload: [0; PAYLOAD_BYTES_MAX] }
+        Core { ledger, writer, marked, time_ns: 0, log_bytes: 0, payload: [0; PAYLOAD_BYTES_MAX] }
     }
 
     /// Decides one command. The answer may leave once the returned sequence is durable.
@@ -132,7 +145,10 @@ impl<M: Medium> Core<M> {
         let payload = &self.payload[..length];
         crash::point("engine_before_append");
         match self.writer.append(entry.kind() as u8, self.time_ns, payload) {
-            Ok(sequence) => self.ledger.apply(entry, sequence, self.time_ns),
+            Ok(sequence) => {
+                self.log_bytes += wal::record_bytes(length);
+                self.ledger.apply(entry, sequence, self.time_ns)
+            }
             Err(wal::Error::Full) => Answer::Overloaded,
             Err(error) => panic!("append to the log: {error}"),
         }
@@ -289,7 +305,14 @@ pub(super) fn prepare<M: Medium>(
     no_space: impl Fn(&wal::Error),
 ) -> Result<(), wal::Error> {
     let mut looks_without_space: u32 = 0;
+    let mut removed_before = 0;
     while !shared.stop.load(Ordering::Acquire) {
+        let remove_before = shared.remove_before.load(Ordering::Acquire);
+        // First, since on a full disk it is what makes space.
+        if remove_before > removed_before {
+            remove(&mut preparer, remove_before, shared);
+            removed_before = remove_before;
+        }
         if !looks_without_space.is_multiple_of(SPACE_LOOKS) {
             // By the clock and not by the bell: it rings with every sync, and each try takes what little is left.
             std::thread::sleep(PREPARE_SLEEP);
@@ -310,4 +333,18 @@ pub(super) fn prepare<M: Medium>(
         sleeper.sleep(|| false, PREPARE_SLEEP);
     }
     Ok(())
+}
+
+/// Removes segments that snapshots cover. What cannot be removed stays until the next time.
+fn remove<M: Medium>(preparer: &mut wal::Preparer<M>, before: Sequence, shared: &Shared) {
+    match preparer.remove_before(before) {
+        Ok(removed) => {
+            shared.segments_removed.fetch_add(removed, Ordering::Relaxed);
+            if removed > 0 {
+                info!(removed, before, "segments that snapshots cover are removed");
+            }
+            crash::point("snapshot_after_segments");
+        }
+        Err(error) => warn!(error = chain(&error), "old segments stay; will try again"),
+    }
 }

@@ -30,6 +30,7 @@ enum Ops {
     Withdraw,
     AccountStatus,
     Asset,
+    Snapshot,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -45,6 +46,7 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             route: Ops::AccountStatus,
         },
         Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
+        Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
     ];
     Routes::new(TABLE)
 });
@@ -62,6 +64,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
             Ops::AccountStatus => set_status(&service, &parameters[0], &parameters[1], call).await,
             Ops::Asset => change_asset(&service, &parameters[0], call).await,
+            Ops::Snapshot => snapshot(&service, call).await,
         }
     };
     ROUTES.answer(call, handler).await
@@ -84,6 +87,7 @@ fn metrics(service: &Service) -> String {
     // Gauges lose no meaning in a float: they are far below 2^53.
     metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
     metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
+    metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     drop(engine);
     service.metrics.render()
 }
@@ -233,6 +237,31 @@ async fn change_asset(service: &Service, symbol: &str, call: Call) -> Outcome {
     let catalog = service.reads.catalog();
     let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
     Ok(json(StatusCode::OK, &AssetBody::from(asset), &request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SnapshotDraft {
+    reason: String,
+}
+
+/// Asks for a snapshot, and does not wait for it: a large one takes longer than a request may.
+async fn snapshot(service: &Service, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let draft: SnapshotDraft = service.json_body(call).await?;
+    check_reason(&draft.reason)?;
+    let after = service.engine.lock().durable();
+    let (actor, subject) = (actor(caller), format!("log {after}"));
+    service.reads.audit(&actor, "snapshot", &subject, "", &draft.reason).await.map_err(away)?;
+    service.snapshots.ask();
+    #[derive(Serialize)]
+    struct Body {
+        /// It will stand behind this record.
+        after: u64,
+    }
+    Ok(json(StatusCode::ACCEPTED, &Body { after }, &request_id))
 }
 
 /// The most characters a reason has.

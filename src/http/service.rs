@@ -24,6 +24,7 @@ use crate::code::Code;
 use crate::coordinator::Coordinator;
 use crate::engine;
 use crate::entropy::Entropy;
+use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
 use crate::telemetry::{Metrics, ROUTE_NONE, count_http_request};
@@ -39,6 +40,8 @@ pub struct Service {
     pub reads: Reads,
     /// UBSCore's gauges.
     pub engine: Mutex<engine::Handle>,
+    /// The way to ask for a snapshot.
+    pub snapshots: keeper::Requests,
     /// Tokens.
     pub verifier: Verifier,
     /// Time.

@@ -135,6 +135,19 @@ impl<M: Medium> Recovery<M> {
     /// [`Error::Locked`], [`Error::Medium`], and every refusal that headers can give.
     pub fn open(medium: M, known_durable: Sequence, from: Sequence) -> Result<Self, Error> {
         let lock = medium.lock()?;
+        Self::open_locked(medium, lock, known_durable, from)
+    }
+
+    /// The same under a lock that the caller has taken, to find out where `from` is while nobody else writes.
+    ///
+    /// # Errors
+    /// Those of [`Recovery::open`], but [`Error::Locked`].
+    pub fn open_locked(
+        medium: M,
+        lock: M::Lock,
+        known_durable: Sequence,
+        from: Sequence,
+    ) -> Result<Self, Error> {
         let numbers = list_segments(&medium)?;
         // The process before us may have died between a rename and its sync, or with records in the
         // page cache only. What we are about to read and build upon must be on the disk first.

@@ -46,7 +46,7 @@ impl Assets {
 
 /// An integer in JSON: a number up to 2^53, above it a string, since many readers would round it.
 #[derive(Clone, Copy)]
-pub(super) struct Integer(u128);
+pub(in crate::commands) struct Integer(u128);
 
 impl From<u64> for Integer {
     fn from(value: u64) -> Integer {

@@ -1,0 +1,217 @@
+//! `ubscore snapshot`: reads snapshots, also while the service makes them, and changes nothing.
+//!
+//! One line a snapshot: what it says of itself, what it holds, and whether it may be used. Exit codes: 0; 1 if one is
+//! damaged or contradicts itself; 2 where there is none to read.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::wal::line::Integer;
+use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
+use crate::config::Format;
+use crate::engine::fact::Fact;
+use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::{self, Header, Snapshot};
+use crate::telemetry::chain;
+
+/// Where snapshots lie in a data directory.
+pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
+
+/// Why nothing was found out, or what was.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nothing at the path, or it may not be read. Correct the path.
+    #[error("read {}", path.display())]
+    Unreadable {
+        /// As it was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The path leads to something else. Correct it.
+    #[error(
+        "{} holds no snapshot: give a data directory, a directory of snapshots or one of them",
+        path.display()
+    )]
+    NoSnapshot {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// A snapshot must not be used.
+    #[error(transparent)]
+    Snapshot(#[from] snapshot::Error),
+    /// The output could not be written, and not because its reader has left.
+    #[error("write the output")]
+    Write(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether it is what the command was told that is wrong, and not the snapshot.
+    pub fn is_about_arguments(&self) -> bool {
+        match self {
+            Error::Unreadable { .. } | Error::NoSnapshot { .. } => true,
+            Error::Snapshot(error) => matches!(error, snapshot::Error::Io { .. }),
+            Error::Write(_) => false,
+        }
+    }
+}
+
+/// Carries out one of the subcommands.
+///
+/// # Errors
+/// [`Error`]; what was read before it has been written.
+pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> Result<(), Error> {
+    let SnapshotCommand::Inspect(args) = command;
+    match inspect(args, out) {
+        // Nobody reads the output any more, which is how `| head` ends.
+        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
+fn inspect(args: &SnapshotInspectArgs, out: &mut impl Write) -> Result<(), Error> {
+    let (paths, listed) = find(&args.path)?;
+    let mut first_bad = None;
+    for path in &paths {
+        let (verdict, error) = Verdict::of(path);
+        // One that was listed may be gone since: an old one goes when a new one is made.
+        if listed && error.as_ref().is_some_and(is_gone) {
+            continue;
+        }
+        let line = match args.format {
+            Format::Text => verdict.text(),
+            Format::Json => serde_json::to_string(&verdict).expect("text and numbers"),
+        };
+        let written = writeln!(out, "{line}");
+        first_bad = first_bad.or(error);
+        // Damage first: the exit code must tell it even if nobody reads the verdict.
+        if written.is_err() {
+            break;
+        }
+    }
+    out.flush().or_else(|error| if first_bad.is_some() { Ok(()) } else { Err(error) })?;
+    first_bad.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn is_gone(error: &snapshot::Error) -> bool {
+    matches!(error, snapshot::Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+/// The snapshots that a path means, newest first, and whether they were found by listing a directory.
+fn find(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
+    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+    if !fs::metadata(path).map_err(unreadable)?.is_dir() {
+        return Ok((vec![path.to_owned()], false));
+    }
+    for directory in [path.to_owned(), path.join(SNAPSHOT_DIRECTORY)] {
+        if directory.is_dir() {
+            let paths = Shelf::at(&directory).paths()?;
+            if !paths.is_empty() {
+                return Ok((paths, true));
+            }
+        }
+    }
+    Err(Error::NoSnapshot { path: path.to_owned() })
+}
+
+/// What was found out about one snapshot.
+#[derive(Default, Serialize)]
+struct Verdict {
+    file: String,
+    verdict: &'static str,
+    bytes: Option<Integer>,
+    log: Option<String>,
+    sequence: Option<Integer>,
+    facts: Option<Integer>,
+    held: Option<Held>,
+    digest: Option<String>,
+    reason: Option<String>,
+}
+
+/// How many facts of each kind.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Held {
+    assets: u64,
+    accounts: u64,
+    balances: u64,
+    outcomes: u64,
+    watermark: u64,
+}
+
+impl Verdict {
+    fn of(path: &Path) -> (Verdict, Option<snapshot::Error>) {
+        let mut verdict = Verdict { file: path.display().to_string(), ..Verdict::default() };
+        let checked = Snapshot::open(path).and_then(|snapshot| {
+            let Header { identity, sequence, facts, digest } = snapshot.header;
+            verdict.bytes = Some(snapshot.bytes.into());
+            verdict.log = Some(identity.to_string());
+            verdict.sequence = Some(sequence.into());
+            verdict.facts = Some(facts.into());
+            verdict.digest = Some(format!("{digest:032x}"));
+            verdict.held = Some(check(&snapshot)?);
+            Ok(())
+        });
+        verdict.verdict = match &checked {
+            Ok(()) => "ok",
+            Err(snapshot::Error::Io { .. }) => "unreadable",
+            Err(snapshot::Error::Damaged { .. }) => "damaged",
+            Err(_) => "refused",
+        };
+        verdict.reason = checked.as_ref().err().map(|error| chain(error));
+        (verdict, checked.err())
+    }
+
+    fn text(&self) -> String {
+        let Verdict { file, verdict, .. } = self;
+        let mut line = format!("{verdict} {file}");
+        let mut field = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                line.push_str(&format!(" {name}={value}"));
+            }
+        };
+        field("log", self.log.clone());
+        field("sequence", self.sequence.map(|number| number.to_string()));
+        field("bytes", self.bytes.map(|number| number.to_string()));
+        field("facts", self.facts.map(|number| number.to_string()));
+        if let Some(held) = self.held {
+            field("assets", Some(held.assets.to_string()));
+            field("accounts", Some(held.accounts.to_string()));
+            field("balances", Some(held.balances.to_string()));
+            field("outcomes", Some(held.outcomes.to_string()));
+            field("watermark", Some(held.watermark.to_string()));
+        }
+        field("digest", self.digest.clone());
+        if let Some(reason) = &self.reason {
+            line.push_str(&format!(": {reason}"));
+        }
+        line
+    }
+}
+
+/// Reads every fact and adds them up.
+fn check(snapshot: &Snapshot) -> Result<Held, snapshot::Error> {
+    let mut held = Held::default();
+    let mut digest: u128 = 0;
+    for fact in snapshot.facts()? {
+        let fact = fact?;
+        digest = digest.wrapping_add(fact.digest());
+        match fact {
+            Fact::Asset { .. } => held.assets += 1,
+            Fact::Account { .. } => held.accounts += 1,
+            Fact::Balance { .. } => held.balances += 1,
+            Fact::Outcome { .. } => held.outcomes += 1,
+            Fact::Watermark { order_number } => held.watermark = order_number,
+            Fact::Departed { .. } => {}
+        }
+    }
+    match digest == snapshot.header.digest {
+        true => Ok(held),
+        false => Err(snapshot::Error::Contradiction {
+            path: snapshot.path.clone(),
+            problem: "its facts do not add up to its digest",
+        }),
+    }
+}

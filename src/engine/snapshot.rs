@@ -1,0 +1,367 @@
+//! A snapshot: every fact of a ledger as it stood at one record of the log, in one file.
+//!
+//! # The promise
+//!
+//! - A snapshot stands at a DIGEST record, and its facts add up to the digest in that record. A start compares the two,
+//!   so that a snapshot and a log that do not belong together never make a ledger.
+//! - What a disk can do to a file is found by its CRC: [`Error::Damaged`], and an older snapshot will do. What no disk
+//!   does, a whole file that contradicts itself, its name or the log, is never used and never passed over.
+//! - A file has its name only when it is whole, durable, and read back.
+//!
+//! # The format, version 1
+//!
+//! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes, the facts, and a
+//! CRC; `snapshot-{sequence:016x}.tmp` is a snapshot in the making, which nobody reads.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic, `snap\r\n\x1a\n` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | zeros |
+//! | 16 | 16 | identity of the log |
+//! | 32 | 8 | sequence of the DIGEST record at which it stands |
+//! | 40 | 8 | number of facts |
+//! | 48 | 16 | digest: the sum of the facts' digests, as in the DIGEST record |
+//! | 64 | | the facts as [`Ledger::facts`] gives them, each a tag of 1 byte and the bytes of [`Fact`] |
+//! | end - 4 | 4 | CRC-32 of everything before it |
+
+pub mod shelf;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crc32fast::Hasher;
+use wal::{Identity, Sequence};
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::fact::{FACT_BYTES_MAX, Fact};
+use super::ledger::builder::{self, Builder};
+use super::ledger::{Ledger, Places};
+use super::order;
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"snap\r\n\x1a\n";
+/// Bytes of the header.
+const HEADER_BYTES: usize = size_of::<HeaderBytes>();
+/// Bytes of the CRC behind the facts.
+const CRC_BYTES: usize = 4;
+/// Bytes read or written at a time.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct HeaderBytes {
+    magic: [u8; 8],
+    version: U32,
+    reserved: U32,
+    identity: U128,
+    sequence: U64,
+    facts: U64,
+    digest: U128,
+}
+
+const _: () = assert!(HEADER_BYTES == 64);
+
+/// What a snapshot says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The log it belongs to.
+    pub identity: Identity,
+    /// The DIGEST record at which it stands.
+    pub sequence: Sequence,
+    /// How many facts it holds.
+    pub facts: u64,
+    /// What they add up to.
+    pub digest: u128,
+}
+
+/// A snapshot that must not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file or its directory cannot be read or written.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not what was written. An older snapshot will do.
+    #[error("{} is damaged: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Written in another version of the format. Use its program.
+    #[error("{} has version {found}, and this program reads {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version found.
+        found: u32,
+    },
+    /// The file is whole, and holds what no ledger gave it.
+    #[error("{} contradicts itself: {problem}", path.display())]
+    Contradiction {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        problem: &'static str,
+    },
+    /// The file is whole, and one of its facts cannot be read.
+    #[error("{}: fact {index}", path.display())]
+    Fact {
+        /// The file.
+        path: PathBuf,
+        /// Which fact, from 0.
+        index: u64,
+        /// Why.
+        #[source]
+        source: order::Error,
+    },
+    /// The file is whole, and its facts make no ledger.
+    #[error("{} is no ledger", path.display())]
+    Ledger {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: builder::Error,
+    },
+}
+
+impl Error {
+    fn io<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + 'a {
+        move |source| Error::Io { action, path: path.to_owned(), source }
+    }
+
+    /// Whether the disk may have done this, so that an older snapshot will do.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Error::Io { .. } | Error::Damaged { .. } => true,
+            Error::Version { .. }
+            | Error::Contradiction { .. }
+            | Error::Fact { .. }
+            | Error::Ledger { .. } => false,
+        }
+    }
+}
+
+/// A snapshot whose every byte is as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// What it says of itself.
+    pub header: Header,
+}
+
+impl Snapshot {
+    /// Reads the whole file and checks its CRC, in constant memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Damaged`], [`Error::Version`].
+    pub fn open(path: &Path) -> Result<Snapshot, Error> {
+        let failed = Error::io("read", path);
+        let damaged = |problem| Error::Damaged { path: path.to_owned(), problem };
+        let file = File::open(path).map_err(&failed)?;
+        let bytes = file.metadata().map_err(&failed)?.len();
+        let Some(checked) = bytes.checked_sub(CRC_BYTES as u64) else {
+            return Err(damaged("it is too short"));
+        };
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        let mut page = [0; HEADER_BYTES];
+        if checked < HEADER_BYTES as u64 {
+            return Err(damaged("it is too short"));
+        }
+        reader.read_exact(&mut page).map_err(&failed)?;
+        let mut hasher = Hasher::new();
+        hasher.update(&page);
+        let mut rest = reader.by_ref().take(checked - HEADER_BYTES as u64);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            match rest.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => hasher.update(&buffer[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let mut crc = [0; CRC_BYTES];
+        reader.read_exact(&mut crc).map_err(&failed)?;
+        let header: &HeaderBytes = zerocopy::transmute_ref!(&page);
+        if header.magic != MAGIC {
+            return Err(damaged("it does not begin as a snapshot does"));
+        }
+        if hasher.finalize() != u32::from_le_bytes(crc) {
+            return Err(damaged("its checksum does not fit"));
+        }
+        if header.version.get() != VERSION {
+            return Err(Error::Version { path: path.to_owned(), found: header.version.get() });
+        }
+        let header = Header {
+            identity: Identity(header.identity.get()),
+            sequence: header.sequence.get(),
+            facts: header.facts.get(),
+            digest: header.digest.get(),
+        };
+        Ok(Snapshot { path: path.to_owned(), bytes, header })
+    }
+
+    /// Its facts, one after the other, in constant memory. They are as many as the header says, and nothing follows.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn facts(&self) -> Result<Facts<'_>, Error> {
+        let failed = Error::io("read", &self.path);
+        let file = File::open(&self.path).map_err(&failed)?;
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        reader.read_exact(&mut [0; HEADER_BYTES]).map_err(&failed)?;
+        let left = self.bytes - (HEADER_BYTES + CRC_BYTES) as u64;
+        Ok(Facts { snapshot: self, reader: reader.take(left), index: 0, failed: false })
+    }
+
+    /// The ledger it holds, checked against its digest.
+    ///
+    /// # Errors
+    /// [`Error`]: no fact of it may be used.
+    pub fn ledger(&self, places: Places) -> Result<Ledger, Error> {
+        let failed = |source| Error::Ledger { path: self.path.clone(), source };
+        let mut builder = Builder::new(places);
+        for fact in self.facts()? {
+            builder.add(fact?).map_err(failed)?;
+        }
+        let Header { sequence, digest, .. } = self.header;
+        builder.finish(sequence, digest).map_err(failed)
+    }
+}
+
+/// The facts of a snapshot, in the order of the file. Ends after the first error.
+pub struct Facts<'a> {
+    snapshot: &'a Snapshot,
+    reader: io::Take<BufReader<File>>,
+    index: u64,
+    failed: bool,
+}
+
+impl Facts<'_> {
+    fn read(&mut self) -> Result<Option<Fact>, Error> {
+        let path = &self.snapshot.path;
+        let contradiction = |problem| Error::Contradiction { path: path.clone(), problem };
+        if self.index == self.snapshot.header.facts {
+            return match self.reader.limit() {
+                0 => Ok(None),
+                _ => Err(contradiction("something follows the last fact")),
+            };
+        }
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let mut fill = |bytes: &mut [u8]| match self.reader.read_exact(bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(contradiction("it ends before the last fact"))
+            }
+            Err(error) => Err(Error::io("read", path)(error)),
+        };
+        let mut tag = [0];
+        fill(&mut tag)?;
+        let [tag] = tag;
+        let length = Fact::bytes_of(tag).ok_or_else(|| contradiction("an unknown kind of fact"))?;
+        fill(&mut buffer[..length])?;
+        let index = self.index;
+        let fact = Fact::decode(tag, &buffer[..length])
+            .map_err(|source| Error::Fact { path: path.clone(), index, source })?;
+        self.index += 1;
+        Ok(Some(fact))
+    }
+}
+
+impl Iterator for Facts<'_> {
+    type Item = Result<Fact, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let read = self.read();
+        self.failed = read.is_err();
+        read.transpose()
+    }
+}
+
+/// Writes everything that is so in `ledger` to a file, and makes its bytes durable; its name is the caller's affair.
+///
+/// `go_on`: asked now and then; at its first `false` the file is left as it is, and `None` returned.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn write(
+    path: &Path,
+    identity: Identity,
+    ledger: &Ledger,
+    go_on: impl Fn() -> bool,
+) -> Result<Option<Header>, Error> {
+    let failed = Error::io("write", path);
+    let header = Header {
+        identity,
+        sequence: ledger.sequence(),
+        facts: ledger.facts().count() as u64,
+        digest: ledger.digest(),
+    };
+    let file = File::create(path).map_err(&failed)?;
+    let mut out = Summed {
+        out: BufWriter::with_capacity(BUFFER_BYTES, file),
+        hasher: Hasher::new(),
+    };
+    let page = HeaderBytes {
+        magic: MAGIC,
+        version: VERSION.into(),
+        reserved: 0.into(),
+        identity: header.identity.0.into(),
+        sequence: header.sequence.into(),
+        facts: header.facts.into(),
+        digest: header.digest.into(),
+    };
+    out.write(page.as_bytes()).map_err(&failed)?;
+    let mut buffer = [0; 1 + FACT_BYTES_MAX];
+    for fact in ledger.facts() {
+        let (tag, bytes) = buffer.split_first_mut().expect("one more than a fact");
+        let length;
+        (*tag, length) = fact.encode(bytes.try_into().expect("as long as a fact"));
+        out.write(&buffer[..1 + length]).map_err(&failed)?;
+        if !go_on() {
+            return Ok(None);
+        }
+    }
+    let crc = out.hasher.finalize();
+    let mut out = out.out;
+    out.write_all(&crc.to_le_bytes()).map_err(&failed)?;
+    let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
+    file.sync_all().map_err(&failed)?;
+    // What reads it back is to see the disk's bytes, not ours.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|errno| failed(errno.into()))?;
+    Ok(Some(header))
+}
+
+/// A file and the CRC of what was written to it.
+struct Summed {
+    out: BufWriter<File>,
+    hasher: Hasher,
+}
+
+impl Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.out.write_all(bytes)
+    }
+}

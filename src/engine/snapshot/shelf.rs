@@ -1,0 +1,198 @@
+//! The directory of snapshots: which there are, how one gets its name, and which go.
+
+use std::path::{Path, PathBuf};
+
+use tracing::{info, warn};
+use wal::{Directory, Identity, Medium, Sequence};
+
+use super::{Error, Header, Snapshot, write};
+use crate::crash;
+use crate::engine::ledger::{Ledger, Places};
+use crate::telemetry::chain;
+
+const PREFIX: &str = "snapshot-";
+const SUFFIX: &str = ".snap";
+const SUFFIX_UNFINISHED: &str = ".tmp";
+
+/// A directory of snapshots. Whoever writes to it holds the lock of the log beside it.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    directory: Directory,
+}
+
+/// What a start has to choose from.
+#[derive(Debug, Default)]
+pub struct Choice {
+    /// The newest snapshot whose every byte is as it was written.
+    pub newest: Option<Snapshot>,
+    /// Newer ones that are damaged.
+    pub damaged: Vec<Error>,
+}
+
+impl Shelf {
+    /// Makes the directory where it is absent, and removes what an earlier process has left unfinished.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn create(path: &Path) -> Result<Shelf, Error> {
+        let failed = |source| Error::Io { action: "make", path: path.to_owned(), source };
+        let directory = Directory::create(path).map_err(|error| failed(io_error(error)))?;
+        let shelf = Shelf { directory };
+        for name in shelf.names()? {
+            if name.starts_with(PREFIX) && name.ends_with(SUFFIX_UNFINISHED) {
+                shelf.remove(&name)?;
+            }
+        }
+        Ok(shelf)
+    }
+
+    /// Names a directory without touching it: for who only looks.
+    pub fn at(path: &Path) -> Shelf {
+        Shelf { directory: Directory::at(path) }
+    }
+
+    /// All snapshots, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn paths(&self) -> Result<Vec<PathBuf>, Error> {
+        Ok(self.list()?.into_iter().map(|(_, name)| self.path(&name)).collect())
+    }
+
+    /// The newest snapshot that is whole; those passed over are named.
+    ///
+    /// # Errors
+    /// [`Error`]: a snapshot that no damage explains.
+    pub fn choose(&self) -> Result<Choice, Error> {
+        let mut choice = Choice::default();
+        for (sequence, name) in self.list()? {
+            match self.open(sequence, &name) {
+                Ok(snapshot) => {
+                    choice.newest = Some(snapshot);
+                    break;
+                }
+                Err(error) if error.is_damage() => choice.damaged.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(choice)
+    }
+
+    /// Writes a snapshot of `ledger`, which stands at a DIGEST record, reads it back, and only then names it.
+    ///
+    /// Takes the ledger, so that there are never two of them beside UBSCore's. `go_on`: see [`write`].
+    ///
+    /// # Errors
+    /// [`Error`]: there is no new snapshot.
+    pub fn add(
+        &self,
+        identity: Identity,
+        ledger: Ledger,
+        places: Places,
+        go_on: impl Fn() -> bool,
+    ) -> Result<Option<Snapshot>, Error> {
+        let sequence = ledger.sequence();
+        let name = format!("{PREFIX}{sequence:016x}{SUFFIX}");
+        let unfinished = format!("{PREFIX}{sequence:016x}{SUFFIX_UNFINISHED}");
+        let path = self.path(&unfinished);
+        let Some(header) = write(&path, identity, &ledger, go_on)? else { return Ok(None) };
+        drop(ledger);
+        let written = Snapshot::open(&path)?;
+        if written.header != header {
+            let problem = "its header does not read back as written";
+            return Err(Error::Contradiction { path, problem });
+        }
+        drop(written.ledger(places)?);
+        crash::point("snapshot_before_rename");
+        let renamed = self.directory.rename(&unfinished, &name);
+        let renamed = renamed.and_then(|()| self.directory.sync_directory());
+        renamed.map_err(Error::io("rename", &path))?;
+        crash::point("snapshot_after_rename");
+        Ok(Some(Snapshot { path: self.path(&name), ..written }))
+    }
+
+    /// Removes all but the newest `keep` whole snapshots of a log, and returns the sequence of the oldest one kept; `None`
+    /// where there are fewer.
+    ///
+    /// A damaged one counts for nothing, and goes when it is older than those kept.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error`]: a snapshot that no damage explains. Nothing is removed then.
+    pub fn prune(&self, identity: Identity, keep: usize) -> Result<Option<Sequence>, Error> {
+        let mut kept = 0;
+        let mut oldest = None;
+        let mut names = self.list()?.into_iter();
+        for (sequence, name) in names.by_ref() {
+            match self.open(sequence, &name) {
+                Ok(snapshot) if snapshot.header.identity == identity => kept += 1,
+                Ok(Snapshot { path, .. }) => {
+                    return Err(Error::Contradiction { path, problem: "it is another log's" });
+                }
+                Err(error) if error.is_damage() => {
+                    warn!(error = chain(&error), "a snapshot counts for nothing");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if kept == keep {
+                oldest = Some(sequence);
+                break;
+            }
+        }
+        for (_, name) in names {
+            self.remove(&name)?;
+            info!(name, "an old snapshot is removed");
+        }
+        crash::point("snapshot_after_remove");
+        Ok(oldest)
+    }
+
+    /// Reads the header and checks the CRC.
+    fn open(&self, sequence: Sequence, name: &str) -> Result<Snapshot, Error> {
+        let snapshot = Snapshot::open(&self.path(name))?;
+        match snapshot.header {
+            Header { sequence: found, .. } if found != sequence => Err(Error::Contradiction {
+                path: snapshot.path,
+                problem: "its name tells another sequence than its header",
+            }),
+            Header { .. } => Ok(snapshot),
+        }
+    }
+
+    /// Names of all snapshots with the sequence in them, newest first.
+    fn list(&self) -> Result<Vec<(Sequence, String)>, Error> {
+        let sequence = |name: &str| {
+            let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+            let plain = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+            let whole = digits.len() == 16 && digits.bytes().all(plain);
+            whole.then(|| Sequence::from_str_radix(digits, 16).ok()).flatten()
+        };
+        let names = self.names()?.into_iter();
+        let mut all: Vec<_> = names.filter_map(|name| Some((sequence(&name)?, name))).collect();
+        all.sort_unstable();
+        all.reverse();
+        Ok(all)
+    }
+
+    fn names(&self) -> Result<Vec<String>, Error> {
+        self.directory.list().map_err(Error::io("list", self.directory.path()))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.path(name);
+        let removed = self.directory.remove(name).and_then(|()| self.directory.sync_directory());
+        removed.map_err(Error::io("remove", &path))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+/// What the system said behind an error of the log's directory.
+fn io_error(error: wal::Error) -> std::io::Error {
+    match error {
+        wal::Error::Medium { source, .. } => source,
+        other => std::io::Error::other(other),
+    }
+}

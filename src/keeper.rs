@@ -1,0 +1,328 @@
+//! The keeper: makes snapshots while UBSCore runs, and lets go of what they cover.
+//!
+//! ```text
+//!   due: DIGEST record --> durable --> newest snapshot + log up to it --> new snapshot, read back, named
+//!        through the ring                                                     |
+//!                      older snapshots <--+-- segments <-- archive command <--+
+//! ```
+//!
+//! A thread of its own: UBSCore appends one record for it and has no other part in it. It holds a second ledger in
+//! memory while it folds, and none between.
+
+mod archive;
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tracing::info;
+use wal::{Directory, Reader, Sequence};
+
+use crate::alert::{Alert, alert};
+use crate::clock::Clock;
+use crate::engine::ledger::{Answer, Ledger, Places};
+use crate::engine::order::{Command, Kind};
+use crate::engine::replay::{self, Replay};
+use crate::engine::ring::Overloaded;
+use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::{self, Snapshot};
+use crate::engine::{Covered, Engine, Handle, guarded};
+use crate::telemetry::{self, chain};
+
+/// Between two looks whether a snapshot is due.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks for an answer or for the end of a command.
+const SHORT_LOOK: Duration = Duration::from_millis(10);
+/// After a failure, nothing is tried for so long.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// When snapshots are made, and how much is kept.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The log's directory.
+    pub log_dir: PathBuf,
+    /// The directory of snapshots.
+    pub shelf: Shelf,
+    /// What a ledger holds at most.
+    pub places: Places,
+    /// A snapshot is due after so many records.
+    pub every_records: u64,
+    /// Or after so many bytes of the log.
+    pub every_bytes: u64,
+    /// Snapshots kept.
+    pub keep: usize,
+    /// Run for every closed segment before it goes; empty for none.
+    pub archive_command: String,
+}
+
+/// Why there is no new snapshot, or why something stays that could go.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// The process is ending.
+    #[error("stopped")]
+    Stopped,
+    /// UBSCore has no room for the record; later.
+    #[error("UBSCore is overloaded")]
+    Overloaded,
+    #[error("read the log in {}", dir.display())]
+    Log {
+        dir: PathBuf,
+        #[source]
+        source: wal::Error,
+    },
+    /// The log does not lead to where UBSCore is.
+    #[error("fold the log")]
+    Replay(#[from] replay::Error),
+    #[error("the log ends before the digest that UBSCore wrote after record {0}")]
+    NoDigest(Sequence),
+    #[error("snapshots")]
+    Snapshot(#[from] snapshot::Error),
+    #[error("archive a segment")]
+    Archive(#[from] archive::Error),
+}
+
+impl Error {
+    /// Whether the log or the snapshots say another thing than UBSCore, which no full disk explains.
+    fn is_mismatch(&self) -> bool {
+        match self {
+            Error::Stopped | Error::Overloaded | Error::Log { .. } | Error::Archive(_) => false,
+            Error::Replay(_) | Error::NoDigest(_) => true,
+            Error::Snapshot(error) => !error.is_damage(),
+        }
+    }
+}
+
+/// Asks for a snapshot at once.
+#[derive(Clone, Debug)]
+pub struct Requests(SyncSender<()>);
+
+impl Requests {
+    /// Asks for a snapshot that includes everything answered before; returns before it is made.
+    pub fn ask(&self) {
+        // Full: one is asked for already, and it will be begun after this moment.
+        self.0.try_send(()).ok();
+    }
+}
+
+/// The running thread; [`Keeper::stop`] ends it.
+pub struct Keeper {
+    stop: Arc<AtomicBool>,
+    requests: Requests,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts it for a running engine.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        options: Options,
+        engine: &Engine,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Keeper> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, requests) = sync_channel(1);
+        let Covered { identity, snapshot, log_bytes } = engine.covered();
+        let work = Work {
+            options,
+            clock,
+            engine: engine.handle(),
+            identity,
+            stop: Arc::clone(&stop),
+            last: snapshot,
+            bytes_before: log_bytes,
+            bytes_covered: 0,
+            archived: 0,
+        };
+        let thread = guarded("snapshot", move || work.run(&requests))?;
+        Ok(Keeper { stop, requests: Requests(sender), thread })
+    }
+
+    /// A way to ask for a snapshot.
+    pub fn requests(&self) -> Requests {
+        self.requests.clone()
+    }
+
+    /// Leaves what is half done, which the next start clears away, and ends the thread.
+    pub fn stop(self) {
+        self.stop.store(true, Ordering::Release);
+        // It may be in its longest sleep.
+        self.requests.ask();
+        // A panic in it has ended the process already.
+        self.thread.join().expect("guarded");
+    }
+}
+
+/// What the thread works with.
+struct Work {
+    options: Options,
+    clock: Arc<dyn Clock>,
+    engine: Handle,
+    identity: wal::Identity,
+    stop: Arc<AtomicBool>,
+    /// The record at which the last snapshot stands, 0 for none.
+    last: Sequence,
+    /// Bytes of the log behind it that were there at the start.
+    bytes_before: u64,
+    /// Bytes of the log before it that have come since the start.
+    bytes_covered: u64,
+    /// Number of the last segment that was archived.
+    archived: u64,
+}
+
+impl Work {
+    fn run(mut self, requests: &Receiver<()>) {
+        let (mut wanted, mut lingering) = (false, false);
+        let mut not_before_ns = 0;
+        while !self.stopped() {
+            match requests.recv_timeout(LOOK) {
+                Ok(()) => wanted = true,
+                Err(RecvTimeoutError::Timeout) => {}
+                // Nobody holds its other end: the process is ending.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if self.stopped() || self.clock.monotonic_ns() < not_before_ns {
+                continue;
+            }
+            let done = if wanted || self.is_due() {
+                self.snapshot().and_then(|()| {
+                    (wanted, lingering) = (false, true);
+                    self.let_go()
+                })
+            } else if lingering {
+                self.let_go()
+            } else {
+                continue;
+            };
+            match done {
+                Ok(()) => lingering = false,
+                Err(Error::Stopped) => return,
+                Err(Error::Overloaded) => {}
+                Err(error) => {
+                    let kind = match error.is_mismatch() {
+                        true => Alert::SnapshotMismatch,
+                        false => Alert::SnapshotFailed,
+                    };
+                    alert(kind, format_args!("will try again: {}", chain(&error)));
+                    let pause = u64::try_from(PAUSE.as_nanos()).expect("seconds");
+                    not_before_ns = self.clock.monotonic_ns() + pause;
+                }
+            }
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn is_due(&self) -> bool {
+        let records = self.engine.durable().saturating_sub(self.last);
+        records >= self.options.every_records || self.bytes() >= self.options.every_bytes
+    }
+
+    /// Bytes of the log behind the last snapshot.
+    fn bytes(&self) -> u64 {
+        self.bytes_before + self.engine.log_bytes() - self.bytes_covered
+    }
+
+    /// Makes a snapshot of everything that is durable now.
+    fn snapshot(&mut self) -> Result<(), Error> {
+        let began = self.clock.monotonic_ns();
+        let bytes_now = self.engine.log_bytes();
+        let after = self.engine.appended();
+        self.write_digest()?;
+        let ledger = self.fold(after)?;
+        let go_on = || !self.stopped();
+        let added = self.options.shelf.add(self.identity, ledger, self.options.places, go_on)?;
+        let Snapshot { path, bytes, header } = added.ok_or(Error::Stopped)?;
+        self.last = header.sequence;
+        (self.bytes_before, self.bytes_covered) = (0, bytes_now);
+        let took = Duration::from_nanos(self.clock.monotonic_ns() - began);
+        telemetry::snapshot(took, bytes, header.sequence, self.clock.now_s());
+        let (path, sequence, facts) = (path.display(), header.sequence, header.facts);
+        info!(%path, sequence, facts, bytes, "snapshot made");
+        Ok(())
+    }
+
+    /// Has UBSCore write down what its state adds up to, and waits until that is durable.
+    fn write_digest(&mut self) -> Result<(), Error> {
+        let pending = self.engine.submit(Command::Digest, self.clock.now_ns());
+        let mut pending = pin!(pending.map_err(|Overloaded| Error::Overloaded)?);
+        loop {
+            // Nobody wakes a thread that looks for itself.
+            match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(Answer::Done)) => return Ok(()),
+                Poll::Ready(Ok(Answer::Overloaded)) => return Err(Error::Overloaded),
+                Poll::Ready(Ok(other)) => unreachable!("a digest is answered {other:?}"),
+                Poll::Ready(Err(_)) => return Err(Error::Stopped),
+                Poll::Pending if self.stopped() => return Err(Error::Stopped),
+                Poll::Pending => thread::sleep(SHORT_LOOK),
+            }
+        }
+    }
+
+    /// The ledger at the first DIGEST record after `after`: the newest snapshot, and the log from there.
+    fn fold(&self, after: Sequence) -> Result<Ledger, Error> {
+        let failed = |source| Error::Log { dir: self.options.log_dir.clone(), source };
+        let places = self.options.places;
+        let (from, mut replay) = match self.options.shelf.choose()?.newest {
+            None => (1, Replay::from_nothing(places)),
+            Some(snapshot) => {
+                (snapshot.header.sequence, Replay::from_snapshot(snapshot, places)?)
+            }
+        };
+        let directory = Directory::at(&self.options.log_dir);
+        let mut reader = Reader::open(directory, from).map_err(failed)?;
+        while let Some(record) = reader.next().map_err(failed)? {
+            if self.stopped() {
+                return Err(Error::Stopped);
+            }
+            replay.take(&record)?;
+            // Ours, or one that came between: either is durable, since ours is.
+            if record.sequence > after && record.kind == Kind::Digest as u8 {
+                return Ok(replay.ledger());
+            }
+        }
+        Err(Error::NoDigest(after))
+    }
+
+    /// Removes old snapshots, and the segments below the oldest that stays, each once it is archived.
+    fn let_go(&mut self) -> Result<(), Error> {
+        let Some(oldest) = self.options.shelf.prune(self.identity, self.options.keep)? else {
+            return Ok(());
+        };
+        if self.options.archive_command.is_empty() {
+            self.engine.remove_before(oldest);
+            return Ok(());
+        }
+        let log_dir = &self.options.log_dir;
+        let failed = |source| Error::Log { dir: log_dir.clone(), source };
+        let reader = Reader::open(Directory::at(log_dir), 0).map_err(failed)?;
+        let segments: Vec<_> = reader.headers().map(|head| (head.segment, head.first())).collect();
+        for pair in segments.windows(2) {
+            let [(segment, _), (_, next_first)] = *pair else { unreachable!("windows of two") };
+            if next_first > oldest {
+                break;
+            }
+            // It may have been archived before, and still stand there.
+            if segment > self.archived {
+                let archived =
+                    archive::run(&self.options.archive_command, log_dir, segment, &|| self.stopped());
+                match archived {
+                    Err(archive::Error::Stopped) => return Err(Error::Stopped),
+                    archived => archived?,
+                }
+                self.archived = segment;
+            }
+            self.engine.remove_before(next_first);
+        }
+        Ok(())
+    }
+}
