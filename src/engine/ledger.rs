@@ -1,9 +1,13 @@
 //! UBSCore's state and its two pure functions: [`Ledger::step`] decides, [`Ledger::apply`] carries out what the log
 //! holds. No I/O, no clock, no random number: the same log gives the same ledger on any machine.
 
+pub mod builder;
+
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 
-use super::fact::Fact;
+use super::fact::{Fact, Totals};
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
 use crate::account::{AccountStatus, UserId};
@@ -60,27 +64,39 @@ struct AssetEntry {
     symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
 }
 
+/// What a ledger holds at most. Nothing that is recorded depends on it: at a limit nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Outcomes, those of refunds that may be needed included.
+    pub outcomes_max: usize,
+}
+
 /// All balances, statuses, assets and outcomes.
 pub struct Ledger {
     accounts: HashMap<u64, AccountStatus, Hash>,
-    balances: HashMap<(u64, u32), u128, Hash>,
+    /// By user and asset.
+    balances: HashMap<(u64, u32), Totals, Hash>,
     assets: HashMap<u32, AssetEntry, Hash>,
     outcomes: Outcomes,
     /// Outcomes of smaller order numbers may be forgotten.
     watermark: u64,
     sequence: wal::Sequence,
+    /// The sum of all facts' digests.
+    digest: u128,
 }
 
 impl Ledger {
-    /// An empty ledger that keeps at most `outcomes_max` outcomes.
-    pub fn new(outcomes_max: usize) -> Ledger {
+    /// An empty ledger.
+    pub fn new(places: Places) -> Ledger {
+        let watermark = Fact::Watermark { order_number: 0 };
         Ledger {
             accounts: HashMap::with_hasher(Hash::default()),
             balances: HashMap::with_hasher(Hash::default()),
             assets: HashMap::with_hasher(Hash::default()),
-            outcomes: Outcomes::new(outcomes_max),
+            outcomes: Outcomes::new(places.outcomes_max),
             watermark: 0,
             sequence: 0,
+            digest: watermark.digest(),
         }
     }
 
@@ -106,34 +122,69 @@ impl Ledger {
 
     /// Every balance as (user, asset, smallest units), in order.
     pub fn balances(&self) -> Vec<(u64, u32, u128)> {
-        let mut all: Vec<_> = self.balances.iter().map(|(k, v)| (k.0, k.1, *v)).collect();
+        let balance = |(&(user, asset), totals)| (user, asset, available(totals));
+        let mut all: Vec<_> = self.balances.iter().map(balance).collect();
         all.sort_unstable();
         all
     }
 
-    /// Everything that is so, in no order.
+    /// Smallest units, 0 where the user has never had any.
+    fn balance(&self, user: u64, asset: u32) -> u128 {
+        self.balances.get(&(user, asset)).map_or(0, available)
+    }
+
+    /// What has ever been done to one balance, forgotten outcomes included.
+    pub fn totals(&self, user: u64, asset: u32) -> Totals {
+        self.balances.get(&(user, asset)).copied().unwrap_or_default()
+    }
+
+    /// What has been done to each balance under order numbers below the watermark, by user and asset: all there ever
+    /// was without what is still held above. It does not depend on what has been forgotten already.
+    pub fn settled(&self) -> BTreeMap<(u64, u32), Totals> {
+        let mut above = HashMap::<(u64, u32), Totals, Hash>::with_hasher(Hash::default());
+        for (_, op, recorded) in self.outcomes.iter() {
+            if recorded.decision == Decision::Success && recorded.order_number >= self.watermark {
+                let totals = above.entry((recorded.user, recorded.asset)).or_default();
+                *totals = totals.with(op, recorded.amount);
+            }
+        }
+        let below = |(key, totals): (&(u64, u32), &Totals)| {
+            let above = above.get(key).copied().unwrap_or_default();
+            let settled = totals.without(above);
+            (*key, settled.unwrap_or_else(|| panic!("{key:?}: {above:?} of {totals:?}")))
+        };
+        self.balances.iter().map(below).collect()
+    }
+
+    /// Everything that is so: what has left and the watermark, assets, accounts, balances, outcomes, of each kind in
+    /// no order.
     pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
+        let departed = Fact::Departed { digest: self.outcomes.departed() };
+        let watermark = Fact::Watermark { order_number: self.watermark };
         let assets = self.assets.iter().map(|(&asset, entry)| {
             let AssetEntry { precision, symbol } = *entry;
             Fact::Asset { asset, precision, symbol }
         });
         let accounts = self.accounts.iter().map(|(&user, &status)| Fact::Account { user, status });
-        let balances = self.balances.iter().map(|(&(user, asset), &available)| Fact::Balance {
-            user,
-            asset,
-            available,
-        });
-        let outcomes = self.outcomes.iter().map(|(req_id, op, recorded)| Fact::Outcome {
-            req_id,
-            op,
-            recorded,
-        });
-        assets.chain(accounts).chain(balances).chain(outcomes)
+        let balances = self.balances.iter();
+        let balances = balances.map(|(&(user, asset), totals)| balance_fact(user, asset, *totals));
+        let outcomes = self.outcomes.iter();
+        let outcomes =
+            outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
+        let head = [departed, watermark].into_iter();
+        head.chain(assets).chain(accounts).chain(balances).chain(outcomes)
     }
 
-    /// The sum of all facts' digests, modulo 2^128.
+    /// The sum of all facts' digests, modulo 2^128. It tells what the log adds up to: neither the limits nor what has
+    /// been forgotten already change it.
     pub fn digest(&self) -> u128 {
-        self.facts().fold(0, |sum, fact| sum.wrapping_add(fact.digest()))
+        self.digest
+    }
+
+    /// Makes `after` so, in the place of `before`.
+    fn exchange(&mut self, before: Option<Fact>, after: Fact) {
+        let before = before.map_or(0, |before| before.digest());
+        self.digest = self.digest.wrapping_sub(before).wrapping_add(after.digest());
     }
 
     /// Decides a command without changing anything.
@@ -161,8 +212,7 @@ impl Ledger {
             }
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
-                let balance = || self.balances.get(&(user, asset)).copied().unwrap_or(0);
-                let available = self.accounts.get(&user).map(|_| balance());
+                let available = self.accounts.get(&user).map(|_| self.balance(user, asset));
                 Step::Known(Answer::Balance { available, sequence: self.sequence })
             }
             Command::Query { req_id, op } => {
@@ -175,13 +225,15 @@ impl Ledger {
         if let Some(recorded) = self.outcomes.get(order.req_id, order.op) {
             return match recorded.matches(order) {
                 true => Step::Known(Answer::Decided(recorded)),
-                false => Step::Violation("a repeat with another user, asset or amount"),
+                false => {
+                    Step::Violation("a repeat with another user, asset, amount or order number")
+                }
             };
         }
         if order.order_number < self.watermark {
             return Step::Forgotten;
         }
-        let balance = self.balances.get(&(order.user, order.asset)).copied().unwrap_or(0);
+        let balance = self.balance(order.user, order.asset);
         let decision = match order.op {
             Op::Withdraw => match self.check(order).and_then(|()| self.withdraw(order, balance)) {
                 Ok(()) => Decision::Success,
@@ -242,8 +294,7 @@ impl Ledger {
         match *entry {
             Entry::Order { ref order, decision, balance_after } => {
                 if decision == Decision::Success {
-                    self.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    self.balances.insert((order.user, order.asset), balance_after);
+                    self.succeed(order, balance_after);
                 }
                 let recorded = Recorded {
                     user: order.user,
@@ -255,26 +306,58 @@ impl Ledger {
                     time_ns,
                     order_number: order.order_number,
                 };
-                self.outcomes.insert(order.req_id, order.op, recorded);
+                let (req_id, op) = (order.req_id, order.op);
+                self.outcomes.insert(req_id, op, recorded);
+                self.exchange(None, Fact::Outcome { req_id, op, recorded });
                 Answer::Decided(recorded)
             }
             Entry::AccountStatus { user, status } => {
-                self.accounts.insert(user, status);
+                let before = self.accounts.insert(user, status);
+                let before = before.map(|status| Fact::Account { user, status });
+                self.exchange(before, Fact::Account { user, status });
                 Answer::Done
             }
             Entry::Asset { asset, precision, symbol } => {
                 let before = self.assets.insert(asset, AssetEntry { precision, symbol });
                 assert!(before.is_none(), "asset {asset} registered twice");
+                self.exchange(None, Fact::Asset { asset, precision, symbol });
                 Answer::Done
             }
             Entry::Watermark { order_number } => {
                 assert!(order_number > self.watermark, "a watermark only rises");
+                let before = Fact::Watermark { order_number: self.watermark };
                 self.watermark = order_number;
+                self.exchange(Some(before), Fact::Watermark { order_number });
                 Answer::Done
             }
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }
+
+    /// Carries out a success.
+    fn succeed(&mut self, order: &Order, balance_after: u128) {
+        let Order { op, user, asset, amount, .. } = *order;
+        if !self.accounts.contains_key(&user) {
+            let status = AccountStatus::Active;
+            self.accounts.insert(user, status);
+            self.exchange(None, Fact::Account { user, status });
+        }
+        let before = self.balances.get(&(user, asset)).copied();
+        let totals = before.unwrap_or_default().with(op, amount);
+        assert_eq!(totals.available(), Some(balance_after), "{before:?} and {order:?}");
+        self.balances.insert((user, asset), totals);
+        let before = before.map(|totals| balance_fact(user, asset, totals));
+        self.exchange(before, balance_fact(user, asset, totals));
+    }
+}
+
+/// Smallest units.
+fn available(totals: &Totals) -> u128 {
+    totals.available().unwrap_or_else(|| panic!("more withdrawn than there was: {totals:?}"))
+}
+
+fn balance_fact(user: u64, asset: u32, totals: Totals) -> Fact {
+    Fact::Balance { user, asset, available: available(&totals), totals }
 }
 
 /// The balance once the decision is carried out, smallest units.
@@ -316,7 +399,7 @@ mod tests {
     }
 
     fn ledger() -> Ledger {
-        let mut ledger = Ledger::new(1000);
+        let mut ledger = Ledger::new(Places { outcomes_max: 1_000 });
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         ledger
@@ -410,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_full_map_refuses_new_transfers_but_never_a_refund() {
-        let mut ledger = Ledger::new(4);
+        let mut ledger = Ledger::new(Places { outcomes_max: 4 });
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         decide(&mut ledger, order(Op::Deposit, 1, 7, 500));

@@ -2,7 +2,9 @@
 
 use hashbrown::HashMap;
 
+use super::fact::Fact;
 use super::ledger::Hash;
+use super::ledger::builder::Error;
 use super::order::Order;
 use crate::transfer::{Decision, Op};
 
@@ -30,8 +32,24 @@ pub struct Recorded {
 impl Recorded {
     /// Whether `order` is a repeat of what was decided, and not another order under its name.
     pub(super) fn matches(&self, order: &Order) -> bool {
-        (self.user, self.asset, self.amount) == (order.user, order.asset, order.amount)
+        let asked = (order.user, order.asset, order.amount, order.order_number);
+        (self.user, self.asset, self.amount, self.order_number) == asked
     }
+
+    /// Whether this withdraw is what `refund` gives back.
+    fn pays_for(&self, refund: &Recorded) -> bool {
+        let given = (refund.user, refund.asset, refund.amount, refund.order_number);
+        self.decision == Decision::Success
+            && (self.user, self.asset, self.amount, self.order_number) == given
+    }
+}
+
+/// Why an outcome cannot be put back.
+pub(super) enum Misfit {
+    /// It is there already.
+    Twice,
+    /// There is no place.
+    Full,
 }
 
 /// At most `places` outcomes. A successful WITHDRAW takes two: its own and that of the REFUND it may need, so that a
@@ -41,13 +59,15 @@ pub(super) struct Outcomes {
     places: usize,
     /// Successful withdraws not refunded: one place each is kept free.
     reserved: usize,
+    /// The sum of the digests of those that have left.
+    departed: u128,
 }
 
 impl Outcomes {
     pub(super) fn new(places: usize) -> Outcomes {
         // Sized once: a map that grew on the core thread would stop it while it moves.
         let map = HashMap::with_capacity_and_hasher(places, Hash::default());
-        Outcomes { map, places, reserved: 0 }
+        Outcomes { map, places, reserved: 0, departed: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,5 +106,58 @@ impl Outcomes {
         let before = self.map.insert((req_id, op), recorded);
         assert!(before.is_none(), "{op:?} of {req_id:032x} decided twice");
         assert!(self.map.len() + self.reserved <= self.places, "{} places", self.places);
+    }
+
+    /// The sum of the digests of those that have left.
+    pub(super) fn departed(&self) -> u128 {
+        self.departed
+    }
+
+    /// Puts back what a snapshot holds; [`Outcomes::settle`] comes after the last.
+    pub(super) fn restore(
+        &mut self,
+        req_id: u128,
+        op: Op,
+        recorded: Recorded,
+    ) -> Result<(), Misfit> {
+        if self.map.contains_key(&(req_id, op)) {
+            return Err(Misfit::Twice);
+        }
+        if self.map.len() == self.places {
+            return Err(Misfit::Full);
+        }
+        self.map.insert((req_id, op), recorded);
+        Ok(())
+    }
+
+    /// Forgets what is below the watermark and keeps places for the refunds that the rest may need.
+    pub(super) fn settle(&mut self, departed: u128, watermark: u64) -> Result<(), Error> {
+        self.departed = departed;
+        let left = self.map.extract_if(|_, recorded| recorded.order_number < watermark);
+        for ((req_id, op), recorded) in left {
+            let digest = Fact::Outcome { req_id, op, recorded }.digest();
+            self.departed = self.departed.wrapping_add(digest);
+        }
+        let mut refunds = 0;
+        let mut withdraws = 0;
+        for (&(req_id, op), recorded) in &self.map {
+            match (op, recorded.decision) {
+                (Op::Withdraw, Decision::Success) => withdraws += 1,
+                (Op::Refund, _) => {
+                    let paid = self.map.get(&(req_id, Op::Withdraw));
+                    if !paid.is_some_and(|paid| paid.pays_for(recorded)) {
+                        let fact = Fact::Outcome { req_id, op, recorded: *recorded };
+                        return Err(Error::Impossible { fact, why: "nothing was withdrawn" });
+                    }
+                    refunds += 1;
+                }
+                _ => {}
+            }
+        }
+        self.reserved = withdraws - refunds;
+        match self.map.len() + self.reserved <= self.places {
+            true => Ok(()),
+            false => Err(Error::Full("engine.outcomes_max")),
+        }
     }
 }
