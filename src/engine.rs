@@ -441,7 +441,10 @@ impl Handle {
 }
 
 /// A thread whose panic ends the process, in debug builds too: a ring without its reader would hang for ever.
-pub(crate) fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn guarded(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {

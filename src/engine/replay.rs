@@ -72,10 +72,7 @@ impl Replay {
     ///
     /// # Errors
     /// [`snapshot::Error`].
-    pub fn from_snapshot(
-        snapshot: Snapshot,
-        places: Places,
-    ) -> Result<Replay, snapshot::Error> {
+    pub fn from_snapshot(snapshot: Snapshot, places: Places) -> Result<Replay, snapshot::Error> {
         let ledger = snapshot.ledger(places)?;
         Ok(Replay { ledger, unconfirmed: Some(snapshot) })
     }
@@ -144,5 +141,137 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
         decided => {
             Err(Error::Mismatch { sequence, found: Box::new(entry), decided: Box::new(decided) })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use wal::memory::Memory;
+    use wal::{Identity, Progress, Reader, Recovery};
+
+    use super::*;
+    use crate::account::AccountStatus;
+    use crate::engine::core::Core;
+    use crate::engine::ledger::Answer;
+    use crate::engine::order::{Order, Text};
+    use crate::transfer::{Direction, Op};
+
+    const IDENTITY: Identity = Identity(0xfe);
+    const PLACES: Places = Places { outcomes_max: 1_024 };
+
+    /// A log of everything that these numbers mean.
+    fn history(deeds: &[(u8, u64, u64, u64)]) -> Memory {
+        let memory = Memory::new();
+        let options = wal::Options { segment_bytes: wal::SEGMENT_BYTES_MIN, spares_ready: 2 };
+        let recovery = Recovery::open(memory.clone(), 0, 0).expect("empty");
+        let (mut log, _) = recovery.start(IDENTITY, options).expect("started");
+        let mut core = Core::new(Ledger::new(PLACES), log.writer);
+        let symbol = Text::new("USDT").expect("short");
+        let asset = Command::RegisterAsset { asset: 3, precision: 8, symbol };
+        for command in [asset].into_iter().chain(deeds.iter().map(command)) {
+            while log.preparer.tick().expect("prepared") == Progress::Busy {}
+            let (answer, _) = core.decide(&command, 7);
+            assert_ne!(answer, Answer::Overloaded);
+            log.syncer.sync().expect("synced");
+        }
+        memory
+    }
+
+    fn command(&(deed, number, user, amount): &(u8, u64, u64, u64)) -> Command {
+        let order = |op| {
+            let (direction, cid) = (Direction::FundingToSpot, Text::EMPTY);
+            let (req_id, order_number) = (number.into(), number);
+            let asset = 3;
+            Command::Order(Order { op, req_id, cid, user, asset, amount, direction, order_number })
+        };
+        match deed {
+            0..3 => order(Op::Deposit),
+            3..5 => order(Op::Withdraw),
+            5 => order(Op::Refund),
+            6 => Command::SetStatus { user, status: AccountStatus::Frozen },
+            7 => Command::SetStatus { user, status: AccountStatus::Active },
+            8 => Command::RaiseWatermark { order_number: number / 2 },
+            _ => Command::Digest,
+        }
+    }
+
+    /// Replays up to and including `to`, 0 for all.
+    fn replayed(memory: &Memory, mut replay: Replay, from: Sequence, to: Sequence) -> Ledger {
+        let mut reader = Reader::open(memory.clone(), from).expect("a log");
+        while let Some(record) = reader.next().expect("sound") {
+            replay.take(&record).expect("follows");
+            if record.sequence == to {
+                break;
+            }
+        }
+        replay.ledger()
+    }
+
+    fn digests(memory: &Memory) -> Vec<Sequence> {
+        let mut reader = Reader::open(memory.clone(), 0).expect("a log");
+        let mut found = Vec::new();
+        while let Some(record) = reader.next().expect("sound") {
+            if record.kind == order::Kind::Digest as u8 {
+                found.push(record.sequence);
+            }
+        }
+        found
+    }
+
+    fn snapshot_at(memory: &Memory, to: Sequence, path: &Path) -> Snapshot {
+        let ledger = replayed(memory, Replay::from_nothing(PLACES), 1, to);
+        snapshot::write(path, IDENTITY, &ledger, || true).expect("written").expect("to the end");
+        Snapshot::open(path).expect("whole")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// Goal: whichever snapshot a start begins with, it ends where the whole log ends. Method: random histories
+        /// with digests among them; a snapshot at each; the rest of the log from there.
+        #[test]
+        fn every_snapshot_leads_where_the_whole_log_leads(
+            deeds in prop::collection::vec((0..11_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
+        ) {
+            let memory = history(&deeds);
+            let whole = replayed(&memory, Replay::from_nothing(PLACES), 1, 0);
+            let directory = tempfile::tempdir().expect("a directory");
+            for sequence in digests(&memory) {
+                let snapshot = snapshot_at(&memory, sequence, &directory.path().join("a.snap"));
+                prop_assert_eq!(snapshot.header.sequence, sequence);
+                let replay = Replay::from_snapshot(snapshot, PLACES).expect("a ledger");
+                let after = replayed(&memory, replay, sequence, 0);
+                prop_assert_eq!(after.digest(), whole.digest());
+                prop_assert_eq!(after.sequence(), whole.sequence());
+                prop_assert_eq!(after.watermark(), whole.watermark());
+                prop_assert_eq!(after.balances(), whole.balances());
+                prop_assert_eq!(after.settled(), whole.settled());
+                for deed in &deeds {
+                    let command = command(deed);
+                    if deed.1 >= whole.watermark() {
+                        prop_assert_eq!(after.step(&command), whole.step(&command));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Story: a snapshot whose balance, digest and checksum all fit each other, but not the log.
+    #[test]
+    fn a_snapshot_of_another_history_is_refused_by_the_log() {
+        let digest = (9, 1, 1, 1);
+        let memory = history(&[(0, 1, 1, 50), digest]);
+        let other = history(&[(0, 1, 1, 51), digest]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let snapshot = snapshot_at(&other, 3, &directory.path().join("a.snap"));
+        let mut replay = Replay::from_snapshot(snapshot, PLACES).expect("sound in itself");
+        let mut reader = Reader::open(memory, 3).expect("a log");
+        let record = reader.next().expect("sound").expect("the digest");
+        let error = replay.take(&record).expect_err("another digest");
+        assert!(matches!(error, Error::Digest { sequence: 3, .. }), "{error:?}");
+        assert!(error.to_string().contains("a.snap"), "{error}");
     }
 }

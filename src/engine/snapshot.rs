@@ -134,7 +134,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         #[source]
-        source: builder::Error,
+        source: Box<builder::Error>,
     },
 }
 
@@ -209,6 +209,10 @@ impl Snapshot {
         if header.version.get() != VERSION {
             return Err(Error::Version { path: path.to_owned(), found: header.version.get() });
         }
+        if header.reserved.get() != 0 {
+            let problem = "its reserved bytes are not zeros";
+            return Err(Error::Contradiction { path: path.to_owned(), problem });
+        }
         let header = Header {
             identity: Identity(header.identity.get()),
             sequence: header.sequence.get(),
@@ -236,7 +240,10 @@ impl Snapshot {
     /// # Errors
     /// [`Error`]: no fact of it may be used.
     pub fn ledger(&self, places: Places) -> Result<Ledger, Error> {
-        let failed = |source| Error::Ledger { path: self.path.clone(), source };
+        let failed = |source| {
+            let (path, source) = (self.path.clone(), Box::new(source));
+            Error::Ledger { path, source }
+        };
         let mut builder = Builder::new(places);
         for fact in self.facts()? {
             builder.add(fact?).map_err(failed)?;
@@ -278,8 +285,11 @@ impl Facts<'_> {
         let length = Fact::bytes_of(tag).ok_or_else(|| contradiction("an unknown kind of fact"))?;
         fill(&mut buffer[..length])?;
         let index = self.index;
-        let fact = Fact::decode(tag, &buffer[..length])
-            .map_err(|source| Error::Fact { path: path.clone(), index, source })?;
+        let fact = Fact::decode(tag, &buffer[..length]).map_err(|source| Error::Fact {
+            path: path.clone(),
+            index,
+            source,
+        })?;
         self.index += 1;
         Ok(Some(fact))
     }
@@ -318,10 +328,8 @@ pub fn write(
         digest: ledger.digest(),
     };
     let file = File::create(path).map_err(&failed)?;
-    let mut out = Summed {
-        out: BufWriter::with_capacity(BUFFER_BYTES, file),
-        hasher: Hasher::new(),
-    };
+    let mut out =
+        Summed { out: BufWriter::with_capacity(BUFFER_BYTES, file), hasher: Hasher::new() };
     let page = HeaderBytes {
         magic: MAGIC,
         version: VERSION.into(),
@@ -363,5 +371,224 @@ impl Summed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.out.write_all(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::{TempDir, tempdir};
+
+    use super::*;
+    use crate::account::AccountStatus;
+    use crate::engine::ledger::Step;
+    use crate::engine::order::{Command, Entry, Order, Text};
+    use crate::transfer::{Direction, Op};
+
+    pub(super) const IDENTITY: Identity = Identity(0xfe);
+    pub(super) const PLACES: Places = Places { outcomes_max: 64 };
+
+    /// A ledger that has carried out `commands`, and stands at the digest behind them.
+    pub(super) fn ledger(commands: &[Command]) -> Ledger {
+        let mut ledger = Ledger::new(PLACES);
+        for command in commands.iter().chain([&Command::Digest]) {
+            let Step::Append(entry) = ledger.step(command) else { panic!("{command:?}") };
+            ledger.apply(&entry, ledger.sequence() + 1, 1_700_000_000_000_000_000);
+        }
+        ledger
+    }
+
+    pub(super) fn asset() -> Command {
+        let symbol = Text::new("USDT").expect("short");
+        Command::RegisterAsset { asset: 3, precision: 8, symbol }
+    }
+
+    pub(super) fn deposit(req_id: u128, user: u64, amount: u64) -> Command {
+        let (op, direction, cid) = (Op::Deposit, Direction::FundingToSpot, Text::EMPTY);
+        let order_number = u64::try_from(req_id).expect("small");
+        Command::Order(Order { op, req_id, cid, user, asset: 3, amount, direction, order_number })
+    }
+
+    fn sample() -> Ledger {
+        let frozen = Command::SetStatus { user: 7, status: AccountStatus::Frozen };
+        ledger(&[asset(), deposit(1, 7, 500), frozen, deposit(2, 8, 250)])
+    }
+
+    /// A directory with a snapshot of a ledger in it.
+    struct Written {
+        _directory: TempDir,
+        path: PathBuf,
+    }
+
+    impl Written {
+        fn new(ledger: &Ledger) -> Written {
+            let directory = tempdir().expect("a directory");
+            let path = directory.path().join("a.snap");
+            write(&path, IDENTITY, ledger, || true).expect("written").expect("to the end");
+            Written { _directory: directory, path }
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            fs::read(&self.path).expect("there")
+        }
+
+        /// Replaces the file's bytes.
+        fn put(&self, bytes: &[u8]) {
+            fs::write(&self.path, bytes).expect("written");
+        }
+
+        /// The same, with a CRC that fits.
+        fn put_sealed(&self, mut bytes: Vec<u8>) {
+            let checked = bytes.len() - CRC_BYTES;
+            let crc = crc32fast::hash(&bytes[..checked]);
+            bytes[checked..].copy_from_slice(&crc.to_le_bytes());
+            self.put(&bytes);
+        }
+
+        fn load(&self) -> Result<Ledger, Error> {
+            Snapshot::open(&self.path)?.ledger(PLACES)
+        }
+
+        fn refusal(&self) -> Error {
+            match self.load() {
+                Ok(_) => panic!("it was taken"),
+                Err(error) => error,
+            }
+        }
+    }
+
+    #[test]
+    fn a_ledger_comes_back_as_it_was() {
+        let before = sample();
+        let after = Written::new(&before).load().expect("whole");
+        assert_eq!(after.sequence(), before.sequence());
+        assert_eq!(after.watermark(), before.watermark());
+        assert_eq!(after.digest(), before.digest());
+        assert_eq!(after.balances(), before.balances());
+        let facts = |ledger: &Ledger| {
+            let mut facts: Vec<_> = ledger.facts().map(|fact| format!("{fact:?}")).collect();
+            facts.sort();
+            facts
+        };
+        assert_eq!(facts(&after), facts(&before));
+    }
+
+    #[test]
+    fn the_bytes_of_a_snapshot_stay_what_they_are() {
+        let hex: String = Written::new(&ledger(&[asset()]))
+            .bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let want = concat!(
+            // Header: magic, version, zeros, identity, sequence, number of facts, digest.
+            "736e61700d0a1a0a",
+            "01000000",
+            "00000000",
+            "fe000000000000000000000000000000",
+            "0200000000000000",
+            "0300000000000000",
+            "4074fcd71929780d9419b20d9f53f71d",
+            // Facts: what has left, the watermark, an asset.
+            "0600000000000000000000000000000000",
+            "050000000000000000",
+            "01030000000804555344540000000000000000",
+            "00000000",
+            "96002c4e",
+        );
+        assert_eq!(hex, want);
+    }
+
+    /// Goal: no damage to a file makes another ledger, or a panic. Method: every bit of every byte flipped, and every
+    /// shorter file; each refusal names the file.
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_damage() {
+        let written = Written::new(&sample());
+        let whole = written.bytes();
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 1 << bit;
+                written.put(&bytes);
+                assert_damaged(&written, &format!("byte {at} bit {bit}"));
+            }
+            written.put(&whole[..at]);
+            assert_damaged(&written, &format!("{at} bytes"));
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        written.put(&longer);
+        assert_damaged(&written, "a byte more");
+        written.put(&whole);
+        assert!(written.load().is_ok());
+    }
+
+    fn assert_damaged(written: &Written, what: &str) {
+        let error = written.refusal();
+        assert!(matches!(error, Error::Damaged { .. }), "{what}: {error:?}");
+        assert!(error.is_damage(), "{what}");
+        assert!(error.to_string().contains("a.snap is damaged: "), "{what}: {error}");
+    }
+
+    /// Goal: a file that was changed by somebody who also made its CRC right is never a ledger of other money. Method:
+    /// every byte changed under a CRC that fits; what is taken all the same says the same facts.
+    #[test]
+    fn a_changed_file_with_a_right_checksum_is_no_ledger_of_this_digest() {
+        let before = sample();
+        let written = Written::new(&before);
+        let whole = written.bytes();
+        for at in 0..whole.len() - CRC_BYTES {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            written.put_sealed(bytes);
+            let Ok(snapshot) = Snapshot::open(&written.path) else { continue };
+            if let Ok(after) = snapshot.ledger(PLACES) {
+                assert_eq!(after.digest(), before.digest(), "byte {at}");
+                assert_eq!(after.balances(), before.balances(), "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_whole_file_that_contradicts_itself_is_not_passed_over() {
+        let written = Written::new(&sample());
+        let whole = written.bytes();
+        let facts = 40;
+        for change in [
+            (facts, whole[facts] - 1, "something follows the last fact"),
+            (facts, whole[facts] + 1, "ends before the last fact"),
+            (HEADER_BYTES, 99, "unknown kind of fact"),
+            (8, 2, "version 2"),
+        ] {
+            let (at, byte, why) = change;
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            written.put_sealed(bytes);
+            let error = written.refusal();
+            assert!(!error.is_damage() && error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_balance_that_was_changed_refuses_with_its_file() {
+        let written = Written::new(&sample());
+        let mut bytes = written.bytes();
+        let balance = 500_u128.to_le_bytes();
+        let at = bytes.windows(16).position(|window| window == balance).expect("a balance");
+        bytes[at] += 1;
+        written.put_sealed(bytes);
+        let error = written.refusal();
+        assert!(matches!(error, Error::Ledger { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_stopped_writer_leaves_no_snapshot() {
+        let directory = tempdir().expect("a directory");
+        let path = directory.path().join("a.snap");
+        assert_eq!(write(&path, IDENTITY, &sample(), || false).expect("stopped"), None);
+        assert!(Snapshot::open(&path).is_err());
+        let entry = Entry::Digest { digest: sample().digest() };
+        assert_eq!(sample().step(&Command::Digest), Step::Append(entry));
     }
 }

@@ -196,3 +196,86 @@ fn io_error(error: wal::Error) -> std::io::Error {
         other => std::io::Error::other(other),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::{TempDir, tempdir};
+
+    use super::*;
+    use crate::engine::snapshot::tests::{IDENTITY, PLACES, asset, deposit, ledger};
+
+    /// A shelf with three snapshots, newest last.
+    fn three() -> (TempDir, Shelf, Vec<Snapshot>) {
+        let directory = tempdir().expect("a directory");
+        let shelf = Shelf::create(&directory.path().join("snapshots")).expect("made");
+        let deeds = [asset(), deposit(1, 7, 500), deposit(2, 7, 500)];
+        let add = |count: usize| {
+            let ledger = ledger(&deeds[..count]);
+            shelf.add(IDENTITY, ledger, PLACES, || true).expect("added").expect("to the end")
+        };
+        let snapshots = (1..=3).map(add).collect();
+        (directory, shelf, snapshots)
+    }
+
+    fn damage(snapshot: &Snapshot) {
+        let mut bytes = fs::read(&snapshot.path).expect("there");
+        bytes[70] ^= 1;
+        fs::write(&snapshot.path, bytes).expect("written");
+    }
+
+    #[test]
+    fn the_newest_whole_snapshot_is_chosen_and_the_others_are_named() {
+        let (_directory, shelf, snapshots) = three();
+        let choice = shelf.choose().expect("three");
+        assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (snapshots.last(), 0));
+        damage(&snapshots[2]);
+        let choice = shelf.choose().expect("two");
+        assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (Some(&snapshots[1]), 1));
+        damage(&snapshots[1]);
+        damage(&snapshots[0]);
+        let choice = shelf.choose().expect("none");
+        assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (None, 3));
+    }
+
+    #[test]
+    fn a_snapshot_under_anothers_name_is_not_passed_over() {
+        let (_directory, shelf, snapshots) = three();
+        fs::copy(&snapshots[1].path, &snapshots[2].path).expect("copied");
+        let error = shelf.choose().expect_err("another's name");
+        assert!(!error.is_damage() && error.to_string().contains("its name tells"), "{error}");
+        shelf.prune(IDENTITY, 1).expect_err("another's name");
+        assert_eq!(shelf.paths().expect("listed").len(), 3);
+    }
+
+    #[test]
+    fn as_many_whole_snapshots_stay_as_are_to_be_kept() {
+        let (_directory, shelf, snapshots) = three();
+        assert_eq!(shelf.prune(IDENTITY, 4).expect("pruned"), None);
+        assert_eq!(shelf.paths().expect("listed").len(), 3);
+        // A damaged one is none: the two others stay.
+        damage(&snapshots[2]);
+        assert_eq!(shelf.prune(IDENTITY, 2).expect("pruned"), Some(snapshots[0].header.sequence));
+        assert_eq!(shelf.paths().expect("listed").len(), 3);
+        assert_eq!(shelf.prune(IDENTITY, 1).expect("pruned"), Some(snapshots[1].header.sequence));
+        assert_eq!(
+            shelf.paths().expect("listed"),
+            [snapshots[2].path.clone(), snapshots[1].path.clone()]
+        );
+        shelf.prune(Identity(1), 1).expect_err("another log's");
+    }
+
+    #[test]
+    fn what_was_left_unfinished_goes_and_what_is_foreign_stays() {
+        let (directory, shelf, _) = three();
+        let here = directory.path().join("snapshots");
+        let (unfinished, other) = (here.join("snapshot-00000000000000ff.tmp"), here.join("notes"));
+        for path in [&unfinished, &other] {
+            fs::write(path, "something").expect("written");
+        }
+        Shelf::create(&here).expect("made again");
+        assert!(!unfinished.exists() && other.exists());
+        assert_eq!(shelf.paths().expect("listed").len(), 3);
+    }
+}
