@@ -598,7 +598,7 @@ const BOUNDS: &[Bound] = &[
     bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, 1_073_741_824, "bytes, a multiple of 4096"),
     bound("wal.spares_ready", |c| Some(c.wal.spares_ready as u64), 1, 16, "segments"),
     bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),
-    bound("snapshot.every_bytes", |c| Some(c.snapshot.every_bytes), 65_536, 1_099_511_627_776, "bytes"),
+    bound("snapshot.every_bytes", |c| Some(c.snapshot.every_bytes), 4_096, 1_099_511_627_776, "bytes"),
     bound("snapshot.keep", |c| Some(c.snapshot.keep as u64), 1, 64, "snapshots"),
     bound("coordinator.shards", |c| Some(c.coordinator.shards as u64), 1, 64, "workers"),
     bound("coordinator.queue_max", |c| Some(c.coordinator.queue_max as u64), 1, 65_536, "transfers"),

@@ -122,11 +122,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(
-        options: Options,
-        engine: &Engine,
-        clock: Arc<dyn Clock>,
-    ) -> io::Result<Keeper> {
+    pub fn start(options: Options, engine: &Engine, clock: Arc<dyn Clock>) -> io::Result<Keeper> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, requests) = sync_channel(1);
         let Covered { identity, snapshot, log_bytes } = engine.covered();
@@ -274,9 +270,7 @@ impl Work {
         let places = self.options.places;
         let (from, mut replay) = match self.options.shelf.choose()?.newest {
             None => (1, Replay::from_nothing(places)),
-            Some(snapshot) => {
-                (snapshot.header.sequence, Replay::from_snapshot(snapshot, places)?)
-            }
+            Some(snapshot) => (snapshot.header.sequence, Replay::from_snapshot(snapshot, places)?),
         };
         let directory = Directory::at(&self.options.log_dir);
         let mut reader = Reader::open(directory, from).map_err(failed)?;
@@ -314,7 +308,9 @@ impl Work {
             // It may have been archived before, and still stand there.
             if segment > self.archived {
                 let archived =
-                    archive::run(&self.options.archive_command, log_dir, segment, &|| self.stopped());
+                    archive::run(&self.options.archive_command, log_dir, segment, &|| {
+                        self.stopped()
+                    });
                 match archived {
                     Err(archive::Error::Stopped) => return Err(Error::Stopped),
                     archived => archived?,

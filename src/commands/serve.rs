@@ -7,8 +7,8 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -76,6 +76,25 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let http = listen(config.http.listen, "http.listen").await?;
     let ops = listen(config.ops.listen, "ops.listen").await?;
 
+    let (stop, stopped) = watch::channel(());
+    let limits = Limits::from(&config.http);
+    let addresses = (http.local_addr()?, ops.local_addr()?);
+    let wait = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
+    // The operators' listener answers from now on: that a long replay goes on is worth knowing.
+    let ready = Arc::new(OnceLock::<Arc<Service>>::new());
+    let ops_service = Arc::clone(&ready);
+    let ops_handler = move |request| {
+        let service = ops_service.get().cloned();
+        async move {
+            match service {
+                Some(service) => ops::answer(service, request).await,
+                None => ops::starting(&request),
+            }
+        }
+    };
+    let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
+    let ops_task = tokio::spawn(ops_task);
+
     let server = start_embedded(config).await?;
     let started = tokio::select! {
         started = start(config, development, closed, server.as_ref()) => started,
@@ -90,17 +109,11 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     };
     let Started { service, mut pool, engine, keeper } = started;
 
-    let (stop, stopped) = watch::channel(());
-    let limits = Limits::from(&config.http);
-    let addresses = (http.local_addr()?, ops.local_addr()?);
+    assert!(ready.set(Arc::clone(&service)).is_ok(), "there is one service");
     let api_service = Arc::clone(&service);
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
-    let ops_service = Arc::clone(&service);
-    let ops_handler = move |request| ops::answer(Arc::clone(&ops_service), request);
-    let wait = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
     let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
-    let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
-    let (api_task, ops_task) = (tokio::spawn(api_task), tokio::spawn(ops_task));
+    let api_task = tokio::spawn(api_task);
     let upkeep = tokio::spawn(keep_metrics(service.clock.clone(), service.metrics));
 
     announce(config, development, addresses, service.clock.now_s())?;
@@ -124,6 +137,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     upkeep.abort();
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
+    drop(ready);
     // The last reference to the coordinator: its workers come to rest now.
     drop(Arc::into_inner(service).context("a request outlived its listener")?);
     tokio::select! {
@@ -262,8 +276,8 @@ async fn start_engine(
             info!(records = progress.records, sequence = progress.sequence, "replaying the log");
         }
     };
-    let replayed = tokio::task::block_in_place(|| closed.replay(claim, progress))
-        .context("replay the log")?;
+    let replayed =
+        tokio::task::block_in_place(|| closed.replay(claim, progress)).context("replay the log")?;
     metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
     if incarnation.log_identity.is_none() && replayed.sequence() > 0 {
         bail!(

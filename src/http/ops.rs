@@ -70,8 +70,22 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     ROUTES.answer(call, handler).await
 }
 
+/// Answers a request of the operators' listener before there is a service: it lives, and is not ready.
+pub fn starting(request: &Request<Incoming>) -> Answer {
+    let given = super::request_id(request.headers().get(super::X_REQUEST_ID));
+    let request_id = given.unwrap_or("starting");
+    let plain = |body: Bytes| text(StatusCode::OK, PLAIN, body, request_id);
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/healthz") => plain("ok\n".into()),
+        (&Method::GET, "/metrics") => plain(telemetry::Metrics::install().render().into()),
+        _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
+    }
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
 fn plain(body: Bytes, call: &Call) -> Answer {
-    text(StatusCode::OK, "text/plain; charset=utf-8", body, &call.request_id)
+    text(StatusCode::OK, PLAIN, body, &call.request_id)
 }
 
 async fn ready(service: &Service, call: &Call) -> Outcome {
