@@ -17,16 +17,16 @@ use crate::harness::{
     Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, token, while_watched,
 };
 
-const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
+pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
 
 /// The environment variable that makes a soak of the test of everything at once: rounds, each with a kill.
 const SOAK_ROUNDS: &str = "UBSCORE_SOAK_ROUNDS";
 
 /// One transfer of a load: whose, and the body with its cid.
-struct Planned {
-    user: u64,
-    body: Value,
+pub(crate) struct Planned {
+    pub(crate) user: u64,
+    pub(crate) body: Value,
 }
 
 /// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
@@ -42,7 +42,7 @@ fn plan(count: usize) -> Vec<Planned> {
 }
 
 /// Money on both sides for all users, at rest.
-fn endow(site: &Site, server: &Server) {
+pub(crate) fn endow(site: &Site, server: &Server) {
     for user in USERS {
         for asset in ["USDT", "BTC"] {
             server.deposit(user, asset, "5.5");
@@ -54,7 +54,7 @@ fn endow(site: &Site, server: &Server) {
 }
 
 /// Asserts that what was answered is still so, and that each cid leads to one transfer with one outcome.
-fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<Reply>]) {
+pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<Reply>]) {
     let mut transfers = HashMap::new();
     for (planned, answer) in plan.iter().zip(answered) {
         let now = server.post(planned.user, &planned.body);
@@ -156,7 +156,7 @@ fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
 }
 
 /// Posts to an address, `None` where no answer came.
-fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
+pub(crate) fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
     let token = token(planned.user, None);
     let path = "/api/v1/internal_transfer";
     let request = Request { body: Some(&planned.body), ..Request::new(&token, "POST", path) };

@@ -23,6 +23,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// Snapshots, and a log that does not grow for ever.
+mod snapshot;
+
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
 

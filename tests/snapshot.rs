@@ -1,0 +1,511 @@
+//! Snapshots: a start from them is a start from the whole log, the log behind them goes, and none that is wrong is used.
+
+use std::fs;
+use std::net::TcpListener;
+#[cfg(feature = "crash")]
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::{Value, json};
+use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
+use ubscore::engine::snapshot::Snapshot;
+
+use crate::crash::{Planned, USERS, assert_kept, endow, post_to};
+use crate::harness::{
+    Request, Server, Site, Way, copy_files, crowd, eventually, refused, send, token,
+};
+
+const USER: u64 = USERS[0];
+
+/// A site whose log rolls and whose snapshots come often.
+fn small() -> Site {
+    Site::new().with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+}
+
+/// All snapshots as (sequence, path), newest first.
+fn snapshots(site: &Site) -> Vec<(u64, PathBuf)> {
+    let mut found: Vec<_> = files(&site.snapshot_dir(), "snapshot-", ".snap");
+    found.reverse();
+    found
+}
+
+/// All segments as (number, path), oldest first.
+fn segments(site: &Site) -> Vec<(u64, PathBuf)> {
+    files(&site.log_dir(), "segment-", ".wal")
+}
+
+fn files(directory: &Path, prefix: &str, suffix: &str) -> Vec<(u64, PathBuf)> {
+    let number = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?;
+        Some((u64::from_str_radix(name, 16).ok()?, path.clone()))
+    };
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut found: Vec<_> =
+        entries.filter_map(|entry| number(entry.expect("an entry").path())).collect();
+    found.sort();
+    found
+}
+
+/// Asks for a snapshot and waits until it is there; returns its sequence.
+fn force(site: &Site, server: &Server) -> u64 {
+    let reply = server.admin("POST", "/admin/v1/snapshot", &json!({"reason": "a test"}));
+    assert_eq!(reply.status, 202, "{reply:?}");
+    let after = reply.json()["after"].as_u64().expect("a number");
+    eventually("a snapshot", || {
+        let newest = snapshots(site).first()?.0;
+        (newest > after).then_some(newest)
+    })
+}
+
+/// Transfers and snapshots, each from a start of its own, until the log no longer begins with its first segment.
+fn cut(site: &Site) -> Server {
+    let mut server = site.start();
+    endow(site, &server);
+    loop {
+        assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
+        site.wait_for_rest();
+        force(site, &server);
+        let kept = snapshots(site).len() == 2;
+        let gone = || (segments(site)[0].0 > 1).then_some(());
+        server.kill();
+        server = site.start();
+        if kept {
+            // The segment of this start lies behind both snapshots, so that the next round lets go of one.
+            force(site, &server);
+            eventually("the first segment to go", gone);
+            return server;
+        }
+    }
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).expect("there");
+    bytes[at] ^= 1;
+    fs::write(path, bytes).expect("written");
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).expect("text")
+}
+
+/// Goal: however long it runs, however it ends, the log and the snapshots stay small and nothing is lost. Method: rounds
+/// of transfers of four users at once, with snapshots every 150 records, later every 16 KiB; SIGKILL after a number of
+/// answers; restart; rest; sums; every cid again.
+#[test]
+fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
+    const ROUNDS: usize = 4;
+    const TRANSFERS: usize = 250;
+    let mut site = small().with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 150);
+    let mut newest = 0;
+    let mut server = site.start();
+    endow(&site, &server);
+    for round in 0..ROUNDS {
+        let planned = |index: usize| {
+            let way = Way::BOTH[index / USERS.len() % 2];
+            let body = way.body_with_cid("USDT", "0.01", &format!("bounded-{round}-{index}"));
+            Planned { user: USERS[index % USERS.len()], body }
+        };
+        let plan: Vec<_> = (0..TRANSFERS).map(planned).collect();
+        let kill_after = TRANSFERS - 40 + 7 * round;
+        let (http, answered) = (server.http, Mutex::new((0, Some(server))));
+        let replies = crowd(10, |caller| {
+            let of_caller = plan.iter().enumerate().skip(caller).step_by(10);
+            let post = |(index, planned)| {
+                let reply = post_to(http, planned);
+                let mut answered = answered.lock().expect("not poisoned");
+                answered.0 += 1;
+                if answered.0 == kill_after {
+                    answered.1.take().expect("once").kill();
+                }
+                (index, reply)
+            };
+            of_caller.map(post).collect::<Vec<_>>()
+        });
+        let mut told = vec![None; TRANSFERS];
+        for (index, reply) in replies.into_iter().flatten() {
+            told[index] = reply;
+        }
+        if round == ROUNDS / 2 {
+            site = site
+                .with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 1_000_000)
+                .with("UBSCORE__SNAPSHOT__EVERY_BYTES", 16_384);
+        }
+        let before = newest;
+        newest = snapshots(&site).first().expect("some hundred records").0;
+        assert!(newest > before, "no snapshot in round {round}");
+        server = site.start();
+        site.wait_for_rest();
+        site.assert_books(&server);
+        assert_kept(&server, &plan, &told);
+        site.assert_books(&server);
+    }
+    eventually("the log to be cut", || {
+        let (segments, snapshots) = (segments(&site), snapshots(&site));
+        let (first, last) = (segments.first()?.0, segments.last()?.0);
+        // What two snapshots of 150 records need, and what a start or two have opened.
+        (first > 1 && last - first <= 4 && snapshots.len() <= 3).then_some(())
+    });
+    let balances = USERS.map(|user| server.balances(user));
+    server.kill();
+    let server = site.start();
+    assert!(!server.said().contains("snapshot=0 "), "{}", server.said());
+    assert_eq!(USERS.map(|user| server.balances(user)), balances);
+    site.assert_books(&server);
+}
+
+#[test]
+fn a_damaged_snapshot_is_passed_over_for_the_one_before_it() {
+    let site = small();
+    let server = cut(&site);
+    let balances = USERS.map(|user| server.balances(user));
+    server.kill();
+    let newest = snapshots(&site).remove(0).1;
+    flip(&newest, 70);
+    let server = site.start();
+    assert!(server.said().contains(&format!("{} is damaged", newest.display())));
+    assert_eq!(USERS.map(|user| server.balances(user)), balances);
+    site.assert_books(&server);
+    // It counts for nothing: the good one before it stays.
+    let good = snapshots(&site)[1].clone();
+    force(&site, &server);
+    assert!(snapshots(&site).contains(&good));
+    assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+#[test]
+fn damaged_snapshots_are_no_loss_while_the_log_is_whole() {
+    let site = small();
+    let server = site.start();
+    endow(&site, &server);
+    force(&site, &server);
+    let balances = USERS.map(|user| server.balances(user));
+    server.kill();
+    let only = snapshots(&site).remove(0).1;
+    fs::write(&only, b"").expect("written");
+    let server = site.start();
+    assert_eq!(USERS.map(|user| server.balances(user)), balances);
+    site.assert_books(&server);
+}
+
+#[test]
+fn without_a_snapshot_a_cut_log_is_refused() {
+    let site = small();
+    cut(&site).kill();
+    let all = snapshots(&site);
+    for (_, path) in &all {
+        flip(path, 70);
+    }
+    let (code, said) = site.start_refused();
+    assert_ne!(code, 0, "{said}");
+    for (_, path) in &all {
+        assert!(said.contains(name(path)), "{said}");
+    }
+    assert!(said.contains("no usable snapshot") && said.contains("missing segment"), "{said}");
+    for (_, path) in &all {
+        fs::remove_file(path).expect("removed");
+    }
+    let (code, said) = site.start_refused();
+    assert!(code != 0 && said.contains("no usable snapshot"), "{code} {said}");
+}
+
+/// Rewrites a snapshot with `more` of one balance, and a checksum that fits; with a digest that fits if `thorough`.
+fn tamper(path: &Path, thorough: bool) {
+    let snapshot = Snapshot::open(path).expect("whole");
+    let mut bytes = fs::read(path).expect("there")[..64].to_vec();
+    let (mut digest, mut tampered) = (0_u128, false);
+    for fact in snapshot.facts().expect("readable") {
+        let mut fact = fact.expect("readable");
+        if let Fact::Balance { available, totals, .. } = &mut fact
+            && !tampered
+        {
+            *available += 1;
+            totals.deposits += 1;
+            tampered = true;
+        }
+        digest = digest.wrapping_add(fact.digest());
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let (tag, length) = fact.encode(&mut buffer);
+        bytes.push(tag);
+        bytes.extend_from_slice(&buffer[..length]);
+    }
+    assert!(tampered, "there is a balance");
+    if thorough {
+        bytes[48..64].copy_from_slice(&digest.to_le_bytes());
+    }
+    let crc = crc32fast::hash(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    fs::write(path, bytes).expect("written");
+}
+
+/// Goal: nobody becomes rich by editing a snapshot, however carefully. Method: a balance changed and the checksum made
+/// right; the same with the digest in the file made right as well, so that only the log knows better.
+#[test]
+fn a_snapshot_with_a_changed_balance_is_refused() {
+    for thorough in [false, true] {
+        let site = small();
+        let server = site.start();
+        endow(&site, &server);
+        force(&site, &server);
+        server.kill();
+        let path = snapshots(&site).remove(0).1;
+        tamper(&path, thorough);
+        let (code, said) = site.start_refused();
+        assert_ne!(code, 0, "{said}");
+        assert!(said.contains(name(&path)) && said.contains("adds up to"), "{said}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_log_is_refused() {
+    let (site, other) = (small(), small());
+    for site in [&site, &other] {
+        let server = site.start();
+        endow(site, &server);
+        force(site, &server);
+        server.kill();
+    }
+    let (_, foreign) = snapshots(&other).remove(0);
+    for (_, path) in snapshots(&site) {
+        fs::remove_file(path).expect("removed");
+    }
+    fs::copy(&foreign, site.snapshot_dir().join(name(&foreign))).expect("copied");
+    let (code, said) = site.start_refused();
+    assert!(code != 0 && said.contains(name(&foreign)), "{code} {said}");
+    assert!(said.contains("belongs to log"), "{said}");
+}
+
+#[test]
+fn an_older_copy_of_the_log_beside_a_newer_snapshot_is_refused() {
+    let site = small();
+    let server = site.start();
+    endow(&site, &server);
+    server.kill();
+    let older = site.data_dir.join("older");
+    copy_files(&site.log_dir(), &older);
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    force(&site, &server);
+    server.kill();
+    fs::remove_dir_all(site.log_dir()).expect("removed");
+    copy_files(&older, &site.log_dir());
+    let (code, said) = site.start_refused();
+    let (_, newest) = snapshots(&site).remove(0);
+    assert!(code != 0 && said.contains(name(&newest)), "{code} {said}");
+    assert!(said.contains("which the log does not hold"), "{said}");
+    // And with no log at all.
+    fs::remove_dir_all(site.log_dir()).expect("removed");
+    let (code, said) = site.start_refused();
+    assert!(code != 0 && said.contains(name(&newest)), "{code} {said}");
+}
+
+/// Goal: no segment goes before it is safe elsewhere. Method: a hook that copies, and fails as long as a file stands in
+/// its way; what has gone is compared with what stood there.
+#[test]
+fn every_segment_is_archived_before_it_goes() {
+    let archive = tempfile::tempdir().expect("a directory");
+    let here = archive.path().display();
+    let hook =
+        format!("test ! -e {here}/full && cp \"%p\" {here}/%f.part && mv {here}/%f.part {here}/%f");
+    let site =
+        small().with("UBSCORE__SNAPSHOT__ARCHIVE_COMMAND", hook).with("UBSCORE__SNAPSHOT__KEEP", 1);
+    fs::write(archive.path().join("full"), "").expect("written");
+    let mut server = site.start();
+    endow(&site, &server);
+    server.kill();
+    server = site.start();
+    force(&site, &server);
+    eventually("a warning", || server.said().contains("archive a segment").then_some(()));
+    let stood: Vec<_> = segments(&site);
+    assert_eq!(stood[0].0, 1, "a segment went without being archived");
+    let first = fs::read(&stood[0].1).expect("there");
+    fs::remove_file(archive.path().join("full")).expect("removed");
+    eventually("the first segment to go", || (segments(&site)[0].0 > 1).then_some(()));
+    assert_eq!(fs::read(archive.path().join(name(&stood[0].1))).expect("archived"), first);
+    for _ in 0..2 {
+        server.kill();
+        server = site.start();
+        force(&site, &server);
+    }
+    server.stop();
+    let left = segments(&site)[0].0;
+    assert!(left > 1);
+    let archived: Vec<u64> =
+        files(archive.path(), "segment-", ".wal").into_iter().map(|(number, _)| number).collect();
+    assert!(archived.len() as u64 >= left - 1, "{archived:?}, and the log begins with {left}");
+    assert!((1..left).all(|number| archived.contains(&number)), "{archived:?}");
+    // The archive and what is left are one log.
+    let whole = site.data_dir.join("whole");
+    copy_files(archive.path(), &whole);
+    for (_, path) in segments(&site) {
+        fs::copy(&path, whole.join(name(&path))).expect("copied");
+    }
+    let verify = Command::new(env!("CARGO_BIN_EXE_ubscore"))
+        .args(["wal", "verify"])
+        .arg(&whole)
+        .output()
+        .expect("the binary");
+    assert!(verify.status.success(), "{verify:?}");
+}
+
+/// Goal: a snapshot may die at every step and takes nothing with it. Method: each point armed; a snapshot asked for;
+/// SIGKILL; restart without the point; the same balances and transfers, sums, and the next snapshot.
+#[cfg(feature = "crash")]
+#[test]
+fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
+    let site = small().with("UBSCORE__SNAPSHOT__KEEP", 1);
+    let mut server = site.start();
+    endow(&site, &server);
+    for (round, point) in ubscore::crash::SNAPSHOT_POINTS.iter().enumerate() {
+        server.kill();
+        let mut dying = Server::start(site.clone().with("UBSCORE_CRASH", point).command());
+        let body = Way::ToSpot.body_with_cid("USDT", "0.25", &format!("snapshot-{round}"));
+        let told = dying.post(USER, &body);
+        assert_eq!(told.status, 200, "{told:?}");
+        site.wait_for_rest();
+        let balances = USERS.map(|user| dying.balances(user));
+        let ask = json!({"reason": "a test"});
+        let admin = token(USER, Some(ubscore::http::auth::Role::Admin));
+        let path = "/admin/v1/snapshot";
+        let request = Request { body: Some(&ask), ..Request::new(&admin, "POST", path) };
+        // It may die before, while or after it answers.
+        drop(send(dying.ops, &request));
+        let (status, said) = dying.wait();
+        assert_eq!(status.signal(), Some(9), "{point}: {status} {said}");
+        server = site.start();
+        assert_eq!(USERS.map(|user| server.balances(user)), balances, "{point}");
+        assert_eq!(server.post(USER, &body).json(), told.json(), "{point}");
+        site.assert_books(&server);
+        force(&site, &server);
+        eventually("one snapshot to be kept", || (snapshots(&site).len() == 1).then_some(()));
+        let unfinished = files(&site.snapshot_dir(), "snapshot-", ".tmp");
+        assert_eq!(unfinished, [], "{point}");
+        server.kill();
+        server = site.start();
+        assert_eq!(USERS.map(|user| server.balances(user)), balances, "{point}");
+        site.assert_books(&server);
+    }
+    eventually("the log to be cut", || (segments(&site)[0].0 > 1).then_some(()));
+}
+
+fn inspect(path: &Path, format: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.args(["snapshot", "inspect", "--format", format]).arg(path);
+    let output = command.output().expect("the binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_snapshot_is_inspected_while_the_server_runs() {
+    let site = small();
+    let (code, _, said) = inspect(&site.data_dir, "text");
+    assert!(code == Some(2) && said.contains("read"), "{said}");
+    let server = site.start();
+    endow(&site, &server);
+    let sequence = force(&site, &server);
+    let (_, path) = snapshots(&site).remove(0);
+    for place in [site.data_dir.clone(), site.snapshot_dir(), path.clone()] {
+        let (code, out, said) = inspect(&place, "json");
+        assert_eq!((code, &*said), (Some(0), ""));
+        let object: Value = serde_json::from_str(&out).expect("one object");
+        assert_eq!(object["verdict"], "ok");
+        assert_eq!(object["sequence"], sequence);
+        let held =
+            json!({"assets": 5, "accounts": 4, "balances": 8, "outcomes": 8, "watermark": 0});
+        assert_eq!(object["held"], held);
+        let (code, out, _) = inspect(&place, "text");
+        assert_eq!(code, Some(0));
+        assert!(out.starts_with("ok ") && out.contains(" accounts=4 balances=8 "), "{out}");
+    }
+    server.stop();
+    tamper(&path, false);
+    let (code, out, said) = inspect(&site.data_dir, "text");
+    assert!(code == Some(1) && out.starts_with("refused ") && said.contains(name(&path)), "{out}");
+    flip(&path, 70);
+    let (code, out, said) = inspect(&site.data_dir, "text");
+    assert!(code == Some(1) && out.starts_with("damaged ") && said.contains(name(&path)), "{out}");
+    fs::remove_file(&path).expect("removed");
+    let (code, out, said) = inspect(&site.data_dir, "text");
+    assert!(code == Some(2) && out.is_empty() && said.contains("holds no snapshot"), "{said}");
+    let (code, _, said) = inspect(&path, "text");
+    assert!(code == Some(2) && said.contains(name(&path)), "{said}");
+}
+
+#[test]
+fn a_snapshot_is_an_operators_affair_and_leaves_a_trace() {
+    let site = small();
+    let server = site.start();
+    let path = "/admin/v1/snapshot";
+    let user = token(USER, None);
+    let body = json!({"reason": "before the upgrade"});
+    let request = Request { body: Some(&body), ..Request::new(&user, "POST", path) };
+    assert_eq!(send(server.ops, &request).expect("an answer").status, 403);
+    assert_eq!(server.admin("POST", path, &json!({})).status, 400);
+    let sequence = force(&site, &server);
+    let reason = "SELECT reason FROM admin_audit WHERE action = 'snapshot'";
+    assert_eq!(site.sql_value(reason), "a test");
+    let metrics = || {
+        let request = Request::new(&user, "GET", "/metrics");
+        send(server.ops, &request).expect("an answer").body
+    };
+    eventually("the metrics", || {
+        metrics().contains(&format!("ubscore_snapshot_sequence {sequence}\n")).then_some(())
+    });
+    for name in [
+        "ubscore_snapshot_seconds ",
+        "ubscore_snapshot_bytes ",
+        "ubscore_snapshot_timestamp_seconds ",
+        "ubscore_segments_removed_total ",
+    ] {
+        assert!(metrics().contains(name), "{name}");
+    }
+}
+
+/// Goal: while it starts, a server says that it lives and is not ready. Method: the start waits for a row that a session
+/// holds; the operators' listener is asked meanwhile.
+#[test]
+fn a_starting_server_lives_and_is_not_ready() {
+    let site = small()
+        .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000);
+    site.start().stop();
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let ops = port.expect("a free port");
+    let session = site.session();
+    session.sql("BEGIN; SELECT 1 FROM engine_state FOR UPDATE");
+    let command = site.command_on("127.0.0.1:0", &ops.to_string());
+    let starting = thread::spawn(move || Server::start(command));
+    let token = token(USER, None);
+    let ask = |path: &str| send(ops, &Request::new(&token, "GET", path)).ok();
+    let ready = eventually("the listener", || ask("/readyz"));
+    assert_eq!((ready.status, ready.refusal().1.as_str()), (503, "SYSTEM_ERROR"));
+    assert_eq!(ask("/healthz").map(|reply| reply.status), Some(200));
+    assert_eq!(ask("/metrics").map(|reply| reply.status), Some(200));
+    let body = json!({"reason": "too early"});
+    let early = Request { body: Some(&body), ..Request::new(&token, "POST", "/admin/v1/snapshot") };
+    assert_eq!(send(ops, &early).map(|reply| reply.status).ok(), Some(503));
+    session.sql("COMMIT");
+    let server = starting.join().expect("it started");
+    assert_eq!(ask("/readyz").map(|reply| reply.status), Some(200));
+    server.stop();
+}
+
+#[test]
+fn a_second_process_leaves_the_snapshots_alone() {
+    let site = small();
+    let server = site.start();
+    let making = site.snapshot_dir().join("snapshot-00000000000000ff.tmp");
+    fs::write(&making, "in the making").expect("written");
+    let (code, said) = refused(site.command());
+    assert!(code != 0 && said.contains(&server.pid().to_string()), "{said}");
+    assert!(making.exists(), "another process removed it");
+    server.stop();
+    site.start().stop();
+    assert!(!making.exists(), "the next start clears it away");
+}
