@@ -15,7 +15,7 @@ use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
 use wal::{Medium, Sequence};
 
-use super::ledger::{Answer, Ledger, Step};
+use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Bell, Poller, Sleeper, Tickets};
 use crate::crash;
@@ -27,6 +27,10 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core sleeps.
 const YIELDS: u32 = 8;
+/// Outcomes looked at in a turn without a command, and how many of them are forgotten: about 5 us, in which a command
+/// may have to wait.
+const IDLE_LOOKS: usize = 512;
+const IDLE_LEAVES: usize = 16;
 /// The longest sleep: a belt, since a bell ends every sleep that matters.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long the preparing thread sleeps when nobody rings.
@@ -120,10 +124,18 @@ impl<M: Medium> Core<M> {
             // What is known may have been decided a moment ago: a repeat waits for the same sync.
             Step::Known(answer) => answer,
             Step::Violation(why) => Answer::Violation(why),
-            Step::Full => Answer::Overloaded,
+            Step::Full(_) => Answer::Overloaded,
             Step::Forgotten => Answer::Forgotten,
         };
+        // After any command, recorded or not: a full map must come free by the commands that it refuses.
+        self.ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
         (answer, self.ledger.sequence())
+    }
+
+    /// Forgets some of what is below the watermark while nothing else is to be done; whether more is left.
+    pub fn forget(&mut self) -> bool {
+        self.ledger.forget(IDLE_LOOKS, IDLE_LEAVES);
+        !self.ledger.has_forgotten()
     }
 
     /// Appends before it applies: when the log has no room, nothing has happened.
@@ -199,6 +211,12 @@ pub(super) fn run<M: Medium>(
         }
         if shared.stop.load(Ordering::Acquire) {
             break;
+        }
+        if core.forget() {
+            // Not idle yet.
+            idle = 0;
+            shared.publish(&core);
+            continue;
         }
         idle = idle.wrapping_add(1);
         if idle.is_multiple_of(SPINS) {
