@@ -53,9 +53,9 @@ fn deed() -> impl Strategy<Value = Deed> {
         24 => order,
         1 => (1..5u8, status).prop_map(|(user, status)| Deed::Status { user, status }),
         1 => (1..4u8).prop_map(|asset| Deed::Asset { asset }),
-        2 => (0..8u8).prop_map(|by| Deed::Raise { by }),
+        2 => (0..12u8).prop_map(|by| Deed::Raise { by }),
         1 => Just(Deed::Digest),
-        4 => (0..6usize, 0..3usize).prop_map(|(looks, leaves)| Deed::Forget { looks, leaves }),
+        4 => (0..64usize, 0..24usize).prop_map(|(looks, leaves)| Deed::Forget { looks, leaves }),
     ]
 }
 
@@ -116,7 +116,7 @@ impl History {
                 };
                 let order = Order {
                     op,
-                    req_id: u128::from(order_number % 40) + 1,
+                    req_id: u128::from(order_number % 10) + 1,
                     cid: Text::EMPTY,
                     user,
                     asset,

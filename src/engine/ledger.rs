@@ -563,6 +563,66 @@ mod tests {
         assert_eq!(ledger.outcome_count(), 4);
     }
 
+    #[test]
+    fn below_the_watermark_nothing_is_decided() {
+        let mut ledger = ledger();
+        let numbered = |op, req_id, amount, order_number| {
+            Command::Order(Order { order_number, ..order(op, req_id, 7, amount) })
+        };
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        decide(&mut ledger, order(Op::Withdraw, 2, 7, 200));
+        run(&mut ledger, numbered(Op::Deposit, 3, 50, 5));
+        assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 5 }), Answer::Done);
+        let raised = ledger.sequence();
+        assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 4 }), Answer::Done);
+        // Held still: a repeat is told, under its own number only.
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 1, 7, 500)), Decision::Success);
+        for number in [0, 2, 5, 9] {
+            let answer = run(&mut ledger, numbered(Op::Deposit, 1, 500, number));
+            assert!(matches!(answer, Answer::Violation(_)), "{number} {answer:?}");
+        }
+        // Not decided yet, and too late.
+        assert_eq!(run(&mut ledger, numbered(Op::Refund, 2, 200, 1)), Answer::Forgotten);
+        assert_eq!(run(&mut ledger, numbered(Op::Deposit, 9, 1, 4)), Answer::Forgotten);
+        ledger.forget_all();
+        for late in [
+            numbered(Op::Deposit, 1, 500, 1),
+            numbered(Op::Withdraw, 2, 200, 1),
+            numbered(Op::Refund, 2, 200, 1),
+        ] {
+            assert_eq!(run(&mut ledger, late), Answer::Forgotten);
+        }
+        assert_eq!(ledger.sequence(), raised, "nothing has been recorded");
+        assert_eq!((ledger.outcome_count(), ledger.places_left()), (1, 999));
+        let totals = Totals { deposits: 550, withdrawals: 200, refunds: 0 };
+        assert_eq!(ledger.totals(7, USDT), totals);
+        assert_eq!(ledger.settled()[&(7, USDT)], Totals { deposits: 500, ..totals });
+        assert_eq!(balance(&mut ledger, 7), Some(350));
+    }
+
+    #[test]
+    fn without_a_place_for_an_account_or_a_balance_nothing_is_recorded() {
+        let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 100 });
+        for asset in 1..=3 {
+            let symbol = Text::new("USDT").expect("short");
+            run(&mut ledger, Command::RegisterAsset { asset, precision: 8, symbol });
+        }
+        let deposit = |req_id, user, asset| Order { asset, ..order(Op::Deposit, req_id, user, 9) };
+        decide(&mut ledger, deposit(1, 7, 1));
+        let recorded = ledger.sequence();
+        assert_eq!(run(&mut ledger, Command::Order(deposit(2, 8, 1))), Answer::Overloaded);
+        let frozen = Command::SetStatus { user: 8, status: AccountStatus::Frozen };
+        assert_eq!(run(&mut ledger, frozen), Answer::Overloaded);
+        assert_eq!(ledger.sequence(), recorded);
+        // Two balances an account.
+        decide(&mut ledger, deposit(3, 7, 2));
+        assert_eq!(run(&mut ledger, Command::Order(deposit(4, 7, 3))), Answer::Overloaded);
+        // What needs no new place goes on, refusals included.
+        decide(&mut ledger, deposit(5, 7, 1));
+        let refused = Decision::Refused(Code::SourceAccountNotFound);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 8, 9)), refused);
+    }
+
     proptest! {
         /// Goal: no sequence of orders makes or loses money. Method: random orders with few names and users, added
         /// up from the answers.
