@@ -2,17 +2,22 @@
 //! answered. Knows no PostgreSQL, no HTTP, no async runtime and no clock.
 //!
 //! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
-//! carries out), [`fact`] (what a ledger consists of), [`outcomes`] (the idempotent processed map), [`ring`] (the way in
-//! and back), [`core`] (the loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
+//! carries out), [`fact`] (what a ledger consists of), [`accounts`] (who has what), [`outcomes`] (the idempotent processed
+//! map, which forgets), `table` (the memory of both, taken at start), [`ring`] (the way in and back), [`core`] (the
+//! loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
 
+pub mod accounts;
 pub mod core;
 pub mod fact;
+#[cfg(test)]
+mod history;
 pub mod ledger;
 pub mod order;
 pub mod outcomes;
 pub mod replay;
 pub mod ring;
 pub mod snapshot;
+mod table;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -259,7 +264,8 @@ impl Replayed {
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`].
     pub fn start(self, identity: Identity) -> Result<Engine, Error> {
-        let Replayed { options, recovery, ledger, snapshot, log_bytes } = self;
+        let Replayed { options, recovery, mut ledger, snapshot, log_bytes } = self;
+        ledger.prefault();
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,

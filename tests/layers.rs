@@ -78,7 +78,7 @@ fn engine(site: &Site) -> (Engine, Trading) {
         cpu: None,
         ring_slots: 64,
         in_flight_max: 32,
-        places: Places { outcomes_max: 1_024 },
+        places: Places { accounts_max: 64, outcomes_max: 1_024 },
         idle_mark: Duration::from_millis(10),
     };
     std::fs::create_dir_all(&site.data_dir).expect("a directory");

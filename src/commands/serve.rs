@@ -307,9 +307,13 @@ fn engine_options(config: &Config) -> engine::Options {
         cpu: config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()),
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
-        places: Places { outcomes_max: config.engine.outcomes_max },
+        places: places(config),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
     }
+}
+
+fn places(config: &Config) -> Places {
+    Places { accounts_max: config.engine.accounts_max, outcomes_max: config.engine.outcomes_max }
 }
 
 fn snapshot_dir(config: &Config) -> PathBuf {
@@ -320,7 +324,7 @@ fn keeper_options(config: &Config) -> anyhow::Result<keeper::Options> {
     Ok(keeper::Options {
         log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
         shelf: Shelf::create(&snapshot_dir(config))?,
-        places: Places { outcomes_max: config.engine.outcomes_max },
+        places: places(config),
         every_records: config.snapshot.every_records,
         every_bytes: config.snapshot.every_bytes,
         keep: config.snapshot.keep,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use wal::{Record, Sequence};
 
-use super::ledger::{Ledger, Places, Step};
+use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
 
@@ -32,11 +32,13 @@ pub enum Error {
         /// What this program decides.
         decided: Box<Step>,
     },
-    /// There are more outcomes in the log than places.
-    #[error("record {sequence}: engine.outcomes_max is too small for this log")]
-    OutcomesFull {
+    /// There is more in the log than places.
+    #[error("record {sequence}: {key} is too small for this log")]
+    Full {
         /// The first record without a place.
         sequence: wal::Sequence,
+        /// Which places.
+        key: &'static str,
     },
     /// The snapshot's digest is not that of the record at which it stands: one of the two is not what was written.
     #[error(
@@ -132,12 +134,19 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
             return Ok(());
         }
     };
-    match ledger.step(&command) {
+    let mut step = ledger.step(&command);
+    if step != Step::Append(entry) {
+        // Whoever wrote this may have forgotten more: what is below the watermark must not stand in its way.
+        ledger.forget_all();
+        step = ledger.step(&command);
+    }
+    match step {
         Step::Append(decided) if decided == entry => {
             ledger.apply(&entry, sequence, record.time_ns);
+            ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
             Ok(())
         }
-        Step::Full => Err(Error::OutcomesFull { sequence }),
+        Step::Full(key) => Err(Error::Full { sequence, key }),
         decided => {
             Err(Error::Mismatch { sequence, found: Box::new(entry), decided: Box::new(decided) })
         }
@@ -160,7 +169,7 @@ mod tests {
     use crate::transfer::{Direction, Op};
 
     const IDENTITY: Identity = Identity(0xfe);
-    const PLACES: Places = Places { outcomes_max: 1_024 };
+    const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };
 
     /// A log of everything that these numbers mean.
     fn history(deeds: &[(u8, u64, u64, u64)]) -> Memory {

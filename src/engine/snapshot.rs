@@ -387,7 +387,7 @@ mod tests {
     use crate::transfer::{Direction, Op};
 
     pub(super) const IDENTITY: Identity = Identity(0xfe);
-    pub(super) const PLACES: Places = Places { outcomes_max: 64 };
+    pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };
 
     /// A ledger that has carried out `commands`, and stands at the digest behind them.
     pub(super) fn ledger(commands: &[Command]) -> Ledger {

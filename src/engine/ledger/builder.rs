@@ -1,11 +1,13 @@
 //! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
 //! to be had before all of them fit together and add up to the digest that was written beside them.
 
-use super::{AssetEntry, Ledger, Places};
+use super::{ACCOUNTS_MAX, AssetEntry, Ledger, OUTCOMES_MAX, Places};
 use crate::account::UserId;
 use crate::amount::PRECISION_MAX;
+use crate::engine::accounts::{Account, Balance};
 use crate::engine::fact::Fact;
-use crate::engine::outcomes::{Misfit, Recorded};
+use crate::engine::outcomes::Recorded;
+use crate::engine::table::Misfit;
 use crate::transfer::{Decision, Op};
 
 /// Facts that no ledger consists of.
@@ -64,43 +66,48 @@ impl Builder {
     /// [`Error`]: it is there already, cannot be, or has no place.
     pub fn add(&mut self, fact: Fact) -> Result<(), Error> {
         let impossible = |why| Err(Error::Impossible { fact, why });
-        let known = match fact {
+        let once = |before: bool| if before { Err(Misfit::Twice) } else { Ok(()) };
+        let added = match fact {
             Fact::Asset { precision, .. } if precision > PRECISION_MAX => {
                 return impossible("precision out of range");
             }
             Fact::Asset { asset, precision, symbol } => {
-                self.ledger.assets.insert(asset, AssetEntry { precision, symbol }).is_some()
+                let before = self.ledger.assets.insert(asset, AssetEntry { precision, symbol });
+                once(before.is_some())
             }
             Fact::Account { user, .. } if UserId::new(user).is_none() => {
                 return impossible("no such user");
             }
-            Fact::Account { user, status } => self.ledger.accounts.insert(user, status).is_some(),
-            Fact::Balance { user, asset, available, totals } => {
-                if !self.belongs(user, asset) {
-                    return impossible("no such account or asset");
-                }
-                if totals.available() != Some(available) {
-                    return impossible("not what its totals leave");
-                }
-                self.ledger.balances.insert((user, asset), totals).is_some()
+            Fact::Account { user, status } => {
+                self.ledger.accounts.try_insert(Account { user, status })
+            }
+            Fact::Balance { user, asset, .. } if !self.belongs(user, asset) => {
+                return impossible("no such account or asset");
+            }
+            Fact::Balance { available, totals, .. } if totals.available() != Some(available) => {
+                return impossible("not what its totals leave");
+            }
+            Fact::Balance { user, asset, totals, .. } => {
+                let balance = Balance { totals, user, asset };
+                self.ledger.balances.try_insert(balance)
             }
             Fact::Outcome { req_id, op, recorded } => {
                 if let Some(why) = self.objection(op, &recorded) {
                     return impossible(why);
                 }
                 self.last = self.last.max(recorded.sequence);
-                match self.ledger.outcomes.restore(req_id, op, recorded) {
-                    Ok(()) => false,
-                    Err(Misfit::Twice) => true,
-                    Err(Misfit::Full) => return Err(Error::Full("engine.outcomes_max")),
-                }
+                self.ledger.outcomes.restore(req_id, op, recorded)
             }
-            Fact::Watermark { order_number } => self.watermark.replace(order_number).is_some(),
-            Fact::Departed { digest } => self.departed.replace(digest).is_some(),
+            Fact::Watermark { order_number } => {
+                once(self.watermark.replace(order_number).is_some())
+            }
+            Fact::Departed { digest } => once(self.departed.replace(digest).is_some()),
         };
-        if known {
-            return Err(Error::Twice(fact));
-        }
+        added.map_err(|misfit| match (misfit, fact) {
+            (Misfit::Twice, _) => Error::Twice(fact),
+            (Misfit::Full, Fact::Outcome { .. }) => Error::Full(OUTCOMES_MAX),
+            (Misfit::Full, _) => Error::Full(ACCOUNTS_MAX),
+        })?;
         if !matches!(fact, Fact::Watermark { .. }) {
             self.ledger.exchange(None, fact);
         }
@@ -109,7 +116,7 @@ impl Builder {
 
     /// Whether there can be a balance of them.
     fn belongs(&self, user: u64, asset: u32) -> bool {
-        self.ledger.accounts.contains_key(&user) && self.ledger.assets.contains_key(&asset)
+        self.ledger.status(user).is_some() && self.ledger.assets.contains_key(&asset)
     }
 
     /// Why such an outcome cannot be. What was refused may well have named a user or an asset that is not.
@@ -156,7 +163,7 @@ mod tests {
     use crate::engine::fact::Totals;
     use crate::engine::order::Text;
 
-    const PLACES: Places = Places { outcomes_max: 3 };
+    const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
 
     fn asset() -> Fact {
         Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") }
@@ -260,7 +267,7 @@ mod tests {
         }
         // Two withdraws need four places: their refunds may come.
         let withdraws = [outcome(1, Op::Withdraw, success), outcome(2, Op::Withdraw, success)];
-        assert_eq!(with(&withdraws), Some(Error::Full("engine.outcomes_max")));
+        assert_eq!(with(&withdraws), Some(Error::Full(OUTCOMES_MAX)));
         let mut builder = Builder::new(PLACES);
         head.into_iter().chain([deposit]).for_each(|fact| builder.add(fact).expect("fits"));
         assert_eq!(builder.finish(4, 0).err(), Some(Error::Later { found: 5, last: 4 }));

@@ -87,10 +87,12 @@ impl Shelf {
     pub fn add(
         &self,
         identity: Identity,
-        ledger: Ledger,
+        mut ledger: Ledger,
         places: Places,
         go_on: impl Fn() -> bool,
     ) -> Result<Option<Snapshot>, Error> {
+        // What is below the watermark need not be kept.
+        ledger.forget_all();
         let sequence = ledger.sequence();
         let name = format!("{PREFIX}{sequence:016x}{SUFFIX}");
         let unfinished = format!("{PREFIX}{sequence:016x}{SUFFIX_UNFINISHED}");
