@@ -458,6 +458,9 @@ pub(crate) fn units(text: &str) -> u128 {
     units_from_text(text, PRECISION).unwrap_or_else(|| panic!("{text:?} is no amount"))
 }
 
+/// Looks for the last words of a process that has ended.
+const LAST_LOOKS: u32 = 100;
+
 /// Runs a command that must end by itself; returns its exit code and stderr.
 pub(crate) fn refused(mut command: Command) -> (i32, String) {
     let mut child = command
@@ -468,6 +471,13 @@ pub(crate) fn refused(mut command: Command) -> (i32, String) {
         .expect("the binary");
     let said = drain(child.stderr.take().expect("piped"));
     let status = wait_for_exit(&mut child, &said);
+    // On a busy machine the reader comes late. A PostgreSQL that was left behind may hold the pipe open for ever.
+    for _ in 0..LAST_LOOKS {
+        if Arc::strong_count(&said) == 1 {
+            break;
+        }
+        thread::sleep(POLL);
+    }
     let said = said.lock().expect("no panic in the reader").clone();
     (status.code().unwrap_or_else(|| panic!("{status}: {said}")), said)
 }

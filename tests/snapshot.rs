@@ -8,9 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use ubscore::account::AccountStatus;
+use ubscore::engine;
+use ubscore::engine::core::Core;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
+use ubscore::engine::ledger::{Ledger, Places};
 use ubscore::engine::snapshot::Snapshot;
 
 use crate::crash::{Planned, USERS, assert_kept, endow, post_to};
@@ -437,6 +442,40 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
     assert!(code == Some(2) && said.contains(name(&path)), "{said}");
 }
 
+/// Goal: whatever stands in the way of a snapshot is told, and neither transfers nor the log suffer. Method: a file in
+/// the place of the directory, which goes again; then a snapshot changed under the running server.
+#[test]
+fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
+    let site = small().with("UBSCORE__SNAPSHOT__KEEP", 1);
+    let server = site.start();
+    endow(&site, &server);
+    let (aside, ask) = (site.data_dir.join("aside"), json!({"reason": "a test"}));
+    fs::rename(site.snapshot_dir(), &aside).expect("renamed");
+    fs::write(site.snapshot_dir(), "in the way").expect("written");
+    assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
+    let told = |alert: &str| {
+        let line = format!("alert=\"{alert}\"");
+        eventually(alert, || server.said().contains(&line).then_some(()));
+    };
+    told("snapshot_failed");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
+    fs::remove_file(site.snapshot_dir()).expect("removed");
+    fs::rename(&aside, site.snapshot_dir()).expect("renamed");
+    eventually("the snapshot that was asked for", || snapshots(&site).first().map(|_| ()));
+
+    let (_, path) = snapshots(&site).remove(0);
+    let kept = fs::read(&path).expect("there");
+    tamper(&path, true);
+    assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
+    told("snapshot_mismatch");
+    assert_eq!(snapshots(&site).len(), 1);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
+    fs::write(&path, kept).expect("written");
+    eventually("the next snapshot", || (snapshots(&site)[0].1 != path).then_some(()));
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
 #[test]
 fn a_snapshot_is_an_operators_affair_and_leaves_a_trace() {
     let site = small();
@@ -494,6 +533,40 @@ fn a_starting_server_lives_and_is_not_ready() {
     let server = starting.join().expect("it started");
     assert_eq!(ask("/readyz").map(|reply| reply.status), Some(200));
     server.stop();
+}
+
+#[test]
+fn a_long_replay_tells_how_far_it_has_come() {
+    let data = tempfile::tempdir().expect("a directory");
+    let places = Places { accounts_max: 64, outcomes_max: 1_024 };
+    let options = engine::Options {
+        log_dir: data.path().join("wal"),
+        snapshot_dir: data.path().join("snapshots"),
+        segment_bytes: 1 << 20,
+        spares_ready: 1,
+        busy: false,
+        cpu: None,
+        ring_slots: 64,
+        in_flight_max: 32,
+        places,
+        idle_mark: Duration::from_millis(10),
+    };
+    let directory = wal::Directory::create(&options.log_dir).expect("made");
+    let recovery = wal::Recovery::open(directory, 0, 0).expect("empty");
+    let wal_options = wal::Options { segment_bytes: options.segment_bytes, spares_ready: 1 };
+    let (log, _) = recovery.start(wal::Identity(7), wal_options).expect("started");
+    let wal::Log { writer, mut syncer, preparer, durable } = log;
+    let mut core = Core::new(Ledger::new(places), writer);
+    for turn in 0..5_000 {
+        let status = [AccountStatus::Frozen, AccountStatus::Active][turn % 2];
+        core.decide(&engine::order::Command::SetStatus { user: USER, status }, 0);
+    }
+    assert_eq!(syncer.sync().expect("synced"), 5_000);
+    drop((core, syncer, preparer, durable));
+    let mut told = Vec::new();
+    let closed = engine::Closed::open(options).expect("a log");
+    closed.replay(0, |progress| told.push((progress.records, progress.sequence))).expect("sound");
+    assert_eq!(told, [(4_096, 4_096)]);
 }
 
 #[test]

@@ -96,7 +96,23 @@ impl Shelf {
         let sequence = ledger.sequence();
         let name = format!("{PREFIX}{sequence:016x}{SUFFIX}");
         let unfinished = format!("{PREFIX}{sequence:016x}{SUFFIX_UNFINISHED}");
-        let path = self.path(&unfinished);
+        let made = self.make(identity, ledger, places, go_on, [&unfinished, &name]);
+        if !matches!(made, Ok(Some(_))) {
+            // On a full disk it would stand in the way of the log; what cannot go now goes at the next start.
+            self.directory.remove(&unfinished).ok();
+        }
+        made
+    }
+
+    fn make(
+        &self,
+        identity: Identity,
+        ledger: Ledger,
+        places: Places,
+        go_on: impl Fn() -> bool,
+        [unfinished, name]: [&str; 2],
+    ) -> Result<Option<Snapshot>, Error> {
+        let path = self.path(unfinished);
         let Some(header) = write(&path, identity, &ledger, go_on)? else { return Ok(None) };
         drop(ledger);
         let written = Snapshot::open(&path)?;
@@ -106,11 +122,11 @@ impl Shelf {
         }
         drop(written.ledger(places)?);
         crash::point("snapshot_before_rename");
-        let renamed = self.directory.rename(&unfinished, &name);
+        let renamed = self.directory.rename(unfinished, name);
         let renamed = renamed.and_then(|()| self.directory.sync_directory());
         renamed.map_err(Error::io("rename", &path))?;
         crash::point("snapshot_after_rename");
-        Ok(Some(Snapshot { path: self.path(&name), ..written }))
+        Ok(Some(Snapshot { path: self.path(name), ..written }))
     }
 
     /// Removes all but the newest `keep` whole snapshots of a log, and returns the sequence of the oldest one kept; `None`
@@ -266,6 +282,16 @@ mod tests {
             [snapshots[2].path.clone(), snapshots[1].path.clone()]
         );
         shelf.prune(Identity(1), 1).expect_err("another log's");
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_finished_takes_no_space() {
+        let (_directory, shelf, _) = three();
+        let before = shelf.names().expect("listed").len();
+        let deeds = [asset(), deposit(1, 7, 500), deposit(2, 7, 500), deposit(3, 7, 500)];
+        let added = shelf.add(IDENTITY, ledger(&deeds), PLACES, || false);
+        assert_eq!(added.expect("stopped"), None);
+        assert_eq!(shelf.names().expect("listed").len(), before);
     }
 
     #[test]
