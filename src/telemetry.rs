@@ -29,6 +29,10 @@ pub const RING_SLOTS: &str = "ubscore_ring_slots";
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
+/// Gauge: the order number below which outcomes may be forgotten.
+pub const WATERMARK: &str = "ubscore_watermark";
+/// Gauge, s: age of the oldest transfer that is not below the watermark.
+pub const WATERMARK_OLDEST_SECONDS: &str = "ubscore_watermark_oldest_transfer_seconds";
 /// Counter: steps whose outcome was unknown and that are tried again.
 pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 /// Counter: HTTP requests answered, by `route` and `status`.
@@ -136,6 +140,12 @@ pub fn step(step: &'static str, took_ns: u64) {
     metrics::histogram!(STEP_SECONDS, "step" => step).record(seconds);
 }
 
+/// Notes where the watermark stands, and what is above it.
+pub fn watermark(order_number: u64, oldest: Duration) {
+    metrics::gauge!(WATERMARK).set(order_number as f64);
+    metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
+}
+
 /// The gauge of how many transfers the worker of a shard has in hand.
 pub fn nonterminal(shard: usize) -> metrics::Gauge {
     metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
@@ -154,6 +164,8 @@ pub fn describe() {
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
+    describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be forgotten.");
+    describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");

@@ -23,6 +23,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// What may be forgotten, when, and what is added up of it.
+mod watermark;
+
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
 
