@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::config::{Config, Wait};
-use ubscore::engine::ledger::Answer;
+use ubscore::engine::ledger::{Answer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{Handle, Options};
 use ubscore::transfer::{Direction, Op};
@@ -33,7 +33,10 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
         cpu: None,
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
-        outcomes_max: needed.max(config.engine.outcomes_max),
+        places: Places {
+            accounts_max: config.engine.accounts_max,
+            outcomes_max: needed.max(config.engine.outcomes_max),
+        },
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
     }
 }

@@ -87,7 +87,7 @@ fn write(options: &Options, orders: u64) -> anyhow::Result<u64> {
         wal::Options { segment_bytes: options.segment_bytes, spares_ready: options.spares_ready };
     let (log, _report) = recovery.start(IDENTITY, wal_options)?;
     let Log { writer, mut syncer, mut preparer, durable } = log;
-    let mut core = Core::new(Ledger::new(options.outcomes_max), writer);
+    let mut core = Core::new(Ledger::new(options.places), writer);
     assert_eq!(core.decide(&caller::asset(), 0).0, Answer::Done, "the asset");
     for number in 0..orders {
         if number.is_multiple_of(SYNC_ORDERS) {

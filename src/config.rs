@@ -238,6 +238,8 @@ pub struct Engine {
     pub ring_slots: usize,
     /// Orders published and not yet answered.
     pub in_flight_max: usize,
+    /// Spot accounts kept in memory.
+    pub accounts_max: usize,
     /// Outcomes kept in memory.
     pub outcomes_max: usize,
     /// Quiet time before a mark is appended, ms.
@@ -411,6 +413,7 @@ impl Default for Engine {
             core: None,
             ring_slots: 4_096,
             in_flight_max: 2_048,
+            accounts_max: 1_000_000,
             outcomes_max: 1_000_000,
             idle_mark_ms: 10,
         }
@@ -595,6 +598,7 @@ const BOUNDS: &[Bound] = &[
     bound("engine.core", |c| c.engine.core, 0, 1_023, "as a CPU index"),
     bound("engine.ring_slots", |c| Some(c.engine.ring_slots as u64), 64, 1_048_576, "slots, a power of two"),
     bound("engine.in_flight_max", |c| Some(c.engine.in_flight_max as u64), 1, 524_288, "orders, at most half of engine.ring_slots"),
+    bound("engine.accounts_max", |c| Some(c.engine.accounts_max as u64), 64, 100_000_000, "accounts"),
     bound("engine.outcomes_max", |c| Some(c.engine.outcomes_max as u64), 1_024, 100_000_000, "outcomes"),
     bound("engine.idle_mark_ms", |c| Some(c.engine.idle_mark_ms), 1, 10_000, "ms"),
     bound("outcomes.evict_every_ms", |c| Some(c.outcomes.evict_every_ms), 10, HOUR_MS, "ms"),

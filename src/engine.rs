@@ -2,16 +2,21 @@
 //! answered. Knows no PostgreSQL, no HTTP, no async runtime and no clock.
 //!
 //! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
-//! carries out), [`fact`] (what a ledger consists of), [`outcomes`] (the idempotent processed map), [`ring`] (the way in and back), [`core`] (the loops),
-//! [`replay`] (the way back from the log).
+//! carries out), [`fact`] (what a ledger consists of), [`accounts`] (who has what), [`outcomes`] (the idempotent processed
+//! map, which forgets), `table` (the memory of both, taken at start), [`ring`] (the way in and back), [`core`] (the
+//! loops), [`replay`] (the way back from the log).
 
+pub mod accounts;
 pub mod core;
 pub mod fact;
+#[cfg(test)]
+mod history;
 pub mod ledger;
 pub mod order;
 pub mod outcomes;
 pub mod replay;
 pub mod ring;
+mod table;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,7 +29,7 @@ use tracing::{error, info, warn};
 use wal::{Directory, Identity, Recovery, Sequence};
 
 use self::core::{Core, Shared};
-use self::ledger::Ledger;
+use self::ledger::{Ledger, Places};
 use self::order::Command;
 use self::ring::{Overloaded, Pending, Publisher, Sleeper};
 use crate::alert::{Alert, alert};
@@ -53,8 +58,8 @@ pub struct Options {
     pub ring_slots: usize,
     /// Answers on their way, at most half the slots.
     pub in_flight_max: usize,
-    /// Outcomes held, see [`outcomes`].
-    pub outcomes_max: usize,
+    /// What the ledger holds at most.
+    pub places: Places,
     /// After this long without a record, a mark is written.
     pub idle_mark: Duration,
 }
@@ -122,7 +127,7 @@ impl Closed {
         let Closed { options, mut recovery } = self;
         let failed = |source| Error::Log { dir: options.log_dir.clone(), source };
         recovery.claim(durable_claim);
-        let mut ledger = Ledger::new(options.outcomes_max);
+        let mut ledger = Ledger::new(options.places);
         while let Some(record) = recovery.next().map_err(failed)? {
             replay::replay(&mut ledger, &record)?;
         }
@@ -146,7 +151,8 @@ impl Replayed {
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`].
     pub fn start(self, identity: Identity) -> Result<Engine, Error> {
-        let Replayed { options, recovery, ledger } = self;
+        let Replayed { options, recovery, mut ledger } = self;
+        ledger.prefault();
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,

@@ -17,7 +17,7 @@ use ubscore::clock::{Clock, SystemClock};
 use ubscore::code::Code;
 use ubscore::commands::dev;
 use ubscore::coordinator::{Coordinator, Options, Parts, Pool, Request};
-use ubscore::engine::ledger::Answer as EngineAnswer;
+use ubscore::engine::ledger::{Answer as EngineAnswer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{self, Closed, Engine};
 use ubscore::entropy::{Entropy, SystemEntropy};
@@ -77,7 +77,7 @@ fn engine(site: &Site) -> (Engine, Trading) {
         cpu: None,
         ring_slots: 64,
         in_flight_max: 32,
-        outcomes_max: 1_024,
+        places: Places { accounts_max: 64, outcomes_max: 1_024 },
         idle_mark: Duration::from_millis(10),
     };
     std::fs::create_dir_all(&site.data_dir).expect("a directory");

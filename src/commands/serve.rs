@@ -27,6 +27,7 @@ use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
 use crate::coordinator::{Coordinator, Options, Parts, Pool, watermark};
+use crate::engine::ledger::Places;
 use crate::engine::{self, Closed, Engine};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
@@ -293,7 +294,10 @@ fn engine_options(config: &Config) -> engine::Options {
         cpu: config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()),
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
-        outcomes_max: config.engine.outcomes_max,
+        places: Places {
+            accounts_max: config.engine.accounts_max,
+            outcomes_max: config.engine.outcomes_max,
+        },
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
     }
 }

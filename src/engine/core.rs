@@ -15,7 +15,7 @@ use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
 use wal::{Medium, Sequence};
 
-use super::ledger::{Answer, Ledger, Step};
+use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Bell, Poller, Sleeper, Tickets};
 use crate::crash;
@@ -27,6 +27,10 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core sleeps.
 const YIELDS: u32 = 8;
+/// Outcomes looked at in a turn without a command, and how many of them are forgotten: about 5 us, in which a command
+/// may have to wait.
+const IDLE_LOOKS: usize = 512;
+const IDLE_LEAVES: usize = 16;
 /// The longest sleep: a belt, since a bell ends every sleep that matters.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long the preparing thread sleeps when nobody rings.
@@ -120,10 +124,18 @@ impl<M: Medium> Core<M> {
             // What is known may have been decided a moment ago: a repeat waits for the same sync.
             Step::Known(answer) => answer,
             Step::Violation(why) => Answer::Violation(why),
-            Step::Full => Answer::Overloaded,
+            Step::Full(_) => Answer::Overloaded,
             Step::Forgotten => Answer::Forgotten,
         };
+        // After any command, recorded or not: a full map must come free by the commands that it refuses.
+        self.ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
         (answer, self.ledger.sequence())
+    }
+
+    /// Forgets some of what is below the watermark while nothing else is to be done; whether more is left.
+    pub fn forget(&mut self) -> bool {
+        self.ledger.forget(IDLE_LOOKS, IDLE_LEAVES);
+        !self.ledger.has_forgotten()
     }
 
     /// Appends before it applies: when the log has no room, nothing has happened.
@@ -199,6 +211,12 @@ pub(super) fn run<M: Medium>(
         }
         if shared.stop.load(Ordering::Acquire) {
             break;
+        }
+        if core.forget() {
+            // Not idle yet.
+            idle = 0;
+            shared.publish(&core);
+            continue;
         }
         idle = idle.wrapping_add(1);
         if idle.is_multiple_of(SPINS) {
@@ -310,4 +328,97 @@ pub(super) fn prepare<M: Medium>(
         sleeper.sleep(|| false, PREPARE_SLEEP);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use wal::memory::Memory;
+    use wal::{Identity, Log, Options, Recovery};
+
+    use super::*;
+    use crate::engine::fact::Fact;
+    use crate::engine::ledger::Places;
+    use crate::engine::order::Text;
+    use crate::transfer::{Decision, Direction};
+
+    const OUTCOMES_MAX: usize = 2_000;
+
+    fn core() -> (Core<Memory>, wal::Durable) {
+        let mut recovery = Recovery::open(Memory::new(), 0, 0).expect("a directory");
+        assert_eq!(recovery.next().expect("a log"), None);
+        let options = Options { segment_bytes: 1 << 20, spares_ready: 1 };
+        let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
+        let Log { writer, durable, .. } = log;
+        let places = Places { accounts_max: 1, outcomes_max: OUTCOMES_MAX };
+        let mut core = Core::new(Ledger::new(places), writer);
+        let symbol = Text::new("USDT").expect("short");
+        core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
+        (core, durable)
+    }
+
+    fn deposit(number: u64) -> Command {
+        Command::Order(Order {
+            op: Op::Deposit,
+            req_id: u128::from(number) + 1,
+            cid: Text::EMPTY,
+            user: 7,
+            asset: 3,
+            amount: 1,
+            direction: Direction::FundingToSpot,
+            order_number: number,
+        })
+    }
+
+    fn succeeds(core: &mut Core<Memory>, number: u64) -> bool {
+        match core.decide(&deposit(number), 0).0 {
+            Answer::Decided(recorded) => recorded.decision == Decision::Success,
+            Answer::Overloaded => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Goal: neither a raised watermark nor a full map stops the core. Method: a full map, a watermark above all of
+    /// it, and then only commands, each of which may forget no more than its share; counted, not timed.
+    #[test]
+    fn a_full_map_comes_free_by_the_commands_after_a_raise() {
+        let (mut core, _durable) = core();
+        let full = OUTCOMES_MAX as u64;
+        assert!((0..full).all(|number| succeeds(&mut core, number)));
+        assert!(!succeeds(&mut core, full), "there was a place");
+        core.decide(&Command::RaiseWatermark { order_number: full }, 0);
+        let mut held = core.ledger().outcome_count();
+        let mut number = full;
+        // The slowest way: each command takes a place where there is one.
+        while !core.ledger().has_forgotten() {
+            number += 1;
+            succeeds(&mut core, number);
+            let now = core.ledger().outcome_count();
+            assert!(now + FORGET_LEAVES >= held, "{held} held, then {now}");
+            held = now;
+            assert!(number < 3 * full, "{held} held after {number} commands");
+        }
+        let oldest = core.ledger().facts().filter_map(|fact| match fact {
+            Fact::Outcome { recorded, .. } => Some(recorded.order_number),
+            _ => None,
+        });
+        assert!(oldest.min() > Some(full));
+    }
+
+    #[test]
+    fn without_commands_the_core_forgets_by_itself() {
+        let (mut core, _durable) = core();
+        assert!((0..1_000).all(|number| succeeds(&mut core, number)));
+        core.decide(&Command::RaiseWatermark { order_number: 900 }, 0);
+        let mut turns = 0;
+        let mut held = core.ledger().outcome_count();
+        while core.forget() {
+            turns += 1;
+            let now = core.ledger().outcome_count();
+            assert!(now + IDLE_LEAVES >= held, "{held} held, then {now}");
+            held = now;
+            assert!(turns < 1_000, "{held} held");
+        }
+        assert_eq!(core.ledger().outcome_count(), 100);
+        assert_eq!(core.ledger().places_left(), OUTCOMES_MAX - 100);
+    }
 }

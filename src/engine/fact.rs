@@ -2,18 +2,21 @@
 //!
 //! A fact has one form in bytes, little endian, without padding; its digest is XXH3-128 of its tag and those bytes. The
 //! digest of a state is the sum of its facts' digests modulo 2^128, so that it does not depend on their order and each
-//! change costs two of them.
+//! change costs two of them. An outcome that leaves memory goes on counting, by the sum of those that have left: so a
+//! digest tells what the log adds up to, and not when its reader forgot what.
 //!
 //! | tag | fact | bytes |
 //! |---|---|---|
 //! | 1 | asset | asset 4, precision 1, symbol length 1, symbol 16 (padded with zeros) |
 //! | 2 | account | user 8, status 1 |
-//! | 3 | balance | available 16, user 8, asset 4 |
+//! | 3 | balance | available 16, deposits 16, withdrawals 16, refunds 16, user 8, asset 4 |
 //! | 4 | outcome | req_id 16, balance_after 16, user 8, amount 8, sequence 8, time_ns 8, order_number 8, asset 4, code 2 (0 = success), op 1 |
+//! | 5 | watermark | order_number 8 |
+//! | 6 | departed | digest 16: the sum over the outcomes that have left, and its own digest |
 
 use std::mem::size_of;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -23,6 +26,55 @@ use crate::account::AccountStatus;
 use crate::asset::SYMBOL_BYTES_MAX;
 use crate::code::Code;
 use crate::transfer::{Decision, Op};
+
+/// What has ever been done to one balance, smallest units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Successful deposits.
+    pub deposits: u128,
+    /// Successful withdrawals.
+    pub withdrawals: u128,
+    /// Successful refunds.
+    pub refunds: u128,
+}
+
+impl Totals {
+    /// The balance they leave, `None` where it would be negative or above what a u128 holds.
+    pub fn available(&self) -> Option<u128> {
+        self.deposits.checked_add(self.refunds)?.checked_sub(self.withdrawals)
+    }
+
+    /// The total of one operation, 0 for those that UBSCore has not.
+    pub fn of(&self, op: Op) -> u128 {
+        match op {
+            Op::Deposit => self.deposits,
+            Op::Withdraw => self.withdrawals,
+            Op::Refund => self.refunds,
+            Op::ExtDeposit | Op::ExtWithdraw => 0,
+        }
+    }
+
+    /// These without those of `part`, `None` where it holds more.
+    pub(super) fn without(&self, part: Totals) -> Option<Totals> {
+        Some(Totals {
+            deposits: self.deposits.checked_sub(part.deposits)?,
+            withdrawals: self.withdrawals.checked_sub(part.withdrawals)?,
+            refunds: self.refunds.checked_sub(part.refunds)?,
+        })
+    }
+
+    /// These and one success more. A u128 holds 2^64 of the largest amounts, so that no legal sequence overflows.
+    pub(super) fn with(self, op: Op, amount: u64) -> Totals {
+        let grown = self.of(op).checked_add(u128::from(amount));
+        let grown = grown.unwrap_or_else(|| panic!("{amount} more than {self:?}"));
+        match op {
+            Op::Deposit => Totals { deposits: grown, ..self },
+            Op::Withdraw => Totals { withdrawals: grown, ..self },
+            Op::Refund => Totals { refunds: grown, ..self },
+            Op::ExtDeposit | Op::ExtWithdraw => panic!("UBSCore has no {op:?}"),
+        }
+    }
+}
 
 /// One thing that is so in a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +103,8 @@ pub enum Fact {
         asset: u32,
         /// Smallest units.
         available: u128,
+        /// What it has come from.
+        totals: Totals,
     },
     /// An operation has been decided.
     Outcome {
@@ -60,6 +114,16 @@ pub enum Fact {
         op: Op,
         /// What was decided.
         recorded: Recorded,
+    },
+    /// Outcomes of smaller order numbers may be forgotten.
+    Watermark {
+        /// The smallest that must be kept.
+        order_number: u64,
+    },
+    /// Outcomes have been forgotten.
+    Departed {
+        /// The sum of their digests.
+        digest: u128,
     },
 }
 
@@ -86,6 +150,9 @@ struct AccountBytes {
 #[repr(C)]
 struct BalanceBytes {
     available: U128,
+    deposits: U128,
+    withdrawals: U128,
+    refunds: U128,
     user: U64,
     asset: U32,
 }
@@ -109,6 +176,8 @@ const ASSET: u8 = 1;
 const ACCOUNT: u8 = 2;
 const BALANCE: u8 = 3;
 const OUTCOME: u8 = 4;
+const WATERMARK: u8 = 5;
+const DEPARTED: u8 = 6;
 
 impl Fact {
     /// Its tag, and its bytes written into `buffer`: how many.
@@ -131,9 +200,16 @@ impl Fact {
             Fact::Account { user, status } => {
                 (ACCOUNT, put(buffer, &AccountBytes { user: user.into(), status: status as u8 }))
             }
-            Fact::Balance { user, asset, available } => {
-                let (user, asset, available) = (user.into(), asset.into(), available.into());
-                (BALANCE, put(buffer, &BalanceBytes { available, user, asset }))
+            Fact::Balance { user, asset, available, totals } => {
+                let bytes = BalanceBytes {
+                    available: available.into(),
+                    deposits: totals.deposits.into(),
+                    withdrawals: totals.withdrawals.into(),
+                    refunds: totals.refunds.into(),
+                    user: user.into(),
+                    asset: asset.into(),
+                };
+                (BALANCE, put(buffer, &bytes))
             }
             Fact::Outcome { req_id, op, ref recorded } => {
                 let code = match recorded.decision {
@@ -154,6 +230,8 @@ impl Fact {
                 };
                 (OUTCOME, put(buffer, &bytes))
             }
+            Fact::Watermark { order_number } => (WATERMARK, put(buffer, &U64::from(order_number))),
+            Fact::Departed { digest } => (DEPARTED, put(buffer, &U128::from(digest))),
         }
     }
 
@@ -164,6 +242,8 @@ impl Fact {
             ACCOUNT => Some(size_of::<AccountBytes>()),
             BALANCE => Some(size_of::<BalanceBytes>()),
             OUTCOME => Some(size_of::<OutcomeBytes>()),
+            WATERMARK => Some(size_of::<U64>()),
+            DEPARTED => Some(size_of::<U128>()),
             _ => None,
         }
     }
@@ -192,7 +272,12 @@ impl Fact {
             BALANCE => {
                 let fixed = BalanceBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 let (user, asset) = (fixed.user.get(), fixed.asset.get());
-                Ok(Fact::Balance { user, asset, available: fixed.available.get() })
+                let totals = Totals {
+                    deposits: fixed.deposits.get(),
+                    withdrawals: fixed.withdrawals.get(),
+                    refunds: fixed.refunds.get(),
+                };
+                Ok(Fact::Balance { user, asset, available: fixed.available.get(), totals })
             }
             OUTCOME => {
                 let fixed = OutcomeBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
@@ -215,18 +300,30 @@ impl Fact {
                 };
                 Ok(Fact::Outcome { req_id: fixed.req_id.get(), op, recorded })
             }
+            WATERMARK => {
+                let fixed = U64::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                Ok(Fact::Watermark { order_number: fixed.get() })
+            }
+            DEPARTED => {
+                let fixed = U128::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                Ok(Fact::Departed { digest: fixed.get() })
+            }
             _ => Err(malformed()),
         }
     }
 
     /// Its part of a state's digest.
     pub fn digest(&self) -> u128 {
+        if let Fact::Departed { digest } = *self {
+            return digest;
+        }
         let mut buffer = [0; FACT_BYTES_MAX];
         let (tag, length) = self.encode(&mut buffer);
-        let mut hash = Xxh3::new();
-        hash.update(&[tag]);
-        hash.update(&buffer[..length]);
-        hash.digest128()
+        // In one piece: hashing a stream of two costs several times as much, and this is done for every order.
+        let mut tagged = [0; FACT_BYTES_MAX + 1];
+        tagged[0] = tag;
+        tagged[1..=length].copy_from_slice(&buffer[..length]);
+        xxh3_128(&tagged[..=length])
     }
 }
 
@@ -249,8 +346,15 @@ mod tests {
         for fact in [
             Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") },
             Fact::Account { user: 7, status: AccountStatus::Frozen },
-            Fact::Balance { user: 7, asset: 3, available: u128::MAX },
+            Fact::Balance {
+                user: 7,
+                asset: 3,
+                available: u128::MAX,
+                totals: Totals { deposits: 1 << 100, withdrawals: 2 << 100, refunds: 3 << 100 },
+            },
             Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },
+            Fact::Watermark { order_number: u64::MAX },
+            Fact::Departed { digest: u128::MAX - 1 },
         ] {
             let mut buffer = [0; FACT_BYTES_MAX];
             let (tag, length) = fact.encode(&mut buffer);

@@ -1,19 +1,31 @@
 //! UBSCore's state and its two pure functions: [`Ledger::step`] decides, [`Ledger::apply`] carries out what the log
 //! holds. No I/O, no clock, no random number: the same log gives the same ledger on any machine.
 
+pub mod builder;
+
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 
-use super::fact::Fact;
+use super::accounts::{Account, BALANCES_PER_ACCOUNT, Balance};
+use super::fact::{Fact, Totals};
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
+use super::table::{HashState, Row, Table};
 use crate::account::{AccountStatus, UserId};
 use crate::amount::PRECISION_MAX;
 use crate::code::Code;
 use crate::transfer::{Decision, Op};
 use crate::validation::{Form, check_form};
 
-/// A hash without a random seed, so that nothing in the engine depends on the process.
-pub(super) type Hash = foldhash::fast::FixedState;
+/// Outcomes looked at with each command: more than it can add, so that places come free sooner than they are taken.
+pub const FORGET_LOOKS: usize = 16;
+/// Outcomes forgotten with each command, for the same reason more than one.
+pub const FORGET_LEAVES: usize = 2;
+
+/// The keys of the configuration that say how many places there are.
+pub(super) const ACCOUNTS_MAX: &str = "engine.accounts_max";
+pub(super) const OUTCOMES_MAX: &str = "engine.outcomes_max";
 
 /// What is to be done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +36,8 @@ pub enum Step {
     Known(Answer),
     /// A repeat with another user, asset or amount, or a refund of what was never withdrawn. Nothing happens.
     Violation(&'static str),
-    /// The outcome map is full. Nothing happens; the caller may ask again.
-    Full,
+    /// There is no place for it; named is the key of the configuration. Nothing happens; the caller may ask again.
+    Full(&'static str),
     /// The order is below the watermark and no outcome is held: it may have been decided and forgotten. Nothing happens.
     Forgotten,
 }
@@ -60,27 +72,40 @@ struct AssetEntry {
     symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
 }
 
+/// What a ledger holds at most. Nothing that is recorded depends on it: at a limit nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Accounts, and on average [`BALANCES_PER_ACCOUNT`] balances each.
+    pub accounts_max: usize,
+    /// Outcomes, those of refunds that may be needed included.
+    pub outcomes_max: usize,
+}
+
 /// All balances, statuses, assets and outcomes.
 pub struct Ledger {
-    accounts: HashMap<u64, AccountStatus, Hash>,
-    balances: HashMap<(u64, u32), u128, Hash>,
-    assets: HashMap<u32, AssetEntry, Hash>,
+    accounts: Table<Account>,
+    balances: Table<Balance>,
+    assets: HashMap<u32, AssetEntry, HashState>,
     outcomes: Outcomes,
     /// Outcomes of smaller order numbers may be forgotten.
     watermark: u64,
     sequence: wal::Sequence,
+    /// The sum of all facts' digests.
+    digest: u128,
 }
 
 impl Ledger {
-    /// An empty ledger that keeps at most `outcomes_max` outcomes.
-    pub fn new(outcomes_max: usize) -> Ledger {
+    /// An empty ledger.
+    pub fn new(places: Places) -> Ledger {
+        let watermark = Fact::Watermark { order_number: 0 };
         Ledger {
-            accounts: HashMap::with_hasher(Hash::default()),
-            balances: HashMap::with_hasher(Hash::default()),
-            assets: HashMap::with_hasher(Hash::default()),
-            outcomes: Outcomes::new(outcomes_max),
+            accounts: Table::new(places.accounts_max),
+            balances: Table::new(places.accounts_max * BALANCES_PER_ACCOUNT),
+            assets: HashMap::with_hasher(HashState::default()),
+            outcomes: Outcomes::new(places.outcomes_max),
             watermark: 0,
             sequence: 0,
+            digest: watermark.digest(),
         }
     }
 
@@ -104,36 +129,100 @@ impl Ledger {
         self.outcomes.places_left()
     }
 
+    /// Takes all the memory there may be need of from the system, so that no order waits for it.
+    pub fn prefault(&mut self) {
+        self.accounts.prefault();
+        self.balances.prefault();
+        self.outcomes.prefault();
+    }
+
+    /// Looks at up to `looks_max` outcomes and forgets up to `leaves_max` of them that are below the watermark.
+    /// Whatever is forgotten, and when, records and digests stay the same.
+    pub fn forget(&mut self, looks_max: usize, leaves_max: usize) {
+        self.outcomes.forget(self.watermark, looks_max, leaves_max);
+    }
+
+    /// Forgets every outcome below the watermark: not for the core thread.
+    pub fn forget_all(&mut self) {
+        while !self.has_forgotten() {
+            self.forget(usize::MAX, usize::MAX);
+        }
+    }
+
+    /// Whether no outcome below the watermark is held.
+    pub fn has_forgotten(&self) -> bool {
+        self.outcomes.has_forgotten()
+    }
+
     /// Every balance as (user, asset, smallest units), in order.
     pub fn balances(&self) -> Vec<(u64, u32, u128)> {
-        let mut all: Vec<_> = self.balances.iter().map(|(k, v)| (k.0, k.1, *v)).collect();
+        let balance = |row: &Balance| (row.user, row.asset, row.available());
+        let mut all: Vec<_> = self.balances.rows().iter().map(balance).collect();
         all.sort_unstable();
         all
     }
 
-    /// Everything that is so, in no order.
+    /// Smallest units, 0 where the user has never had any.
+    fn balance(&self, user: u64, asset: u32) -> u128 {
+        self.balances.get((user, asset)).map_or(0, Balance::available)
+    }
+
+    fn status(&self, user: u64) -> Option<AccountStatus> {
+        self.accounts.get(user).map(|account| account.status)
+    }
+
+    /// What has ever been done to one balance, forgotten outcomes included.
+    pub fn totals(&self, user: u64, asset: u32) -> Totals {
+        self.balances.get((user, asset)).map(|balance| balance.totals).unwrap_or_default()
+    }
+
+    /// What has been done to each balance under order numbers below the watermark, by user and asset: all there ever
+    /// was without what is still held above. It does not depend on what has been forgotten already.
+    pub fn settled(&self) -> BTreeMap<(u64, u32), Totals> {
+        let mut above = BTreeMap::<(u64, u32), Totals>::new();
+        for (_, op, recorded) in self.outcomes.iter() {
+            if recorded.decision == Decision::Success && recorded.order_number >= self.watermark {
+                let totals = above.entry((recorded.user, recorded.asset)).or_default();
+                *totals = totals.with(op, recorded.amount);
+            }
+        }
+        let below = |balance: &Balance| {
+            let above = above.get(&balance.key()).copied().unwrap_or_default();
+            let settled = balance.totals.without(above);
+            let settled = settled.unwrap_or_else(|| panic!("{above:?} of {:?}", balance.fact()));
+            (balance.key(), settled)
+        };
+        self.balances.rows().iter().map(below).collect()
+    }
+
+    /// Everything that is so: what has left and the watermark, assets, accounts, balances, outcomes, of each kind in
+    /// no order.
     pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
+        let departed = Fact::Departed { digest: self.outcomes.departed() };
+        let watermark = Fact::Watermark { order_number: self.watermark };
         let assets = self.assets.iter().map(|(&asset, entry)| {
             let AssetEntry { precision, symbol } = *entry;
             Fact::Asset { asset, precision, symbol }
         });
-        let accounts = self.accounts.iter().map(|(&user, &status)| Fact::Account { user, status });
-        let balances = self.balances.iter().map(|(&(user, asset), &available)| Fact::Balance {
-            user,
-            asset,
-            available,
-        });
-        let outcomes = self.outcomes.iter().map(|(req_id, op, recorded)| Fact::Outcome {
-            req_id,
-            op,
-            recorded,
-        });
-        assets.chain(accounts).chain(balances).chain(outcomes)
+        let accounts = self.accounts.rows().iter().map(Account::fact);
+        let balances = self.balances.rows().iter().map(Balance::fact);
+        let outcomes = self.outcomes.iter();
+        let outcomes =
+            outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
+        let head = [departed, watermark].into_iter();
+        head.chain(assets).chain(accounts).chain(balances).chain(outcomes)
     }
 
-    /// The sum of all facts' digests, modulo 2^128.
+    /// The sum of all facts' digests, modulo 2^128. It tells what the log adds up to: neither the places nor what has
+    /// been forgotten already change it.
     pub fn digest(&self) -> u128 {
-        self.facts().fold(0, |sum, fact| sum.wrapping_add(fact.digest()))
+        self.digest
+    }
+
+    /// Makes `after` so, in the place of `before`.
+    fn exchange(&mut self, before: Option<Fact>, after: Fact) {
+        let before = before.map_or(0, |before| before.digest());
+        self.digest = self.digest.wrapping_sub(before).wrapping_add(after.digest());
     }
 
     /// Decides a command without changing anything.
@@ -142,7 +231,8 @@ impl Ledger {
             Command::Order(ref order) => self.step_order(order),
             Command::SetStatus { user, status } => match UserId::new(user) {
                 None => Step::Violation("no such user"),
-                Some(_) if self.accounts.get(&user) == Some(&status) => Step::Known(Answer::Done),
+                Some(_) if self.status(user) == Some(status) => Step::Known(Answer::Done),
+                Some(_) if self.lacks_account(user) => Step::Full(ACCOUNTS_MAX),
                 Some(_) => Step::Append(Entry::AccountStatus { user, status }),
             },
             Command::RegisterAsset { asset, precision, symbol } => match self.assets.get(&asset) {
@@ -161,8 +251,7 @@ impl Ledger {
             }
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
-                let balance = || self.balances.get(&(user, asset)).copied().unwrap_or(0);
-                let available = self.accounts.get(&user).map(|_| balance());
+                let available = self.status(user).map(|_| self.balance(user, asset));
                 Step::Known(Answer::Balance { available, sequence: self.sequence })
             }
             Command::Query { req_id, op } => {
@@ -175,13 +264,15 @@ impl Ledger {
         if let Some(recorded) = self.outcomes.get(order.req_id, order.op) {
             return match recorded.matches(order) {
                 true => Step::Known(Answer::Decided(recorded)),
-                false => Step::Violation("a repeat with another user, asset or amount"),
+                false => {
+                    Step::Violation("a repeat with another user, asset, amount or order number")
+                }
             };
         }
         if order.order_number < self.watermark {
             return Step::Forgotten;
         }
-        let balance = self.balances.get(&(order.user, order.asset)).copied().unwrap_or(0);
+        let balance = self.balance(order.user, order.asset);
         let decision = match order.op {
             Op::Withdraw => match self.check(order).and_then(|()| self.withdraw(order, balance)) {
                 Ok(()) => Decision::Success,
@@ -202,10 +293,25 @@ impl Ledger {
             }
         };
         if !self.outcomes.has_place(order.op, decision) {
-            return Step::Full;
+            return Step::Full(OUTCOMES_MAX);
+        }
+        if decision == Decision::Success && self.lacks_place(order) {
+            return Step::Full(ACCOUNTS_MAX);
         }
         let balance_after = balance_after(order, decision, balance);
         Step::Append(Entry::Order { order: *order, decision, balance_after })
+    }
+
+    /// Whether this user's account cannot be made.
+    fn lacks_account(&self, user: u64) -> bool {
+        self.accounts.places_left() == 0 && self.accounts.get(user).is_none()
+    }
+
+    /// Whether the account or the balance that the order asks for cannot be made.
+    fn lacks_place(&self, order: &Order) -> bool {
+        let key = (order.user, order.asset);
+        self.lacks_account(order.user)
+            || self.balances.places_left() == 0 && self.balances.get(key).is_none()
     }
 
     fn check(&self, order: &Order) -> Result<(), Code> {
@@ -215,7 +321,7 @@ impl Ledger {
     }
 
     fn withdraw(&self, order: &Order, balance: u128) -> Result<(), Code> {
-        match self.accounts.get(&order.user) {
+        match self.status(order.user) {
             None => Err(Code::SourceAccountNotFound),
             Some(AccountStatus::Frozen) => Err(Code::AccountFrozen),
             Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
@@ -227,7 +333,7 @@ impl Ledger {
     }
 
     fn deposit(&self, order: &Order) -> Result<(), Code> {
-        match self.accounts.get(&order.user) {
+        match self.status(order.user) {
             Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
             Some(AccountStatus::Active | AccountStatus::Frozen) | None => Ok(()),
         }
@@ -242,8 +348,7 @@ impl Ledger {
         match *entry {
             Entry::Order { ref order, decision, balance_after } => {
                 if decision == Decision::Success {
-                    self.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    self.balances.insert((order.user, order.asset), balance_after);
+                    self.succeed(order, balance_after);
                 }
                 let recorded = Recorded {
                     user: order.user,
@@ -255,25 +360,58 @@ impl Ledger {
                     time_ns,
                     order_number: order.order_number,
                 };
-                self.outcomes.insert(order.req_id, order.op, recorded);
+                let (req_id, op) = (order.req_id, order.op);
+                self.outcomes.insert(req_id, op, recorded);
+                self.exchange(None, Fact::Outcome { req_id, op, recorded });
                 Answer::Decided(recorded)
             }
             Entry::AccountStatus { user, status } => {
-                self.accounts.insert(user, status);
+                self.set_status(user, status);
                 Answer::Done
             }
             Entry::Asset { asset, precision, symbol } => {
                 let before = self.assets.insert(asset, AssetEntry { precision, symbol });
                 assert!(before.is_none(), "asset {asset} registered twice");
+                self.exchange(None, Fact::Asset { asset, precision, symbol });
                 Answer::Done
             }
             Entry::Watermark { order_number } => {
                 assert!(order_number > self.watermark, "a watermark only rises");
+                let before = Fact::Watermark { order_number: self.watermark };
                 self.watermark = order_number;
+                self.outcomes.risen();
+                self.exchange(Some(before), Fact::Watermark { order_number });
                 Answer::Done
             }
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
+    }
+
+    fn set_status(&mut self, user: u64, status: AccountStatus) {
+        let after = Account { user, status };
+        let before = self.accounts.get(user).map(Account::fact);
+        match self.accounts.get_mut(user) {
+            Some(account) => *account = after,
+            None => self.accounts.insert(after),
+        }
+        self.exchange(before, after.fact());
+    }
+
+    /// Carries out a success.
+    fn succeed(&mut self, order: &Order, balance_after: u128) {
+        let Order { op, user, asset, amount, .. } = *order;
+        if self.status(user).is_none() {
+            self.set_status(user, AccountStatus::Active);
+        }
+        let before = self.balances.get((user, asset)).map(Balance::fact);
+        let totals = self.totals(user, asset).with(op, amount);
+        let after = Balance { totals, user, asset };
+        assert_eq!(after.available(), balance_after, "{before:?} and {order:?}");
+        match self.balances.get_mut((user, asset)) {
+            Some(balance) => *balance = after,
+            None => self.balances.insert(after),
+        }
+        self.exchange(before, after.fact());
     }
 }
 
@@ -310,13 +448,13 @@ mod tests {
             Step::Append(entry) => ledger.apply(&entry, ledger.sequence + 1, 0),
             Step::Known(answer) => answer,
             Step::Violation(why) => Answer::Violation(why),
-            Step::Full => Answer::Overloaded,
+            Step::Full(_) => Answer::Overloaded,
             Step::Forgotten => Answer::Forgotten,
         }
     }
 
     fn ledger() -> Ledger {
-        let mut ledger = Ledger::new(1000);
+        let mut ledger = Ledger::new(Places { accounts_max: 100, outcomes_max: 1_000 });
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         ledger
@@ -410,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_full_map_refuses_new_transfers_but_never_a_refund() {
-        let mut ledger = Ledger::new(4);
+        let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 4 });
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
@@ -423,6 +561,66 @@ mod tests {
         assert_eq!(run(&mut ledger, more), Answer::Overloaded);
         assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 100)), Decision::Success);
         assert_eq!(ledger.outcome_count(), 4);
+    }
+
+    #[test]
+    fn below_the_watermark_nothing_is_decided() {
+        let mut ledger = ledger();
+        let numbered = |op, req_id, amount, order_number| {
+            Command::Order(Order { order_number, ..order(op, req_id, 7, amount) })
+        };
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        decide(&mut ledger, order(Op::Withdraw, 2, 7, 200));
+        run(&mut ledger, numbered(Op::Deposit, 3, 50, 5));
+        assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 5 }), Answer::Done);
+        let raised = ledger.sequence();
+        assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 4 }), Answer::Done);
+        // Held still: a repeat is told, under its own number only.
+        assert_eq!(decide(&mut ledger, order(Op::Deposit, 1, 7, 500)), Decision::Success);
+        for number in [0, 2, 5, 9] {
+            let answer = run(&mut ledger, numbered(Op::Deposit, 1, 500, number));
+            assert!(matches!(answer, Answer::Violation(_)), "{number} {answer:?}");
+        }
+        // Not decided yet, and too late.
+        assert_eq!(run(&mut ledger, numbered(Op::Refund, 2, 200, 1)), Answer::Forgotten);
+        assert_eq!(run(&mut ledger, numbered(Op::Deposit, 9, 1, 4)), Answer::Forgotten);
+        ledger.forget_all();
+        for late in [
+            numbered(Op::Deposit, 1, 500, 1),
+            numbered(Op::Withdraw, 2, 200, 1),
+            numbered(Op::Refund, 2, 200, 1),
+        ] {
+            assert_eq!(run(&mut ledger, late), Answer::Forgotten);
+        }
+        assert_eq!(ledger.sequence(), raised, "nothing has been recorded");
+        assert_eq!((ledger.outcome_count(), ledger.places_left()), (1, 999));
+        let totals = Totals { deposits: 550, withdrawals: 200, refunds: 0 };
+        assert_eq!(ledger.totals(7, USDT), totals);
+        assert_eq!(ledger.settled()[&(7, USDT)], Totals { deposits: 500, ..totals });
+        assert_eq!(balance(&mut ledger, 7), Some(350));
+    }
+
+    #[test]
+    fn without_a_place_for_an_account_or_a_balance_nothing_is_recorded() {
+        let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 100 });
+        for asset in 1..=3 {
+            let symbol = Text::new("USDT").expect("short");
+            run(&mut ledger, Command::RegisterAsset { asset, precision: 8, symbol });
+        }
+        let deposit = |req_id, user, asset| Order { asset, ..order(Op::Deposit, req_id, user, 9) };
+        decide(&mut ledger, deposit(1, 7, 1));
+        let recorded = ledger.sequence();
+        assert_eq!(run(&mut ledger, Command::Order(deposit(2, 8, 1))), Answer::Overloaded);
+        let frozen = Command::SetStatus { user: 8, status: AccountStatus::Frozen };
+        assert_eq!(run(&mut ledger, frozen), Answer::Overloaded);
+        assert_eq!(ledger.sequence(), recorded);
+        // Two balances an account.
+        decide(&mut ledger, deposit(3, 7, 2));
+        assert_eq!(run(&mut ledger, Command::Order(deposit(4, 7, 3))), Answer::Overloaded);
+        // What needs no new place goes on, refusals included.
+        decide(&mut ledger, deposit(5, 7, 1));
+        let refused = Decision::Refused(Code::SourceAccountNotFound);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 8, 9)), refused);
     }
 
     proptest! {

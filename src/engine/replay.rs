@@ -2,7 +2,7 @@
 
 use wal::Record;
 
-use super::ledger::{Ledger, Step};
+use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
 use super::order::{self, Command, Entry};
 
 /// A log that this program cannot have written, or not with this configuration.
@@ -27,11 +27,13 @@ pub enum Error {
         /// What this program decides.
         decided: Box<Step>,
     },
-    /// There are more outcomes in the log than places.
-    #[error("record {sequence}: engine.outcomes_max is too small for this log")]
-    OutcomesFull {
+    /// There is more in the log than places.
+    #[error("record {sequence}: {key} is too small for this log")]
+    Full {
         /// The first record without a place.
         sequence: wal::Sequence,
+        /// Which places.
+        key: &'static str,
     },
 }
 
@@ -56,12 +58,19 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
             return Ok(());
         }
     };
-    match ledger.step(&command) {
+    let mut step = ledger.step(&command);
+    if step != Step::Append(entry) {
+        // Whoever wrote this may have forgotten more: what is below the watermark must not stand in its way.
+        ledger.forget_all();
+        step = ledger.step(&command);
+    }
+    match step {
         Step::Append(decided) if decided == entry => {
             ledger.apply(&entry, sequence, record.time_ns);
+            ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
             Ok(())
         }
-        Step::Full => Err(Error::OutcomesFull { sequence }),
+        Step::Full(key) => Err(Error::Full { sequence, key }),
         decided => {
             Err(Error::Mismatch { sequence, found: Box::new(entry), decided: Box::new(decided) })
         }

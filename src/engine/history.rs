@@ -1,0 +1,277 @@
+//! Random histories: whatever happens in whatever order, and whenever what is forgotten, the ledger's sums hold, and
+//! every way back to it leads to the same one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use wal::Record;
+
+use super::fact::{FACT_BYTES_MAX, Fact, Totals};
+use super::ledger::builder::Builder;
+use super::ledger::{Answer, Ledger, Places, Step};
+use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
+use super::replay::{self, replay};
+use crate::account::AccountStatus;
+use crate::transfer::{Decision, Direction, Op};
+
+/// So few that histories run into the limits.
+const PLACES: Places = Places { accounts_max: 3, outcomes_max: 24 };
+const LARGE: Places = Places { accounts_max: 64, outcomes_max: 1_024 };
+
+/// What happens next. Numbers are taken modulo what makes sense, so that few names meet often.
+#[derive(Clone, Debug)]
+enum Deed {
+    Order { op: Op, transfer: u8, user: u8, asset: u8, amount: u8, odd: bool },
+    Status { user: u8, status: AccountStatus },
+    Asset { asset: u8 },
+    Raise { by: u8 },
+    Digest,
+    Forget { looks: usize, leaves: usize },
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let op = prop_oneof![
+        4 => Just(Op::Deposit), 4 => Just(Op::Withdraw), 3 => Just(Op::Refund),
+        1 => Just(Op::ExtDeposit),
+    ];
+    // Refunds have to find their withdraws: users and amounts follow from the transfer, but for odd orders.
+    let order = (op, 0..12u8, 1..5u8, 1..4u8, 1..9u8, prop::bool::weighted(0.05));
+    let order = order.prop_map(|(op, transfer, user, asset, amount, odd)| Deed::Order {
+        op,
+        transfer,
+        user,
+        asset,
+        amount,
+        odd,
+    });
+    let status = prop_oneof![
+        4 => Just(AccountStatus::Active), 1 => Just(AccountStatus::Frozen),
+        1 => Just(AccountStatus::Disabled),
+    ];
+    prop_oneof![
+        24 => order,
+        1 => (1..5u8, status).prop_map(|(user, status)| Deed::Status { user, status }),
+        1 => (1..4u8).prop_map(|asset| Deed::Asset { asset }),
+        2 => (0..12u8).prop_map(|by| Deed::Raise { by }),
+        1 => Just(Deed::Digest),
+        4 => (0..64usize, 0..24usize).prop_map(|(looks, leaves)| Deed::Forget { looks, leaves }),
+    ]
+}
+
+/// A ledger, its log, and what must be so by the log.
+struct History {
+    ledger: Ledger,
+    log: Vec<(Entry, u64)>,
+    /// Every success: (user, asset), operation, amount, order number.
+    successes: Vec<((u64, u32), Op, u64, u64)>,
+    /// The transfers that have been refunded, by order number: a name forgotten may come again under another one.
+    refunded: BTreeSet<(u128, u64)>,
+}
+
+impl History {
+    fn new(places: Places) -> History {
+        let mut history = History {
+            ledger: Ledger::new(places),
+            log: Vec::new(),
+            successes: Vec::new(),
+            refunded: BTreeSet::new(),
+        };
+        for asset in [1, 2] {
+            history.run(asset_command(asset));
+        }
+        history
+    }
+
+    fn run(&mut self, command: Command) {
+        let Step::Append(entry) = self.ledger.step(&command) else { return };
+        self.log.push((entry, self.ledger.sequence() * 10));
+        let (sequence, time_ns) = (self.ledger.sequence() + 1, self.ledger.sequence() * 10);
+        let answer = self.ledger.apply(&entry, sequence, time_ns);
+        if let (Answer::Decided(recorded), Entry::Order { order, .. }) = (answer, entry)
+            && recorded.decision == Decision::Success
+        {
+            let key = (order.user, order.asset);
+            self.successes.push((key, order.op, order.amount, order.order_number));
+            if order.op == Op::Refund {
+                self.refunded.insert((order.req_id, order.order_number));
+            }
+        }
+    }
+
+    /// Transfers are named by generation: names come again once most of them are below the watermark, numbers rise.
+    fn carry_out(&mut self, deed: &Deed) {
+        let watermark = self.ledger.watermark();
+        match *deed {
+            Deed::Order { op, transfer, user, asset, amount, odd } => {
+                // Some below the watermark, most above.
+                let order_number = (watermark + u64::from(transfer)).saturating_sub(3);
+                let (user, asset, amount) = match odd {
+                    true => (user.into(), asset.into(), amount.into()),
+                    false => (
+                        order_number % 3 + 1,
+                        1 + u32::from(order_number.is_multiple_of(2)),
+                        order_number % 5 + 1,
+                    ),
+                };
+                let order = Order {
+                    op,
+                    req_id: u128::from(order_number % 10) + 1,
+                    cid: Text::EMPTY,
+                    user,
+                    asset,
+                    amount,
+                    direction: Direction::FundingToSpot,
+                    order_number,
+                };
+                self.run(Command::Order(order));
+            }
+            Deed::Status { user, status } => {
+                self.run(Command::SetStatus { user: user.into(), status });
+            }
+            Deed::Asset { asset } => self.run(asset_command(asset.into())),
+            Deed::Raise { by } => {
+                self.run(Command::RaiseWatermark { order_number: watermark + u64::from(by) });
+            }
+            Deed::Digest => self.run(Command::Digest),
+            Deed::Forget { looks, leaves } => self.ledger.forget(looks, leaves),
+        }
+    }
+
+    /// What the successes below the watermark add up to.
+    fn settled(&self) -> BTreeMap<(u64, u32), Totals> {
+        let mut settled = BTreeMap::new();
+        for &(key, op, amount, order_number) in &self.successes {
+            let totals: &mut Totals = settled.entry(key).or_default();
+            if order_number < self.ledger.watermark() {
+                *totals = totals.with(op, amount);
+            }
+        }
+        settled
+    }
+
+    /// The places that neither an outcome nor a refund still to come takes.
+    fn places_left(&self, places: Places) -> usize {
+        let taken = self.ledger.facts().map(|fact| match fact {
+            Fact::Outcome { req_id, op: Op::Withdraw, recorded }
+                if recorded.decision == Decision::Success
+                    && !self.refunded.contains(&(req_id, recorded.order_number)) =>
+            {
+                2
+            }
+            Fact::Outcome { .. } => 1,
+            _ => 0,
+        });
+        places.outcomes_max - taken.sum::<usize>()
+    }
+}
+
+fn asset_command(asset: u32) -> Command {
+    let symbol = Text::new("ASSET").expect("short");
+    Command::RegisterAsset { asset, precision: 8, symbol }
+}
+
+fn sum(ledger: &Ledger) -> u128 {
+    ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add)
+}
+
+/// Everything that is so, in an order.
+fn sorted(ledger: &Ledger) -> Vec<(u8, Vec<u8>)> {
+    let bytes = |fact: Fact| {
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let (tag, length) = fact.encode(&mut buffer);
+        (tag, buffer[..length].to_vec())
+    };
+    let mut all: Vec<_> = ledger.facts().map(bytes).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Replays what of the log comes after the ledger's last record.
+fn catch_up(ledger: &mut Ledger, log: &[(Entry, u64)]) -> Result<(), replay::Error> {
+    let behind = usize::try_from(ledger.sequence()).expect("small");
+    for &(entry, time_ns) in &log[behind..] {
+        let mut buffer = [0; PAYLOAD_BYTES_MAX];
+        let length = entry.encode(&mut buffer);
+        let sequence = ledger.sequence() + 1;
+        let kind = entry.kind() as u8;
+        let record = Record {
+            sequence,
+            durable: 0,
+            time_ns,
+            kind,
+            payload: &buffer[..length],
+            segment: 0,
+            offset: 0,
+            bytes: 0,
+        };
+        replay(ledger, &record)?;
+    }
+    Ok(())
+}
+
+fn restored(ledger: &Ledger, places: Places) -> Ledger {
+    let mut builder = Builder::new(places);
+    ledger.facts().for_each(|fact| builder.add(fact).expect("a fact of a ledger"));
+    builder.finish(ledger.sequence(), ledger.digest()).expect("the facts of a ledger")
+}
+
+proptest! {
+    /// Goal: what is carried along is what a recount gives, whenever what is forgotten. Method: after each deed of a
+    /// random history the digest, the places and the totals below the watermark are counted again from the facts and
+    /// from the successes.
+    #[test]
+    fn what_is_carried_along_is_what_a_recount_gives(
+        deeds in prop::collection::vec(deed(), 1..250)
+    ) {
+        let mut history = History::new(PLACES);
+        for deed in &deeds {
+            history.carry_out(deed);
+            prop_assert_eq!(history.ledger.digest(), sum(&history.ledger));
+            prop_assert_eq!(history.ledger.places_left(), history.places_left(PLACES));
+        }
+        prop_assert_eq!(history.ledger.settled(), history.settled());
+        history.ledger.forget_all();
+        prop_assert_eq!(history.ledger.digest(), sum(&history.ledger));
+        prop_assert_eq!(history.ledger.places_left(), history.places_left(PLACES));
+        prop_assert_eq!(history.ledger.settled(), history.settled());
+        let below = history.ledger.facts().filter(|fact| match fact {
+            Fact::Outcome { recorded, .. } => recorded.order_number < history.ledger.watermark(),
+            _ => false,
+        });
+        prop_assert_eq!(below.count(), 0);
+    }
+
+    /// Goal: the same log gives the same ledger, from its beginning or from any snapshot, with other places, and
+    /// whatever was forgotten when. Method: a random history; its log replayed from the beginning, and from the facts
+    /// at a random record, taken before or after forgetting.
+    #[test]
+    fn every_way_back_leads_to_the_same_ledger(
+        deeds in prop::collection::vec(deed(), 1..250), cut in any::<Index>(), forget in any::<bool>()
+    ) {
+        let mut live = History::new(PLACES);
+        deeds.iter().for_each(|deed| live.carry_out(deed));
+
+        let mut replayed = Ledger::new(PLACES);
+        catch_up(&mut replayed, &live.log).expect("a log");
+        let mut large = Ledger::new(LARGE);
+        catch_up(&mut large, &live.log).expect("a log");
+
+        let records = cut.index(live.log.len() + 1);
+        let mut before = Ledger::new(LARGE);
+        catch_up(&mut before, &live.log[..records]).expect("a log");
+        if forget {
+            before.forget_all();
+        }
+        let mut from_facts = restored(&before, PLACES);
+        catch_up(&mut from_facts, &live.log).expect("the rest of a log");
+
+        live.ledger.forget_all();
+        for mut other in [replayed, large, from_facts, restored(&live.ledger, PLACES)] {
+            prop_assert_eq!(other.digest(), live.ledger.digest());
+            prop_assert_eq!(other.settled(), live.ledger.settled());
+            other.forget_all();
+            prop_assert_eq!(sorted(&other), sorted(&live.ledger));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
+//! to be had before all of them fit together and add up to the digest that was written beside them.
+
+use super::{ACCOUNTS_MAX, AssetEntry, Ledger, OUTCOMES_MAX, Places};
+use crate::account::UserId;
+use crate::amount::PRECISION_MAX;
+use crate::engine::accounts::{Account, Balance};
+use crate::engine::fact::Fact;
+use crate::engine::outcomes::Recorded;
+use crate::engine::table::Misfit;
+use crate::transfer::{Decision, Op};
+
+/// Facts that no ledger consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The same thing is said twice.
+    #[error("said twice: {0:?}")]
+    Twice(Fact),
+    /// It cannot be, or not with the facts before it.
+    #[error("{why}: {fact:?}")]
+    Impossible {
+        /// What.
+        fact: Fact,
+        /// Why not.
+        why: &'static str,
+    },
+    /// There is more than there are places.
+    #[error("{0} is too small for what is to be restored")]
+    Full(&'static str),
+    /// An outcome is of a later record than the last.
+    #[error("holds an outcome of record {found}, but ends with record {last}")]
+    Later {
+        /// The outcome's record.
+        found: wal::Sequence,
+        /// The last one.
+        last: wal::Sequence,
+    },
+    /// The facts are not those that were written down.
+    #[error("adds up to {found:032x} instead of {stated:032x}")]
+    Digest {
+        /// What the facts add up to.
+        found: u128,
+        /// What they should.
+        stated: u128,
+    },
+}
+
+/// A ledger under construction. Assets and accounts come before what names them.
+pub struct Builder {
+    ledger: Ledger,
+    watermark: Option<u64>,
+    departed: Option<u128>,
+    /// The last record that an outcome is of.
+    last: wal::Sequence,
+}
+
+impl Builder {
+    /// Nothing yet.
+    pub fn new(places: Places) -> Builder {
+        Builder { ledger: Ledger::new(places), watermark: None, departed: None, last: 0 }
+    }
+
+    /// Adds one fact.
+    ///
+    /// # Errors
+    /// [`Error`]: it is there already, cannot be, or has no place.
+    pub fn add(&mut self, fact: Fact) -> Result<(), Error> {
+        let impossible = |why| Err(Error::Impossible { fact, why });
+        let once = |before: bool| if before { Err(Misfit::Twice) } else { Ok(()) };
+        let added = match fact {
+            Fact::Asset { precision, .. } if precision > PRECISION_MAX => {
+                return impossible("precision out of range");
+            }
+            Fact::Asset { asset, precision, symbol } => {
+                let before = self.ledger.assets.insert(asset, AssetEntry { precision, symbol });
+                once(before.is_some())
+            }
+            Fact::Account { user, .. } if UserId::new(user).is_none() => {
+                return impossible("no such user");
+            }
+            Fact::Account { user, status } => {
+                self.ledger.accounts.try_insert(Account { user, status })
+            }
+            Fact::Balance { user, asset, .. } if !self.belongs(user, asset) => {
+                return impossible("no such account or asset");
+            }
+            Fact::Balance { available, totals, .. } if totals.available() != Some(available) => {
+                return impossible("not what its totals leave");
+            }
+            Fact::Balance { user, asset, totals, .. } => {
+                let balance = Balance { totals, user, asset };
+                self.ledger.balances.try_insert(balance)
+            }
+            Fact::Outcome { req_id, op, recorded } => {
+                if let Some(why) = self.objection(op, &recorded) {
+                    return impossible(why);
+                }
+                self.last = self.last.max(recorded.sequence);
+                self.ledger.outcomes.restore(req_id, op, recorded)
+            }
+            Fact::Watermark { order_number } => {
+                once(self.watermark.replace(order_number).is_some())
+            }
+            Fact::Departed { digest } => once(self.departed.replace(digest).is_some()),
+        };
+        added.map_err(|misfit| match (misfit, fact) {
+            (Misfit::Twice, _) => Error::Twice(fact),
+            (Misfit::Full, Fact::Outcome { .. }) => Error::Full(OUTCOMES_MAX),
+            (Misfit::Full, _) => Error::Full(ACCOUNTS_MAX),
+        })?;
+        if !matches!(fact, Fact::Watermark { .. }) {
+            self.ledger.exchange(None, fact);
+        }
+        Ok(())
+    }
+
+    /// Whether there can be a balance of them.
+    fn belongs(&self, user: u64, asset: u32) -> bool {
+        self.ledger.status(user).is_some() && self.ledger.assets.contains_key(&asset)
+    }
+
+    /// Why such an outcome cannot be. What was refused may well have named a user or an asset that is not.
+    fn objection(&self, op: Op, recorded: &Recorded) -> Option<&'static str> {
+        match (op, recorded.decision) {
+            (Op::ExtDeposit | Op::ExtWithdraw, _) => Some("UBSCore has no external operations"),
+            (Op::Refund, Decision::Refused(_)) => Some("a refund is never refused"),
+            (_, Decision::Success) if !self.belongs(recorded.user, recorded.asset) => {
+                Some("no such account or asset")
+            }
+            (_, Decision::Success) if recorded.amount == 0 => Some("nothing moved"),
+            (Op::Withdraw | Op::Deposit | Op::Refund, _) => None,
+        }
+    }
+
+    /// The ledger after record `sequence`, without outcomes below the watermark. `digest`: what [`Ledger::digest`]
+    /// was when the facts were taken.
+    ///
+    /// # Errors
+    /// [`Error`]: the facts do not fit together, or are others than those.
+    pub fn finish(self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
+        let Builder { mut ledger, watermark, departed, last } = self;
+        if last > sequence {
+            return Err(Error::Later { found: last, last: sequence });
+        }
+        let order_number = watermark.unwrap_or(0);
+        let before = Fact::Watermark { order_number: ledger.watermark };
+        ledger.exchange(Some(before), Fact::Watermark { order_number });
+        if ledger.digest != digest {
+            return Err(Error::Digest { found: ledger.digest, stated: digest });
+        }
+        ledger.watermark = order_number;
+        ledger.sequence = sequence;
+        ledger.outcomes.settle(departed.unwrap_or(0), order_number)?;
+        Ok(ledger)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::AccountStatus;
+    use crate::code::Code;
+    use crate::engine::fact::Totals;
+    use crate::engine::order::Text;
+
+    const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
+
+    fn asset() -> Fact {
+        Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") }
+    }
+
+    fn account() -> Fact {
+        Fact::Account { user: 7, status: AccountStatus::Active }
+    }
+
+    fn balance() -> Fact {
+        let totals = Totals { deposits: 50, withdrawals: 30, refunds: 10 };
+        Fact::Balance { user: 7, asset: 3, available: 30, totals }
+    }
+
+    fn outcome(req_id: u128, op: Op, decision: Decision) -> Fact {
+        let recorded = Recorded {
+            user: 7,
+            asset: 3,
+            amount: 10,
+            decision,
+            balance_after: 30,
+            sequence: 5,
+            time_ns: 1,
+            order_number: 40,
+        };
+        Fact::Outcome { req_id, op, recorded }
+    }
+
+    /// Builds of these facts, with their own digest.
+    fn build(facts: &[Fact]) -> Result<Ledger, Error> {
+        let digest = |facts: &[Fact]| facts.iter().map(Fact::digest).fold(0, u128::wrapping_add);
+        let watermark = Fact::Watermark { order_number: 0 };
+        let stated = match facts.iter().any(|fact| matches!(fact, Fact::Watermark { .. })) {
+            true => digest(facts),
+            false => digest(facts).wrapping_add(watermark.digest()),
+        };
+        let mut builder = Builder::new(PLACES);
+        facts.iter().try_for_each(|fact| builder.add(*fact))?;
+        builder.finish(9, stated)
+    }
+
+    #[test]
+    fn facts_that_fit_together_make_a_ledger() {
+        let withdraw = outcome(1, Op::Withdraw, Decision::Success);
+        let ledger = build(&[asset(), account(), balance(), withdraw]).expect("a ledger");
+        assert_eq!(ledger.sequence(), 9);
+        assert_eq!(ledger.balances(), [(7, 3, 30)]);
+        // One place for the withdraw, one for its refund.
+        assert_eq!(ledger.places_left(), 1);
+        let refund = outcome(1, Op::Refund, Decision::Success);
+        let ledger = build(&[asset(), account(), balance(), refund, withdraw]).expect("a ledger");
+        assert_eq!(ledger.places_left(), 1);
+    }
+
+    #[test]
+    fn what_is_below_the_watermark_leaves_at_once() {
+        let head = [Fact::Departed { digest: 99 }, Fact::Watermark { order_number: 41 }];
+        let refund = outcome(1, Op::Refund, Decision::Success);
+        let facts = [asset(), account(), balance(), refund];
+        let ledger = build(&[&head[..], &facts[..]].concat()).expect("a ledger");
+        assert_eq!(ledger.places_left(), 3);
+        assert_eq!(ledger.watermark(), 41);
+        let departed = Fact::Departed { digest: refund.digest().wrapping_add(99) };
+        assert!(ledger.facts().any(|fact| fact == departed));
+        assert_eq!(
+            ledger.digest(),
+            ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add)
+        );
+    }
+
+    #[test]
+    fn facts_that_do_not_fit_together_make_none() {
+        let success = Decision::Success;
+        let deposit = outcome(1, Op::Deposit, success);
+        let refused = |op| outcome(2, op, Decision::Refused(Code::InsufficientBalance));
+        let nobody = Fact::Account { user: 0, status: AccountStatus::Active };
+        let totals = Totals { deposits: 1, withdrawals: 2, refunds: 0 };
+        let overdrawn = Fact::Balance { user: 7, asset: 3, available: 0, totals };
+        let head = [asset(), account(), balance()];
+        let with = |facts: &[Fact]| build(&[&head[..], facts].concat()).err();
+        for fact in [asset(), account(), balance()] {
+            assert_eq!(with(&[fact]), Some(Error::Twice(fact)));
+        }
+        assert_eq!(with(&[deposit, deposit]), Some(Error::Twice(deposit)));
+        for (facts, why) in [
+            (&[nobody][..], "no such user"),
+            (&[balance()], "no such account or asset"),
+            (&[deposit], "no such account or asset"),
+            (&[asset(), account(), overdrawn], "not what its totals leave"),
+            (&[refused(Op::Refund)], "a refund is never refused"),
+            (&[outcome(1, Op::ExtDeposit, success)], "UBSCore has no external operations"),
+            (
+                &[asset(), account(), balance(), outcome(1, Op::Refund, success)],
+                "nothing was withdrawn",
+            ),
+        ] {
+            let Some(Error::Impossible { why: said, .. }) = build(facts).err() else {
+                panic!("{why}")
+            };
+            assert_eq!(said, why);
+        }
+        // Two withdraws need four places: their refunds may come.
+        let withdraws = [outcome(1, Op::Withdraw, success), outcome(2, Op::Withdraw, success)];
+        assert_eq!(with(&withdraws), Some(Error::Full(OUTCOMES_MAX)));
+        let mut builder = Builder::new(PLACES);
+        head.into_iter().chain([deposit]).for_each(|fact| builder.add(fact).expect("fits"));
+        assert_eq!(builder.finish(4, 0).err(), Some(Error::Later { found: 5, last: 4 }));
+        let builder = Builder::new(PLACES);
+        let found = Fact::Watermark { order_number: 0 }.digest();
+        assert_eq!(builder.finish(0, 1).err(), Some(Error::Digest { found, stated: 1 }));
+    }
+}

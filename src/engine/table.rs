@@ -1,0 +1,261 @@
+//! Rows found by their keys, in memory that is all taken at start: no insert and no removal ever moves more than a few
+//! rows or asks the system for a page, so the core thread never stands still for its memory. Maps that grow, or that
+//! mark what was removed and clear the marks by a rehash, do not promise that.
+//!
+//! The rows lie side by side; a removal fills its gap with the last one. An index of at least twice as many slots
+//! says where a key's row is: linear probing, and a removal closes the gap in the index too.
+
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hash};
+use std::hint::black_box;
+use std::mem::{MaybeUninit, size_of};
+
+/// A hash without a random seed, so that nothing in the engine depends on the process.
+pub(super) type HashState = foldhash::fast::FixedState;
+
+/// Memory is touched once for so many bytes: no page is larger than it has to be.
+const PAGE_BYTES: usize = 4_096;
+
+/// Something with a key.
+pub(super) trait Row: Copy {
+    type Key: Copy + Eq + Hash + Debug;
+
+    fn key(&self) -> Self::Key;
+}
+
+/// Why a row is not added.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Misfit {
+    /// There is one with its key.
+    Twice,
+    /// There is no place.
+    Full,
+}
+
+/// At most `places` rows.
+pub(super) struct Table<R> {
+    /// 0 is empty; else the upper half is that of the key's hash, the lower half its row's position plus one. The
+    /// search for a key begins at the upper half modulo the number of slots.
+    slots: Box<[u64]>,
+    rows: Vec<R>,
+    places: usize,
+}
+
+const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
+const POSITION_BITS: u64 = 0xffff_ffff;
+
+impl<R: Row> Table<R> {
+    pub(super) fn new(places: usize) -> Table<R> {
+        assert!(u32::try_from(places).is_ok_and(|places| places < u32::MAX), "{places} places");
+        let slots = (2 * places).max(2).next_power_of_two();
+        Table { slots: vec![0; slots].into(), rows: Vec::with_capacity(places), places }
+    }
+
+    /// Takes all the memory there may be need of from the system.
+    pub(super) fn prefault(&mut self) {
+        for slots in self.slots.chunks_mut(PAGE_BYTES / size_of::<u64>()) {
+            slots[0] = black_box(slots[0]);
+        }
+        let step = (PAGE_BYTES / size_of::<R>()).max(1);
+        for row in self.rows.spare_capacity_mut().iter_mut().step_by(step) {
+            *row = black_box(MaybeUninit::zeroed());
+        }
+    }
+
+    pub(super) fn rows(&self) -> &[R] {
+        &self.rows
+    }
+
+    pub(super) fn places_left(&self) -> usize {
+        self.places - self.rows.len()
+    }
+
+    pub(super) fn get(&self, key: R::Key) -> Option<&R> {
+        self.find(key).ok().map(|slot| &self.rows[self.position(slot)])
+    }
+
+    pub(super) fn get_mut(&mut self, key: R::Key) -> Option<&mut R> {
+        let slot = self.find(key).ok()?;
+        let position = self.position(slot);
+        Some(&mut self.rows[position])
+    }
+
+    /// Adds a row at the end.
+    pub(super) fn try_insert(&mut self, row: R) -> Result<(), Misfit> {
+        let key = row.key();
+        let Err(slot) = self.find(key) else { return Err(Misfit::Twice) };
+        if self.places_left() == 0 {
+            return Err(Misfit::Full);
+        }
+        self.slots[slot] = hash_bits(key) | (self.rows.len() as u64 + 1);
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Adds a row at the end, where it is known that it fits.
+    pub(super) fn insert(&mut self, row: R) {
+        let key = row.key();
+        self.try_insert(row).unwrap_or_else(|misfit| panic!("{misfit:?}: {key:?}"));
+    }
+
+    /// Takes the row at `position` out; the last one takes its position.
+    pub(super) fn remove(&mut self, position: usize) -> R {
+        let last = self.rows.len() - 1;
+        let gap = self.find(self.rows[position].key()).expect("every row has a slot");
+        if position != last {
+            let moved = self.find(self.rows[last].key()).expect("every row has a slot");
+            self.slots[moved] = self.slots[moved] & HASH_BITS | (position as u64 + 1);
+        }
+        self.close(gap);
+        self.rows.swap_remove(position)
+    }
+
+    /// Empties a slot: what was put behind it for want of it moves up, so that no search ends too early.
+    fn close(&mut self, mut gap: usize) {
+        let mut slot = gap;
+        loop {
+            slot = self.after(slot);
+            let content = self.slots[slot];
+            if content == 0 {
+                self.slots[gap] = 0;
+                return;
+            }
+            // It may move where that is not before the slot its search begins at.
+            if self.distance(self.home(content), slot) >= self.distance(gap, slot) {
+                self.slots[gap] = content;
+                gap = slot;
+            }
+        }
+    }
+
+    /// The slot of a key, or the empty one where it would be put.
+    fn find(&self, key: R::Key) -> Result<usize, usize> {
+        let hash = hash_bits(key);
+        let mut slot = self.home(hash);
+        // Half of the slots at least are empty.
+        loop {
+            let content = self.slots[slot];
+            if content == 0 {
+                return Err(slot);
+            }
+            if content & HASH_BITS == hash && self.rows[self.position(slot)].key() == key {
+                return Ok(slot);
+            }
+            slot = self.after(slot);
+        }
+    }
+
+    /// The position that a slot that is not empty holds.
+    fn position(&self, slot: usize) -> usize {
+        index((self.slots[slot] & POSITION_BITS) - 1)
+    }
+
+    fn home(&self, content: u64) -> usize {
+        index(content >> 32) & (self.slots.len() - 1)
+    }
+
+    fn after(&self, slot: usize) -> usize {
+        (slot + 1) & (self.slots.len() - 1)
+    }
+
+    /// Steps from one slot on to another.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.slots.len() - 1)
+    }
+}
+
+/// The upper half of a key's hash.
+fn hash_bits<K: Hash>(key: K) -> u64 {
+    HashState::default().hash_one(key) & HASH_BITS
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("32 bits fit")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Pair(u64, u64);
+
+    impl Row for Pair {
+        type Key = u64;
+
+        fn key(&self) -> u64 {
+            self.0
+        }
+    }
+
+    /// The most slots that a search looks at.
+    fn search_max<R: Row>(table: &Table<R>) -> usize {
+        let looks = table.rows.iter().map(|row| {
+            let slot = table.find(row.key()).expect("is there");
+            table.distance(table.home(table.slots[slot]), slot) + 1
+        });
+        looks.max().unwrap_or(0)
+    }
+
+    /// The most slots one behind the other that are not empty: more than that no search and no removal looks at.
+    fn run_max<R: Row>(table: &Table<R>) -> usize {
+        let runs = table.slots.split(|&content| content == 0).map(<[u64]>::len);
+        runs.max().unwrap_or(0)
+    }
+
+    proptest! {
+        /// Goal: a table is a map. Method: random inserts and removals among few keys, so that slots collide, beside
+        /// a map of the standard library.
+        #[test]
+        fn a_table_holds_what_a_map_holds(
+            deeds in prop::collection::vec((any::<bool>(), 0..40u64), 1..400)
+        ) {
+            let mut table = Table::new(24);
+            table.prefault();
+            let mut map = HashMap::new();
+            for (round, (insert, key)) in deeds.into_iter().enumerate() {
+                let there = table.rows().iter().position(|row: &Pair| row.0 == key);
+                match (insert, there) {
+                    (true, None) if table.places_left() > 0 => {
+                        table.insert(Pair(key, round as u64));
+                        map.insert(key, round as u64);
+                    }
+                    (false, Some(position)) => {
+                        let row = table.remove(position);
+                        prop_assert_eq!(map.remove(&key), Some(row.1));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(table.rows().len(), map.len());
+                for key in 0..40 {
+                    prop_assert_eq!(table.get(key).map(|row| row.1), map.get(&key).copied());
+                }
+            }
+        }
+    }
+
+    /// Goal: one command's work has a bound that does not grow with what is held. Method: a full table, then as many
+    /// removals and inserts again as it has places, which is what wears other tables out; counted, not timed.
+    #[test]
+    fn a_full_and_worn_table_searches_as_few_slots_as_a_new_one() {
+        const PLACES: u64 = 1 << 17;
+        const RUN_MAX: usize = 128;
+        let mut table = Table::new(1 << 17);
+        (0..PLACES).for_each(|key| table.insert(Pair(key, key)));
+        let fresh = (search_max(&table), run_max(&table));
+        assert!(fresh.1 <= RUN_MAX, "{fresh:?}");
+        for key in PLACES..3 * PLACES {
+            // A multiplier without a factor in common with the number of places: any order but the oldest first.
+            table.remove(index(key.wrapping_mul(7_919) % PLACES));
+            table.insert(Pair(key, key));
+        }
+        let worn = (search_max(&table), run_max(&table));
+        assert!(worn.1 <= RUN_MAX, "{fresh:?} {worn:?}");
+        let capacity = table.rows.capacity();
+        assert_eq!(capacity, 1 << 17, "the rows have moved");
+    }
+}
