@@ -14,6 +14,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use figment::error::Kind;
@@ -100,6 +101,8 @@ pub struct Config {
     pub postgres: Postgres,
     /// UBSCore's thread and its bounds.
     pub engine: Engine,
+    /// How long what was decided is remembered.
+    pub outcomes: Outcomes,
     /// The log's files.
     pub wal: Wal,
     /// Snapshots, and what goes once they are made.
@@ -245,6 +248,26 @@ pub struct Engine {
     pub idle_mark_ms: u64,
 }
 
+/// The section `[outcomes]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Outcomes {
+    /// How long a transfer has been terminal before UBSCore may forget it, hours.
+    pub keep_hours: f64,
+    /// Time between two looks at what may be forgotten, ms.
+    pub evict_every_ms: u64,
+}
+
+/// The least and the most of `outcomes.keep_hours`.
+const KEEP_HOURS: (f64, f64) = (0.000_01, 87_600.0);
+
+impl Outcomes {
+    /// [`Outcomes::keep_hours`] as a time.
+    pub fn keep(&self) -> Duration {
+        Duration::from_secs(3_600).mul_f64(self.keep_hours)
+    }
+}
+
 /// The section `[wal]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -336,6 +359,7 @@ impl Default for Config {
             auth: Auth::default(),
             postgres: Postgres::default(),
             engine: Engine::default(),
+            outcomes: Outcomes::default(),
             wal: Wal::default(),
             snapshot: Snapshot::default(),
             coordinator: Coordinator::default(),
@@ -410,6 +434,12 @@ impl Default for Engine {
             outcomes_max: 1_000_000,
             idle_mark_ms: 10,
         }
+    }
+}
+
+impl Default for Outcomes {
+    fn default() -> Self {
+        Self { keep_hours: 24.0, evict_every_ms: 10_000 }
     }
 }
 
@@ -599,6 +629,7 @@ const BOUNDS: &[Bound] = &[
     bound("engine.accounts_max", |c| Some(c.engine.accounts_max as u64), 64, 100_000_000, "accounts"),
     bound("engine.outcomes_max", |c| Some(c.engine.outcomes_max as u64), 1_024, 100_000_000, "outcomes"),
     bound("engine.idle_mark_ms", |c| Some(c.engine.idle_mark_ms), 1, 10_000, "ms"),
+    bound("outcomes.evict_every_ms", |c| Some(c.outcomes.evict_every_ms), 10, HOUR_MS, "ms"),
     bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, 1_073_741_824, "bytes, a multiple of 4096"),
     bound("wal.spares_ready", |c| Some(c.wal.spares_ready as u64), 1, 16, "segments"),
     bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),
@@ -707,6 +738,12 @@ impl Config {
         if engine.in_flight_max > engine.ring_slots / 2 {
             let allowed = format!("at most half of engine.ring_slots, {}", engine.ring_slots / 2);
             return Err(range("engine.in_flight_max", engine.in_flight_max, allowed));
+        }
+        // NaN is in no range.
+        let (least, most) = KEEP_HOURS;
+        if !(least..=most).contains(&self.outcomes.keep_hours) {
+            let allowed = format!("{least}..={most} hours");
+            return Err(range("outcomes.keep_hours", self.outcomes.keep_hours, allowed));
         }
         if !self.wal.segment_bytes.is_multiple_of(PAGE_BYTES) {
             let allowed = format!("a multiple of {PAGE_BYTES} bytes");
@@ -1148,6 +1185,12 @@ mod tests {
         for (text, key) in [
             ("[engine]\nring_slots = 5000", "engine.ring_slots = 5000"),
             ("[engine]\nin_flight_max = 2049", "engine.in_flight_max = 2049"),
+            (
+                "[outcomes]\nkeep_hours = 0",
+                "outcomes.keep_hours = 0: must be 0.00001..=87600 hours",
+            ),
+            ("[outcomes]\nkeep_hours = nan", "outcomes.keep_hours = NaN"),
+            ("[outcomes]\nkeep_hours = 87601", "outcomes.keep_hours = 87601"),
             ("[wal]\nsegment_bytes = 67108865", "wal.segment_bytes = 67108865"),
             ("[http]\nrequest_timeout_ms = 4000", "http.request_timeout_ms = 4000"),
             ("[postgres]\nlock_timeout_ms = 5001", "postgres.lock_timeout_ms = 5001"),

@@ -1,11 +1,12 @@
 //! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
 //! detached from the request that asked for it.
 //!
-//! [`step`] decides, [`worker`] does. A transfer lives in the worker of its user's shard, so that no two workers run
+//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten. A transfer lives in the worker of its user's shard, so that no two workers run
 //! a step of one transfer, and everything a user does is in one order.
 
 pub mod balances;
 pub mod step;
+pub mod watermark;
 pub mod worker;
 
 use std::sync::Arc;
@@ -108,6 +109,8 @@ pub struct ExternalDecided {
 pub(crate) struct Numbers {
     next: AtomicU64,
     workers: Box<[InUse]>,
+    /// UBSCore may have forgotten what is below.
+    forgotten_below: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -119,9 +122,12 @@ struct InUse {
 }
 
 impl Numbers {
-    fn new(incarnation: u64, workers: u32) -> Numbers {
-        let next = AtomicU64::new(incarnation << ORDER_NUMBER_BITS);
-        Numbers { next, workers: (0..workers).map(|_| InUse::default()).collect() }
+    fn new(incarnation: u64, workers: u32, watermark: u64) -> Numbers {
+        Numbers {
+            next: AtomicU64::new(incarnation << ORDER_NUMBER_BITS),
+            workers: (0..workers).map(|_| InUse::default()).collect(),
+            forgotten_below: AtomicU64::new(watermark),
+        }
     }
 
     /// The next number, after this worker has promised not to count past it.
@@ -162,6 +168,26 @@ impl Numbers {
         self.workers.iter().all(|worker| worker.low.load(Ordering::SeqCst) > 0)
     }
 
+    /// Every transfer below this number is terminal in the store, durably, and no accept will come with one; `None` as
+    /// long as a worker has not looked.
+    fn over(&self) -> Option<u64> {
+        let next = self.next();
+        let lows = self.workers.iter().map(|worker| worker.low.load(Ordering::SeqCst));
+        let low = lows.fold(next, u64::min);
+        (low > 0).then_some(low)
+    }
+
+    /// To be called before UBSCore is told.
+    fn forget_below(&self, watermark: u64) {
+        self.forgotten_below.fetch_max(watermark, Ordering::SeqCst);
+    }
+
+    /// What UBSCore may have forgotten. Asked after UBSCore has answered that nothing is recorded, it tells whether
+    /// that can be for this reason.
+    fn forgotten_below(&self) -> u64 {
+        self.forgotten_below.load(Ordering::SeqCst)
+    }
+
     fn count(&self) -> usize {
         self.workers.iter().map(|worker| worker.count.load(Ordering::Relaxed)).sum()
     }
@@ -177,9 +203,11 @@ pub struct Coordinator<T, F> {
     numbers: Arc<Numbers>,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    /// Dropped with the coordinator, which tells the task that raises the watermark.
+    open: watch::Sender<()>,
 }
 
-/// The workers' tasks. Each ends when every [`Coordinator`] is gone and nothing more can be done now.
+/// The workers' tasks, and the one that raises the watermark. Each ends when every [`Coordinator`] is gone and nothing more can be done now.
 pub struct Pool {
     workers: Vec<JoinHandle<Result<(), Superseded>>>,
 }
@@ -231,6 +259,8 @@ pub struct Parts<T, F> {
     pub options: Options,
     /// This process's incarnation.
     pub incarnation: u64,
+    /// Below this order number everything is over, in PostgreSQL and in UBSCore.
+    pub watermark: u64,
     /// The highest durable log sequence, asked anew for each commit.
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
     /// How many transfers UBSCore has room to see through, those under way included.
@@ -245,7 +275,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         mut entropy: impl FnMut() -> Box<dyn Entropy>,
     ) -> (Coordinator<T, F>, Pool) {
         let shards = u32::try_from(stores.len()).expect("at most 64");
-        let numbers = Arc::new(Numbers::new(parts.incarnation, shards));
+        let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for (shard, store) in stores.into_iter().enumerate() {
@@ -264,6 +294,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             numbers,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
+            open: watch::channel(()).0,
         };
         (coordinator, Pool { workers })
     }
@@ -371,6 +402,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let answer = self.trading.query(intent.req_id, op).await;
         let decision = match (answer.outcome, answer.outcome.decision()) {
             (_, Some(decision)) => decision,
+            // The row was read so long ago that the transfer has ended since, and its record is gone.
+            (Outcome::Unknown(Reason::NotRecorded), None)
+                if intent.order_number < self.numbers.forgotten_below() =>
+            {
+                return Err(Silent);
+            }
             (Outcome::Unknown(Reason::NotRecorded), None) => {
                 return Ok(Settled { transfer, withdrawn: false });
             }
@@ -425,5 +462,31 @@ impl Pool {
                 Err(panicked) => error!(%panicked, "a worker broke"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What may be forgotten ends at the lowest promise, at what is given out next, and at a worker that has not looked.
+    #[test]
+    fn what_is_over_ends_at_the_lowest_promise() {
+        let numbers = Numbers::new(3, 2, 0);
+        let first = 3 << ORDER_NUMBER_BITS;
+        assert_eq!(numbers.over(), None, "nobody has looked");
+        numbers.publish(0, u64::MAX, 0);
+        assert_eq!(numbers.over(), None, "the other has not looked");
+        numbers.publish(1, 700, 1);
+        assert_eq!(numbers.over(), Some(700), "left by an earlier incarnation");
+        numbers.publish(1, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first), "nothing is under way");
+        assert_eq!(numbers.take(0), first);
+        assert_eq!(numbers.take(1), first + 1);
+        assert_eq!(numbers.over(), Some(first), "promised with the number");
+        numbers.publish(0, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first + 1));
+        numbers.publish(1, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first + 2));
     }
 }

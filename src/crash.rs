@@ -3,7 +3,7 @@
 //! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises SIGKILL at the first
 //! or the third visit.
 
-/// Every point, in the order a transfer meets them.
+/// The points that a transfer meets, in its order.
 pub const POINTS: &[&str] = &[
     "coordinator_before_commit",
     "coordinator_after_commit",
@@ -22,9 +22,14 @@ pub const SNAPSHOT_POINTS: &[&str] = &[
     "snapshot_after_segments",
 ];
 
+/// The points at which the watermark is raised, in their order. No transfer meets them.
+pub const WATERMARK_POINTS: &[&str] =
+    &["watermark_before_postgres", "watermark_after_postgres", "watermark_after_log"];
+
+/// Whether a point has this name.
 #[cfg(feature = "crash")]
-fn is_known(name: &str) -> bool {
-    POINTS.contains(&name) || SNAPSHOT_POINTS.contains(&name)
+fn is_point(name: &str) -> bool {
+    [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS].iter().any(|points| points.contains(&name))
 }
 
 /// Arms the point that the environment names.
@@ -38,8 +43,10 @@ pub fn arm() -> Result<(), String> {
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
-    if !is_known(name) {
-        return Err(format!("UBSCORE_CRASH: {name} is none of {POINTS:?} {SNAPSHOT_POINTS:?}"));
+    if !is_point(name) {
+        return Err(format!(
+            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?} and {WATERMARK_POINTS:?}"
+        ));
     }
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {
@@ -55,7 +62,7 @@ pub fn arm() -> Result<(), String> {
 /// A point.
 #[cfg(feature = "crash")]
 pub fn point(name: &'static str) {
-    debug_assert!(is_known(name), "{name} is not in the list of points");
+    debug_assert!(is_point(name), "{name} is not in the list of points");
     fail::fail_point!(name);
 }
 

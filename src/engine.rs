@@ -259,6 +259,11 @@ impl Replayed {
         self.ledger.sequence()
     }
 
+    /// Outcomes of smaller order numbers may have been forgotten.
+    pub fn watermark(&self) -> u64 {
+        self.ledger.watermark()
+    }
+
     /// Opens a fresh segment and starts the threads.
     ///
     /// # Errors

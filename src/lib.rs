@@ -23,7 +23,8 @@
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`].
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
-//! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up.
+//! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up,
+//!    [`coordinator::watermark`] says what may be forgotten.
 //! 7. [`http`]: listeners, tokens, routes, JSON.
 //! 8. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
 //! 9. [`keeper`]: snapshots while it runs, and the end of what they cover.

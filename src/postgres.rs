@@ -1,7 +1,8 @@
 //! PostgreSQL: connections, the schema, what its errors mean, which process may write, and the store of transfers.
 //!
 //! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that
-//! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write),
+//! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
+//! (below which everything is over),
 //! [`embedded`] (a server of our own for one machine).
 
 pub mod database;
@@ -9,6 +10,7 @@ pub mod embedded;
 pub mod incarnation;
 pub mod reads;
 pub mod store;
+pub mod watermark;
 
 use std::time::Duration;
 
@@ -71,6 +73,13 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+}
+
+impl Error {
+    /// Whether the server refused what the protocol between us does not allow.
+    pub fn is_violation(&self) -> bool {
+        matches!(self, Error::Query(error) if verdict(error) == Verdict::Violation)
+    }
 }
 
 /// What an error says about the transaction it happened in.

@@ -39,6 +39,10 @@ pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds
 pub const SEGMENTS_REMOVED_TOTAL: &str = "ubscore_segments_removed_total";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
+/// Gauge: the order number below which outcomes may be forgotten.
+pub const WATERMARK: &str = "ubscore_watermark";
+/// Gauge, s: age of the oldest transfer that is not below the watermark.
+pub const WATERMARK_OLDEST_SECONDS: &str = "ubscore_watermark_oldest_transfer_seconds";
 /// Counter: steps whose outcome was unknown and that are tried again.
 pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 /// Counter: HTTP requests answered, by `route` and `status`.
@@ -154,6 +158,12 @@ pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
     metrics::gauge!(SNAPSHOT_TIMESTAMP_SECONDS).set(now_s as f64);
 }
 
+/// Notes where the watermark stands, and what is above it.
+pub fn watermark(order_number: u64, oldest: Duration) {
+    metrics::gauge!(WATERMARK).set(order_number as f64);
+    metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
+}
+
 /// The gauge of how many transfers the worker of a shard has in hand.
 pub fn nonterminal(shard: usize) -> metrics::Gauge {
     metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
@@ -177,6 +187,8 @@ pub fn describe() {
     describe_gauge!(SNAPSHOT_TIMESTAMP_SECONDS, Unit::Seconds, "When the last snapshot was made.");
     describe_counter!(SEGMENTS_REMOVED_TOTAL, Unit::Count, "Segments of the log removed.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
+    describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be forgotten.");
+    describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");

@@ -690,18 +690,7 @@ impl Server {
     pub(crate) fn balances(&self, user: u64) -> BTreeMap<String, Balance> {
         let reply = self.get(user, "/api/v1/balances");
         assert_eq!(reply.status, 200, "{reply:?}");
-        let side = |value: &Value| {
-            (!value.is_null())
-                .then(|| units(text(&value["available"])) + units(text(&value["frozen"])))
-        };
-        let balance = |row: &Value| Balance {
-            funding: side(&row["funding"]),
-            spot: side(&row["spot"]),
-            in_flight: units(text(&row["in_flight"])),
-        };
-        let json = reply.json();
-        let rows = json["balances"].as_array().expect("an array");
-        rows.iter().map(|row| (text(&row["asset"]).to_owned(), balance(row))).collect()
+        reply.balances()
     }
 
     /// The USDT balance of a user.
@@ -929,6 +918,22 @@ impl Reply {
     /// The body's req_id.
     pub(crate) fn req_id(&self) -> String {
         text(&self.json()["req_id"]).to_owned()
+    }
+
+    /// The body as balances, by symbol.
+    pub(crate) fn balances(&self) -> BTreeMap<String, Balance> {
+        let side = |value: &Value| {
+            (!value.is_null())
+                .then(|| units(text(&value["available"])) + units(text(&value["frozen"])))
+        };
+        let balance = |row: &Value| Balance {
+            funding: side(&row["funding"]),
+            spot: side(&row["spot"]),
+            in_flight: units(text(&row["in_flight"])),
+        };
+        let json = self.json();
+        let rows = json["balances"].as_array().expect("an array");
+        rows.iter().map(|row| (text(&row["asset"]).to_owned(), balance(row))).collect()
     }
 
     /// Status and code of a refusal.

@@ -342,6 +342,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
             accept_wait: Duration::from_secs(30),
         },
         incarnation: incarnation.number,
+        watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| 1_000),
     };

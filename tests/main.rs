@@ -26,6 +26,9 @@ mod crash;
 /// Snapshots, and a log that does not grow for ever.
 mod snapshot;
 
+/// What may be forgotten, when, and what is added up of it.
+mod watermark;
+
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
 

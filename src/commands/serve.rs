@@ -27,7 +27,7 @@ use crate::asset::Catalog;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
-use crate::coordinator::{Coordinator, Options, Parts, Pool};
+use crate::coordinator::{Coordinator, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine};
@@ -40,6 +40,7 @@ use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::incarnation::{self, Incarnation};
 use crate::postgres::reads::Reads;
+use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
 use crate::telemetry::{Metrics, chain, init_logging};
 
@@ -206,6 +207,11 @@ async fn start(
     for asset in assets.all() {
         trading.register(asset).await.with_context(|| format!("register {}", asset.symbol))?;
     }
+    // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
+    // UBSCore only remembers more than it must.
+    if let Err(error) = trading.raise_watermark(incarnation.watermark).await {
+        warn!(%error, "the log's watermark stays behind PostgreSQL's for now");
+    }
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
     let (durable, capacity) = (engine.handle(), engine.handle());
@@ -215,12 +221,20 @@ async fn start(
         clock: Arc::clone(&clock),
         options: coordinator_options(config),
         incarnation: incarnation.number,
+        watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(move || capacity.capacity()),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = (0..shards).map(store).collect();
     let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
+    let outcomes = watermark::Options {
+        keep: config.outcomes.keep(),
+        every: Duration::from_millis(config.outcomes.evict_every_ms),
+        outcomes_max: config.engine.outcomes_max,
+    };
+    let store = Watermark::new(target, limits, incarnation.number);
+    coordinator.keep_watermark(store, outcomes, &mut pool);
     let ready = async {
         coordinator.recovered().await;
         match development {
@@ -284,6 +298,14 @@ async fn start_engine(
             "the log {} holds {} records, but the database has never used a log: they are not a pair",
             on_disk.map_or_else(String::new, incarnation::identity_text),
             replayed.sequence()
+        );
+    }
+    if replayed.watermark() > incarnation.watermark {
+        bail!(
+            "the log has forgotten outcomes below order number {}, but the database knows only of {}: the database is \
+             older than the log",
+            replayed.watermark(),
+            incarnation.watermark
         );
     }
     let identity = on_disk.unwrap_or_else(|| Identity(SystemEntropy.u128()));

@@ -37,6 +37,9 @@ pub enum Error {
     /// PostgreSQL.
     #[error("read the Funding balances")]
     Postgres(#[from] crate::postgres::Error),
+    /// It took longer than outcomes are kept, and what is missing may have been forgotten meanwhile.
+    #[error("the read took longer than UBSCore keeps outcomes")]
+    Late,
     /// The two stores contradict each other.
     #[error("user {user}, asset {asset:?}: the stores do not add up")]
     Mismatch {
@@ -104,6 +107,10 @@ impl<F: Adapter> Coordinator<Trading, F> {
                 add_up(spot, &moved).ok_or(Error::Mismatch { user, asset: asset.id })?;
             let funding = view.exists.then_some(held);
             balances.push(Balance { asset: asset.clone(), funding, spot, in_flight });
+        }
+        // Every outcome that was asked for is of this number or a higher one.
+        if self.numbers.forgotten_below() > order_number_low {
+            return Err(Error::Late);
         }
         Ok(balances)
     }

@@ -237,6 +237,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         numbers: Arc<Numbers>,
         entropy: Box<dyn Entropy>,
     ) -> Worker<T, F> {
+        let scan_after = parts.watermark.saturating_sub(1);
         Worker {
             shard,
             shards,
@@ -253,7 +254,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             store_failures: 0,
             scan_due_ns: 0,
             scan_failures: 0,
-            scan_after: 0,
+            // Below the watermark nothing is unfinished.
+            scan_after,
             scan_next: true,
             scanned_once: false,
             expiry_due_ns: 0,

@@ -27,6 +27,8 @@ pub struct Incarnation {
     pub durable_claim: Sequence,
     /// Whether the service is halted.
     pub halted: bool,
+    /// Order numbers below it may have left UBSCore's outcome map.
+    pub watermark: u64,
 }
 
 /// A start that was refused. Nothing was changed.
@@ -85,8 +87,13 @@ pub async fn begin(
     let limits = Limits { lock_timeout: TAKE_OVER, statement_timeout: TAKE_OVER, ..*limits };
     let mut client = connect(config, &limits).await?;
     let transaction = client.transaction().await?;
+    // In the order of coming: those who share a row's lock overtake who waits for it alone, as long as there are enough.
+    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
     let row = transaction
-        .query_one("SELECT log_identity, incarnation, halted FROM engine_state FOR UPDATE", &[])
+        .query_one(
+            "SELECT log_identity, incarnation, halted, watermark FROM engine_state FOR UPDATE",
+            &[],
+        )
         .await?;
     let bound: Option<String> = row.try_get(0)?;
     match (log, &bound) {
@@ -124,9 +131,10 @@ pub async fn begin(
         .await?;
     let durable_claim = u64::try_from(claim.try_get::<_, i64>(0)?).unwrap_or(u64::MAX);
     let halted = row.try_get(2)?;
+    let watermark = u64::try_from(row.try_get::<_, i64>(3)?).unwrap_or(0);
     commit(transaction).await?;
     let log_identity = bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
-    Ok(Incarnation { number: before + 1, log_identity, durable_claim, halted })
+    Ok(Incarnation { number: before + 1, log_identity, durable_claim, halted, watermark })
 }
 
 /// Binds the database to a log that holds nothing yet.

@@ -1,0 +1,198 @@
+//! Raises the watermark, below which UBSCore may forget: in PostgreSQL first, with the totals of what it passes, then in
+//! the log. It never passes a number whose accept may still commit, nor a transfer that has not been terminal for
+//! [`Options::keep`], by the server's clock and by time that processes of this database have lived through.
+//!
+//! A task of its own, beside the workers and never in a batch's way. Whatever fails here only delays.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::{Coordinator, Numbers, Pool, Superseded};
+use crate::adapters::Adapter;
+use crate::adapters::trading::{Trading, Unanswered};
+use crate::alert::{Alert, alert};
+use crate::clock::Clock;
+use crate::crash;
+use crate::postgres;
+use crate::postgres::watermark::Watermark;
+use crate::telemetry;
+
+/// Transfers passed in one transaction: their totals take well under a second, and the lock at its end milliseconds.
+const ROWS_MAX: u32 = 50_000;
+/// A server that cannot do so many in its time limit is asked for half of them, down to this.
+const ROWS_MIN: u32 = 100;
+/// Transactions in one round; the next round goes on.
+const PAGES_MAX: u32 = 20;
+/// With less than this part of the outcome map free, the next round comes early.
+const PRESSURE_PART: usize = 4;
+/// Looks at whether it is so, between two rounds.
+const LOOKS: u32 = 16;
+
+/// When outcomes may be forgotten; see `[outcomes]` in the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a transfer has been terminal before its outcomes may go.
+    pub keep: Duration,
+    /// Between two rounds.
+    pub every: Duration,
+    /// Places in the outcome map.
+    pub outcomes_max: usize,
+}
+
+/// A round that was not finished; the next one goes on.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("the watermark in PostgreSQL")]
+    Postgres(#[from] postgres::Error),
+    #[error("PostgreSQL did not answer within {0:?}")]
+    Late(Duration),
+    #[error("the watermark in the log")]
+    Trading(#[from] Unanswered),
+}
+
+impl<F: Adapter> Coordinator<Trading, F> {
+    /// Begins to raise the watermark, until every [`Coordinator`] is gone. `store`: a connection of its own.
+    pub fn keep_watermark(&self, store: Watermark, options: Options, pool: &mut Pool) {
+        let raiser = Raiser {
+            numbers: Arc::clone(&self.numbers),
+            trading: Arc::clone(&self.trading),
+            clock: Arc::clone(&self.clock),
+            capacity: Arc::clone(&self.capacity),
+            store,
+            options,
+            born_ns: self.clock.monotonic_ns(),
+            rows: ROWS_MAX,
+            stored: self.numbers.forgotten_below(),
+            // The start has tried; the first round makes sure.
+            logged: 0,
+        };
+        pool.workers.push(tokio::spawn(raiser.run(self.open.subscribe())));
+    }
+}
+
+struct Raiser {
+    numbers: Arc<Numbers>,
+    trading: Arc<Trading>,
+    clock: Arc<dyn Clock>,
+    capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    store: Watermark,
+    options: Options,
+    /// Monotonic ns.
+    born_ns: u64,
+    /// Transfers to pass in the next transaction.
+    rows: u32,
+    /// What PostgreSQL has.
+    stored: u64,
+    /// What the log has, as far as is known.
+    logged: u64,
+}
+
+impl Raiser {
+    async fn run(mut self, mut open: watch::Receiver<()>) -> Result<(), Superseded> {
+        let work = async {
+            loop {
+                self.round().await?;
+                self.pause().await;
+            }
+        };
+        tokio::select! {
+            // Nothing is ever sent: it ends with the last sender. What is under way may be cut anywhere.
+            _ = open.changed() => Ok(()),
+            ended = work => ended,
+        }
+    }
+
+    async fn round(&mut self) -> Result<(), Superseded> {
+        match self.raise().await {
+            Ok(()) => Ok(()),
+            Err(Error::Postgres(postgres::Error::Superseded)) => {
+                alert(Alert::Fenced, format_args!("the watermark belongs to another process"));
+                Err(Superseded)
+            }
+            Err(Error::Postgres(error)) if error.is_violation() => {
+                let why = telemetry::chain(&error);
+                alert(Alert::ProtocolViolation, format_args!("the watermark: {why}"));
+                Ok(())
+            }
+            Err(error) => {
+                // Too much for the server's time limit, perhaps.
+                self.rows = (self.rows / 2).max(ROWS_MIN);
+                warn!(why = telemetry::chain(&error), "the watermark waits for the next round");
+                Ok(())
+            }
+        }
+    }
+
+    async fn raise(&mut self) -> Result<(), Error> {
+        // What an earlier round did not bring into the log.
+        self.log().await?;
+        // First what is over, then the time: taken down as seen no earlier than it was.
+        let over = self.numbers.over();
+        let lived = Duration::from_nanos(self.clock.monotonic_ns() - self.born_ns);
+        let (clock, keep) = (Arc::clone(&self.clock), self.options.keep);
+        let limit = self.store.call_limit();
+        let ripe = within(&*clock, limit, self.store.observe(over, lived, keep)).await?;
+        for _ in 0..PAGES_MAX {
+            if ripe > self.stored {
+                crash::point("watermark_before_postgres");
+            }
+            let raising = self.store.raise(ripe, keep, self.rows);
+            let raised = within(&*clock, limit, raising).await?;
+            if raised.watermark > self.stored {
+                crash::point("watermark_after_postgres");
+                debug!(watermark = raised.watermark, "raised in PostgreSQL");
+            }
+            self.stored = raised.watermark;
+            self.rows = self.rows.saturating_mul(2).min(ROWS_MAX);
+            telemetry::watermark(raised.watermark, raised.oldest);
+            self.log().await?;
+            if !raised.more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the log up to what PostgreSQL has.
+    async fn log(&mut self) -> Result<(), Error> {
+        if self.logged == self.stored {
+            return Ok(());
+        }
+        // Before it can be forgotten: whoever finds nothing recorded can tell.
+        self.numbers.forget_below(self.stored);
+        self.trading.raise_watermark(self.stored).await?;
+        crash::point("watermark_after_log");
+        self.logged = self.stored;
+        debug!(watermark = self.stored, "the log has the watermark");
+        Ok(())
+    }
+
+    /// Waits for the next round; not so long when the outcome map fills.
+    async fn pause(&self) {
+        for _ in 0..LOOKS {
+            self.clock.sleep(self.options.every / LOOKS).await;
+            // Each transfer may take two places.
+            if (self.capacity)() < self.options.outcomes_max / 2 / PRESSURE_PART {
+                return;
+            }
+        }
+    }
+}
+
+/// The answer, unless it takes longer than a server may.
+async fn within<T>(
+    clock: &dyn Clock,
+    limit: Duration,
+    call: impl Future<Output = Result<T, postgres::Error>>,
+) -> Result<T, Error> {
+    match select(pin!(call), clock.sleep(limit)).await {
+        Either::Left((answer, _)) => Ok(answer?),
+        Either::Right(((), _)) => Err(Error::Late(limit)),
+    }
+}

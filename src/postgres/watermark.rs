@@ -1,0 +1,126 @@
+//! The watermark as PostgreSQL keeps it: raised here first, and only as far as every row allows.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, Config, Statement};
+
+use super::{Error, Limits, Verdict, connect, verdict};
+
+/// How far a watermark stands, and what is above it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Raised {
+    /// Order numbers below it may leave UBSCore's outcome map. Durable.
+    pub watermark: u64,
+    /// A further call would find more to do.
+    pub more: bool,
+    /// Age of the oldest transfer above it.
+    pub oldest: Duration,
+}
+
+/// A connection of its own for the one who raises the watermark. Opened when needed, dropped after any error.
+pub struct Watermark {
+    config: Config,
+    limits: Limits,
+    incarnation: i64,
+    session: Option<Session>,
+}
+
+struct Session {
+    client: Client,
+    observe: Statement,
+    raise: Statement,
+}
+
+impl Watermark {
+    /// Connects with the first call.
+    pub fn new(config: Config, limits: Limits, incarnation: u64) -> Watermark {
+        // Whoever waits behind us for the same lock must not be timed out by our waiting.
+        let limits = Limits { lock_timeout: limits.lock_timeout / 2, ..limits };
+        let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
+        Watermark { config, limits, incarnation, session: None }
+    }
+
+    /// Takes down that everything below `number` is terminal (`None`: not known), `lived` into the life of this
+    /// process; returns the largest number of which that was so `keep` ago, 0 for none.
+    ///
+    /// # Errors
+    /// [`Error`]; the same call again counts nothing twice.
+    pub async fn observe(
+        &mut self,
+        number: Option<u64>,
+        lived: Duration,
+        keep: Duration,
+    ) -> Result<u64, Error> {
+        let session = self.session().await?;
+        let number = number.map(bigint);
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&self.incarnation, &number, &milliseconds(lived), &milliseconds(keep)];
+        let row = session.client.query_one(&session.observe, &values).await.map_err(failure)?;
+        let ripe = unsigned(row.try_get(0)?)?;
+        self.session = Some(session);
+        Ok(ripe)
+    }
+
+    /// Raises the watermark towards `target`, over `rows` transfers at most, with the totals of what it passes.
+    ///
+    /// # Errors
+    /// [`Error`]; whether it was raised may be unknown, and the next call goes on from where it stands.
+    pub async fn raise(&mut self, target: u64, keep: Duration, rows: u32) -> Result<Raised, Error> {
+        let session = self.session().await?;
+        let rows = i32::try_from(rows).unwrap_or(i32::MAX);
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&self.incarnation, &bigint(target), &milliseconds(keep), &rows];
+        let row = session.client.query_one(&session.raise, &values).await.map_err(failure)?;
+        let watermark = unsigned(row.try_get(0)?)?;
+        let more = row.try_get(1)?;
+        let oldest = row.try_get::<_, Option<f64>>(2)?.unwrap_or(0.0);
+        // A clock that went back makes an age of less than nothing.
+        let oldest = Duration::try_from_secs_f64(oldest).unwrap_or(Duration::ZERO);
+        self.session = Some(session);
+        Ok(Raised { watermark, more, oldest })
+    }
+
+    /// Longer than the server's own limits, so that the server speaks first wherever it can.
+    pub fn call_limit(&self) -> Duration {
+        self.limits.connect_timeout + self.limits.statement_timeout + self.limits.lock_timeout
+    }
+
+    /// The open session, or a new one. Whoever takes it puts it back after a success.
+    async fn session(&mut self) -> Result<Session, Error> {
+        match self.session.take() {
+            Some(session) if !session.client.is_closed() => Ok(session),
+            Some(_) | None => {
+                let client = connect(&self.config, &self.limits).await?;
+                let observe = client.prepare("SELECT watermark_observe($1, $2, $3, $4)").await?;
+                let raise = "SELECT o_watermark, o_more, o_oldest_s \
+                             FROM watermark_raise($1, $2, $3, $4)";
+                let raise = client.prepare(raise).await?;
+                Ok(Session { client, observe, raise })
+            }
+        }
+    }
+}
+
+fn failure(error: tokio_postgres::Error) -> Error {
+    match verdict(&error) {
+        Verdict::Fenced => Error::Superseded,
+        Verdict::Retry | Verdict::Violation | Verdict::Unavailable | Verdict::Unknown => {
+            Error::Query(error)
+        }
+    }
+}
+
+fn bigint(order_number: u64) -> i64 {
+    i64::try_from(order_number).expect("63 bits")
+}
+
+fn unsigned(order_number: i64) -> Result<u64, Error> {
+    u64::try_from(order_number).map_err(|_| Error::Row {
+        table: "engine_state",
+        what: format!("order number {order_number}"),
+    })
+}
+
+fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,538 @@
+//! The watermark: what may be forgotten, when, and what is added up of it.
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+#[cfg(feature = "crash")]
+use std::os::unix::process::ExitStatusExt;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    COIN, Reply, Server, Site, Way, crowd, eventually, last_line, text, while_watched,
+};
+
+const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
+const USER: u64 = USERS[0];
+const STAYING: u64 = 1_009;
+
+/// 0.36 s.
+const KEEP_HOURS: &str = "0.0001";
+/// Longer than that.
+const LONGER_THAN_KEEP: Duration = Duration::from_millis(800);
+
+/// A site whose servers forget as soon as they may.
+fn forgetful(site: Site) -> Site {
+    site.with("UBSCORE__OUTCOMES__KEEP_HOURS", KEEP_HOURS)
+        .with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 50)
+}
+
+fn number(site: &Site, statement: &str) -> u64 {
+    site.sql_value(statement).parse().expect("a number")
+}
+
+fn watermark(site: &Site) -> u64 {
+    number(site, "SELECT watermark FROM engine_state")
+}
+
+/// The order number of a cid's transfer.
+fn order_number(site: &Site, cid: &str) -> u64 {
+    number(site, &format!("SELECT order_number FROM transfers_tb WHERE cid = '{cid}'"))
+}
+
+/// Waits until the watermark has passed every transfer and everything that came from outside.
+fn wait_for_all_below(site: &Site) {
+    let session = site.session();
+    let above = "SELECT (SELECT count(*) FROM transfers_tb WHERE order_number >= watermark), \
+                 (SELECT count(*) FROM external_operations WHERE position >= external_watermark) \
+                 FROM engine_state";
+    eventually("everything below the watermark", || {
+        (session.sql(above) == [["0", "0"]]).then_some(())
+    });
+    // What comes next in the log.
+    eventually("the log's watermark", || (logged(site) == Some(watermark(site))).then_some(()));
+}
+
+/// The last watermark in the log.
+fn logged(site: &Site) -> Option<u64> {
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    dump.args(["wal", "dump", "--format", "json"]).arg(&site.data_dir);
+    let output = dump.output().expect("the binary");
+    let said = String::from_utf8(output.stdout).expect("text");
+    let line = said.lines().rfind(|line| line.contains("WMARK"))?;
+    let record: Value = serde_json::from_str(line).expect("JSON");
+    let number = &record["order_number"];
+    number.as_u64().or_else(|| number.as_str()?.parse().ok())
+}
+
+/// Asserts that the totals are what all rows below the watermark add up to, whatever runs meanwhile; and that totals
+/// and the rows above add up to the Funding balances.
+fn assert_totals(site: &Site) {
+    let wrong = site.sql(
+        "WITH state AS (SELECT * FROM engine_state), \
+         below AS (SELECT * FROM transfers_tb, state WHERE order_number < state.watermark), \
+         rows AS ( \
+           SELECT user_id, asset_id, amount AS fw, 0 AS fd, 0 AS fr, 0 AS sw, 0 AS sd, 0 AS sr, 0 AS ed, 0 AS ew \
+             FROM below WHERE transfer_type = 1 AND state IN (40, -30) \
+           UNION ALL SELECT user_id, asset_id, 0, amount, 0, 0, 0, 0, 0, 0 FROM below WHERE transfer_type = 2 AND state = 40 \
+           UNION ALL SELECT user_id, asset_id, 0, 0, amount, 0, 0, 0, 0, 0 FROM below WHERE transfer_type = 1 AND state = -30 \
+           UNION ALL SELECT user_id, asset_id, 0, 0, 0, amount, 0, 0, 0, 0 FROM below WHERE transfer_type = 2 AND state IN (40, -30) \
+           UNION ALL SELECT user_id, asset_id, 0, 0, 0, 0, amount, 0, 0, 0 FROM below WHERE transfer_type = 1 AND state = 40 \
+           UNION ALL SELECT user_id, asset_id, 0, 0, 0, 0, 0, amount, 0, 0 FROM below WHERE transfer_type = 2 AND state = -30 \
+           UNION ALL SELECT user_id, asset_id, 0, 0, 0, 0, 0, 0, CASE op WHEN 4 THEN amount ELSE 0 END, CASE op WHEN 5 THEN amount ELSE 0 END \
+             FROM external_operations, state WHERE position < state.external_watermark AND outcome = 1), \
+         sums AS (SELECT user_id, asset_id, sum(fw) fw, sum(fd) fd, sum(fr) fr, sum(sw) sw, sum(sd) sd, sum(sr) sr, \
+                         sum(ed) ed, sum(ew) ew FROM rows GROUP BY 1, 2) \
+         SELECT user_id, asset_id, sums, totals FROM sums FULL JOIN watermark_totals AS totals USING (user_id, asset_id) \
+          WHERE (fw, fd, fr, sw, sd, sr, ed, ew) IS DISTINCT FROM \
+                (funding_withdrawn, funding_deposited, funding_refunded, spot_withdrawn, spot_deposited, spot_refunded, \
+                 external_deposited, external_withdrawn)",
+    );
+    assert_eq!(wrong, Vec::<Vec<String>>::new(), "user, asset, rows, totals");
+    let wrong = site.sql(
+        "WITH state AS (SELECT * FROM engine_state), \
+         moves AS ( \
+           SELECT user_id, asset_id, funding_deposited + funding_refunded + external_deposited \
+                                     - funding_withdrawn - external_withdrawn AS amount FROM watermark_totals \
+           UNION ALL SELECT o.user_id, o.asset_id, CASE op WHEN 1 THEN -o.amount ELSE o.amount END \
+             FROM transfer_operations o JOIN transfers_tb t USING (req_id), state \
+            WHERE outcome = 1 AND t.order_number >= state.watermark \
+           UNION ALL SELECT user_id, asset_id, CASE op WHEN 5 THEN -amount ELSE amount END \
+             FROM external_operations, state WHERE outcome = 1 AND position >= state.external_watermark), \
+         sums AS (SELECT user_id, asset_id, sum(amount) AS amount FROM moves GROUP BY 1, 2) \
+         SELECT user_id, asset_id, amount, available FROM sums FULL JOIN balances_tb USING (user_id, asset_id) \
+          WHERE COALESCE(amount, 0) <> COALESCE(available, 0)",
+    );
+    assert_eq!(wrong, Vec::<Vec<String>>::new(), "user, asset, sum, balance");
+}
+
+/// Money on both sides for all users, at rest.
+fn endow(site: &Site, server: &Server) {
+    for user in USERS {
+        server.deposit(user, "USDT", "1000");
+        let reply = server.transfer(user, Way::ToSpot, "500");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    site.wait_for_rest();
+}
+
+/// One transfer of a load: whose, the body with its cid, and what was told.
+struct Told {
+    user: u64,
+    body: Value,
+    reply: Option<Reply>,
+}
+
+/// A load of `count` transfers, both ways, some of them refused.
+fn load(server: &Server, generation: usize, count: usize) -> Vec<Told> {
+    const CALLERS: usize = 8;
+    let told = crowd(CALLERS, |caller| {
+        let of_caller = (0..count).skip(caller).step_by(CALLERS);
+        let post = |index: usize| {
+            let user = USERS[index % USERS.len()];
+            let way = Way::BOTH[index / USERS.len() % 2];
+            let amount = if index % 11 == 10 { "100000" } else { "0.01" };
+            let cid = format!("generation-{generation}-{index}");
+            let body = way.body_with_cid("USDT", amount, &cid);
+            let reply = server.try_ask(user, "POST", "/api/v1/internal_transfer", Some(&body));
+            Told { user, body, reply: reply.ok() }
+        };
+        of_caller.map(post).collect::<Vec<_>>()
+    });
+    told.into_iter().flatten().collect()
+}
+
+/// Asserts that each cid still leads to its transfer, and that what was told as final is told again.
+fn assert_remembered(server: &Server, told: &[Told]) {
+    const CALLERS: usize = 4;
+    crowd(CALLERS, |caller| {
+        for told in told.iter().skip(caller).step_by(CALLERS) {
+            assert_one_remembered(server, told);
+        }
+    });
+}
+
+fn assert_one_remembered(server: &Server, told: &Told) {
+    let Told { user, body, reply } = told;
+    let now = server.post(*user, body);
+    assert!(now.status == 200 || now.status == 422, "{body}: {now:?}");
+    let again = server.post(*user, body);
+    assert_eq!(again.header("idempotent-replayed"), Some("true"), "{body}");
+    assert_eq!(again.req_id(), now.req_id(), "{body}");
+    if let Some(reply) = reply.as_ref().filter(|reply| [200, 422].contains(&reply.status)) {
+        assert_eq!(reply.status, now.status, "{body}: {reply:?} {now:?}");
+        for field in ["req_id", "state", "code"] {
+            assert_eq!(reply.json()[field], now.json()[field], "{body}");
+        }
+    }
+    let seen = server.look(*user, &now.req_id());
+    assert_eq!(seen["state"], json!(if now.status == 200 { "COMMITTED" } else { "FAILED" }));
+}
+
+/// Goal: ten generations of outcomes come and go, and the books add up throughout. Method: rounds of load, each of which
+/// takes about a third of the places of the outcome map, while balances are read; kills between them, and once PostgreSQL is away for longer than
+/// outcomes are kept; after each round the watermark passes everything, UBSCore remembers nothing, and the totals are
+/// what the rows add up to.
+#[test]
+fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
+    const GENERATIONS: usize = 10;
+    const COUNT: usize = 240;
+    let site = forgetful(Site::new()).with("UBSCORE__ENGINE__OUTCOMES_MAX", 1_024);
+    let mut server = site.start();
+    endow(&site, &server);
+    let want = USERS.map(|user| server.usdt(user).sum());
+    let mut all = Vec::new();
+    let mut before = 0;
+    for generation in 0..GENERATIONS {
+        let look = || {
+            for (user, want) in USERS.iter().zip(want) {
+                // Where the machine stood still for longer than outcomes are kept, there is no answer.
+                let reply = server.get(*user, "/api/v1/balances");
+                match reply.status {
+                    200 => assert_eq!(reply.balances()["USDT"].sum(), want, "{reply:?}"),
+                    status => assert_eq!(status, 503, "{reply:?}"),
+                }
+            }
+        };
+        all.extend(while_watched(1, look, || load(&server, generation, COUNT)));
+        if generation % 3 == 1 {
+            server.kill();
+            server = site.start();
+        }
+        if generation == 4 {
+            site.admit_connections(false);
+            thread::sleep(LONGER_THAN_KEEP);
+            site.admit_connections(true);
+            eventually("PostgreSQL to be found again", || {
+                (server.get(USER, "/api/v1/balances").status == 200).then_some(())
+            });
+        }
+        assert_totals(&site);
+        site.wait_for_rest();
+        wait_for_all_below(&site);
+        assert!(watermark(&site) > before, "generation {generation}");
+        before = watermark(&site);
+        assert_totals(&site);
+        site.assert_books(&server);
+        eventually("the gauges", || {
+            let metrics = server.admin("GET", "/metrics", &Value::Null).body;
+            let told = |line: &str| metrics.lines().any(|other| other == line);
+            let stands = format!("ubscore_watermark {}", watermark(&site));
+            (told(&stands) && told("ubscore_outcomes 0")).then_some(())
+        });
+    }
+    server.kill();
+    let server = site.start();
+    assert_eq!(logged(&site), Some(watermark(&site)));
+    assert_remembered(&server, &all);
+    site.wait_for_rest();
+    site.assert_books(&server);
+    assert_totals(&site);
+}
+
+/// Goal: the watermark never passes what is not over. Method: one transfer whose last mark PostgreSQL refuses for the
+/// time being, so that it stays non-terminal; load, kill and restart around it; then it is let go.
+#[test]
+fn a_transfer_that_is_not_over_is_never_passed() {
+    for fuse in [true, false] {
+        let site = forgetful(Site::fused(fuse));
+        let server = site.start();
+        endow(&site, &server);
+        site.sql(
+            "CREATE FUNCTION stay() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
+             BEGIN RAISE EXCEPTION 'stays' USING ERRCODE = '55P03'; END $$; \
+             CREATE TRIGGER stay BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW \
+             WHEN (NEW.cid = 'stays' AND NEW.state = 40) EXECUTE FUNCTION stay()",
+        );
+        let body = Way::ToSpot.body_with_cid("USDT", "7", "stays");
+        // Of a user of its own, whose other calls wait behind it.
+        server.deposit(STAYING, "USDT", "10");
+        let told = server.post(STAYING, &body);
+        assert_eq!(told.json()["state"], json!("COMMITTED"), "UBSCore has decided: {told:?}");
+        let stays = order_number(&site, "stays");
+        let mut all = load(&server, 0, 24);
+        eventually("the watermark before it", || (watermark(&site) == stays).then_some(()));
+        server.kill();
+        let server = site.start();
+        all.extend(load(&server, 1, 24));
+        // As many rounds as would have passed it several times.
+        let sightings = "SELECT max(order_number) FROM watermark_sightings";
+        let seen = number(&site, sightings);
+        assert!(seen <= stays, "{seen} {stays}");
+        let lived = number(&site, "SELECT before_ms + lived_ms FROM watermark_clock");
+        eventually("three times the keep time", || {
+            let now = number(&site, "SELECT before_ms + lived_ms FROM watermark_clock");
+            assert_eq!(watermark(&site), stays);
+            (now > lived + 1_100).then_some(())
+        });
+        assert_eq!(number(&site, sightings), stays);
+        assert_totals(&site);
+        assert_eq!(server.look(STAYING, text(&told.json()["req_id"]))["state"], json!("COMMITTED"));
+        site.sql("DROP TRIGGER stay ON transfers_tb");
+        site.wait_for_rest();
+        wait_for_all_below(&site);
+        assert_totals(&site);
+        assert_remembered(&server, &all);
+        site.assert_books(&server);
+        server.stop();
+    }
+}
+
+/// Goal: a clock that was stepped makes the watermark wait, never run. Method: rows from the future (the clock has gone
+/// back) are not passed until their time has come; rows from the past (the clock has gone ahead) are not passed before
+/// the process has lived through the keep time.
+#[test]
+fn a_stepped_clock_delays_the_watermark_and_never_advances_it() {
+    let site = forgetful(Site::new());
+    let server = site.start();
+    endow(&site, &server);
+    site.sql(
+        "CREATE FUNCTION ahead() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
+         BEGIN NEW.updated_at := clock_timestamp() + interval '1 hour'; RETURN NEW; END $$; \
+         CREATE TRIGGER ahead BEFORE UPDATE ON transfers_tb FOR EACH ROW \
+         WHEN (NEW.cid = 'ahead') EXECUTE FUNCTION ahead()",
+    );
+    let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "ahead"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let ahead = order_number(&site, "ahead");
+    let all = load(&server, 0, 16);
+    site.wait_for_rest();
+    eventually("a sighting beyond it that is ripe", || {
+        assert!(watermark(&site) <= ahead);
+        let ripe = "SELECT count(*) FROM watermark_sightings, watermark_clock \
+                    WHERE order_number > (SELECT max(order_number) FROM transfers_tb) \
+                      AND seen_ms + 1000 < before_ms + lived_ms";
+        (number(&site, ripe) > 0).then_some(())
+    });
+    eventually("the watermark before it", || (watermark(&site) == ahead).then_some(()));
+    site.sql(
+        "DROP TRIGGER ahead ON transfers_tb; \
+         UPDATE transfers_tb SET updated_at = clock_timestamp() WHERE cid = 'ahead'",
+    );
+    wait_for_all_below(&site);
+    assert_totals(&site);
+    server.stop();
+
+    // An hour is to be lived through, whatever the rows say.
+    let site = site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 1);
+    let server = site.start();
+    let before = watermark(&site);
+    let mut all = all;
+    all.extend(load(&server, 1, 16));
+    site.wait_for_rest();
+    site.sql("UPDATE transfers_tb SET updated_at = updated_at - interval '1 year'");
+    let lived = "SELECT lived_ms FROM watermark_clock";
+    let now = number(&site, lived);
+    eventually("some rounds", || (number(&site, lived) > now + 500).then_some(()));
+    assert_eq!(watermark(&site), before);
+    assert_remembered(&server, &all);
+    site.assert_books(&server);
+}
+
+/// Goal: a read of balances that takes longer than outcomes are kept is refused rather than wrong. Method: the read
+/// waits for a table, while the watermark passes what the read has taken for the oldest it may meet.
+#[test]
+fn a_read_that_is_overtaken_by_the_watermark_is_refused() {
+    let site = forgetful(Site::new())
+        .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000);
+    let server = site.start();
+    endow(&site, &server);
+    wait_for_all_below(&site);
+    let before = watermark(&site);
+    let lock = site.session();
+    lock.sql("BEGIN; LOCK TABLE accounts_tb IN ACCESS EXCLUSIVE MODE");
+    let reply = thread::scope(|scope| {
+        let read = scope.spawn(|| server.get(USER, "/api/v1/balances"));
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted \
+                       AND relation = 'accounts_tb'::regclass";
+        let session = site.session();
+        eventually("the read to wait", || (session.sql(waiting)[0][0] != "0").then_some(()));
+        // What is refused by Spot does not ask for the table.
+        let refused = server.transfer(USERS[1], Way::ToFunding, "100000");
+        assert_eq!(refused.status, 422, "{refused:?}");
+        eventually("the watermark", || (watermark(&site) > before).then_some(()));
+        let stands = Some(watermark(&site));
+        eventually("the log's watermark", || (logged(&site) >= stands).then_some(()));
+        lock.sql("COMMIT");
+        read.join().expect("no panic")
+    });
+    assert_eq!(reply.status, 503, "{reply:?}");
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: time that counts is time that was lived through, over restarts, and an answer that is lost counts nothing
+/// twice. Method: PostgreSQL's own function, with the times of processes as they could be.
+#[test]
+fn sightings_ripen_by_lived_time_over_restarts() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    session.sql(
+        "DELETE FROM watermark_sightings; UPDATE watermark_clock SET incarnation = 0, before_ms = 0, lived_ms = 0; \
+         UPDATE engine_state SET incarnation = 5",
+    );
+    let observe = |incarnation: u64, number: &str, lived_ms: u64| {
+        let call = format!("SELECT watermark_observe({incarnation}, {number}, {lived_ms}, 1000)");
+        session.sql(&call)[0][0].parse::<u64>().expect("a number")
+    };
+    for (incarnation, number, lived_ms, ripe) in [
+        (5, "100", 0, 0),
+        (5, "200", 500, 0),
+        // A repeat, and one that comes late.
+        (5, "200", 500, 0),
+        (5, "150", 100, 0),
+        (5, "NULL", 999, 0),
+        (5, "NULL", 1_000, 100),
+        (5, "NULL", 1_000, 100),
+    ] {
+        assert_eq!(observe(incarnation, number, lived_ms), ripe, "{number} at {lived_ms}");
+    }
+    session.sql("UPDATE engine_state SET incarnation = 6");
+    let old = "SELECT watermark_observe(5, 900, 9000, 1000)";
+    assert_eq!(session.sql_refused(old), "UB001");
+    for (number, lived_ms, ripe) in
+        [("300", 0, 100), ("NULL", 499, 100), ("NULL", 500, 200), ("NULL", 999, 200)]
+    {
+        assert_eq!(observe(6, number, lived_ms), ripe, "{number} at {lived_ms}");
+    }
+    session.sql("UPDATE engine_state SET incarnation = 8");
+    assert_eq!(observe(8, "NULL", 0), 200);
+    assert_eq!(observe(8, "NULL", 1), 300);
+    // However often it is looked, the table stays small.
+    for step in 0..3_000 {
+        observe(8, &format!("{}", 1_000 + step), 1 + step);
+    }
+    let count = session.sql("SELECT count(*) FROM watermark_sightings")[0][0].clone();
+    assert!(count.parse::<u64>().expect("a number") < 400, "{count}");
+}
+
+/// Goal: PostgreSQL itself raises only what may be raised, and refuses what comes below. Method: its functions, called
+/// with what a broken caller would say.
+#[test]
+fn postgresql_holds_the_watermark_by_itself() {
+    let site = Site::new();
+    let server = site.start();
+    endow(&site, &server);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1000000").status, 422);
+    site.wait_for_rest();
+    server.stop();
+    let session = site.session();
+    session.sql("UPDATE engine_state SET incarnation = 50");
+    let last = number(&site, "SELECT max(order_number) FROM transfers_tb");
+    let raise = |incarnation: u64, target: u64, keep_ms: u64, rows: u32| {
+        format!(
+            "SELECT o_watermark, o_more FROM watermark_raise({incarnation}, {target}, {keep_ms}, {rows})"
+        )
+    };
+    assert_eq!(session.sql_refused(&raise(49, last, 0, 10)), "UB001");
+    // Halted, nothing is forgotten.
+    session.sql("UPDATE engine_state SET halted = TRUE");
+    let state = "SELECT watermark, external_watermark, external_settled FROM engine_state";
+    let before = session.sql(state);
+    session.sql(&raise(50, last + 1, 0, 10));
+    assert_eq!(session.sql(state), before);
+    session.sql("UPDATE engine_state SET halted = FALSE");
+    // Not old enough by the server's clock.
+    let first = number(&site, "SELECT min(order_number) FROM transfers_tb");
+    assert_eq!(session.sql(&raise(50, last + 1, 3_600_000, 10))[0][0], first.to_string());
+    // A page at a time, and never back.
+    let mut pages = 0;
+    loop {
+        let row = session.sql(&raise(50, last + 1, 0, 2))[0].clone();
+        assert_totals(&site);
+        pages += 1;
+        if row[1] == "f" {
+            assert_eq!(row[0], (last + 1).to_string());
+            break;
+        }
+    }
+    assert!(pages > 2, "{pages}");
+    assert_eq!(session.sql(&raise(50, first, 0, 10))[0][0], (last + 1).to_string());
+    assert_eq!(watermark(&site), last + 1);
+    let totals = "SELECT sum(spot_deposited) FROM watermark_totals";
+    assert_eq!(session.sql(totals)[0][0], "2000.00000000");
+    let accept = format!(
+        "SELECT transfer_accept('LATE', NULL, 'x', {USER}, 3, 1, 1::smallint, {last}, '{{0}}', NULL, NULL, NULL, 'x')"
+    );
+    assert_eq!(session.sql_refused(&accept), "UB003");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE req_id = 'LATE'"), "0");
+    // The lock stands against every batch: while one is under way, nothing is raised.
+    let batch = site.session();
+    batch.sql("BEGIN; SELECT 1 FROM engine_state WHERE incarnation = 50 FOR SHARE");
+    session.sql("SET lock_timeout = 50");
+    assert_eq!(session.sql_refused(&raise(50, last + 2, 0, 10)), "55P03");
+    batch.sql("COMMIT");
+    assert_eq!(session.sql(&raise(50, last + 2, 0, 10))[0][0], (last + 2).to_string());
+    assert_totals(&site);
+}
+
+/// A database restored from an older dump has lost transfers that the log has forgotten.
+#[test]
+fn a_database_older_than_the_logs_watermark_is_refused_by_both_numbers() {
+    let site = forgetful(Site::new());
+    let server = site.start();
+    endow(&site, &server);
+    wait_for_all_below(&site);
+    server.stop();
+    let stands = watermark(&site);
+    let older = number(&site, "SELECT max(order_number) FROM transfers_tb");
+    site.sql(&format!("UPDATE engine_state SET watermark = {older}"));
+    let (code, said) = site.start_refused();
+    assert_eq!(code, 1, "{said}");
+    for number in [stands, older] {
+        assert!(last_line(&said).contains(&number.to_string()), "{number}: {said}");
+    }
+    // The log behind PostgreSQL is what a death between the two leaves: it is brought up.
+    let above = stands + 1;
+    site.sql(&format!("UPDATE engine_state SET watermark = {above}"));
+    let server = site.start();
+    eventually("the log's watermark", || (logged(&site) >= Some(above)).then_some(()));
+    assert_eq!(server.usdt(USER).spot, Some(500 * COIN));
+    site.assert_books(&server);
+}
+
+/// Goal: a death anywhere in raising it loses nothing and leaves the two stores fitting. Method: at each point, before
+/// and after PostgreSQL and after the log, at the first and a later visit; restart; the watermark rises again.
+#[cfg(feature = "crash")]
+#[test]
+fn a_death_at_every_point_of_raising_the_watermark_is_recovered_from() {
+    let site = forgetful(Site::new());
+    let mut server = site.start();
+    endow(&site, &server);
+    let mut all = Vec::new();
+    for (index, &point) in ubscore::crash::WATERMARK_POINTS.iter().enumerate() {
+        for visit in 1..=2 {
+            server.stop();
+            let armed = site.clone().with("UBSCORE_CRASH", format!("{point}={visit}"));
+            let (status, said) = match Server::try_start(armed.command()) {
+                // The first thing it does is to look at the log's watermark.
+                Err(ended) => ended,
+                Ok(mut dying) => {
+                    let mut generation = 100 * index + 10 * visit;
+                    eventually("its death", || {
+                        if !dying.has_ended() {
+                            all.extend(load(&dying, generation, 4));
+                            generation += 1;
+                        }
+                        dying.has_ended().then_some(())
+                    });
+                    dying.wait()
+                }
+            };
+            assert_eq!(status.signal(), Some(9), "{point}, visit {visit}: {said}");
+            server = site.start();
+            let logged = logged(&site).unwrap_or(0);
+            assert!(logged <= watermark(&site), "{point}: PostgreSQL comes first");
+            site.wait_for_rest();
+            wait_for_all_below(&site);
+            assert_totals(&site);
+            site.assert_books(&server);
+        }
+    }
+    assert_remembered(&server, &all);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
