@@ -8,6 +8,7 @@ use crate::clock::SystemClock;
 use crate::config;
 
 pub mod dev;
+pub mod halt;
 pub mod serve;
 pub mod token;
 pub mod wal;
@@ -23,6 +24,8 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
+        Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Wal(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)

@@ -27,7 +27,7 @@ use self::core::{Core, Shared};
 use self::ledger::Ledger;
 use self::order::Command;
 use self::ring::{Overloaded, Pending, Publisher, Sleeper};
-use crate::alert::{Alert, alert};
+use crate::alert::{self, Alert, alert};
 use crate::telemetry::chain;
 
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
@@ -35,6 +35,8 @@ pub const EXIT_ENGINE: i32 = 70;
 
 /// How long a process that must end may take over its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How much of that the webhook may take.
+const LAST_ALERT: Duration = Duration::from_millis(600);
 
 /// What the engine is made of.
 #[derive(Clone, Debug)]
@@ -307,9 +309,11 @@ fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
     }
 }
 
-/// The last line of a process that must not answer any more.
+/// The last line of a process that must not answer any more. Nothing that UBSCore has not synced is answered meanwhile:
+/// its answers come from the thread that is here, or wait for it.
 fn fatal(why: &str) -> ! {
     error!("{why}");
+    last_alert();
     let last =
         format!("ubscore: stopped at once: {why}; restart it to recover from what the disk holds");
     // With nobody at the other end of stderr, the exit code says it alone.
@@ -326,6 +330,11 @@ pub fn end_soon() {
     };
     // Without a thread there is still the hope that the words get through.
     thread::Builder::new().name("end".to_owned()).spawn(end).ok();
+}
+
+/// Gives the webhook the chance to be told why the process ends, within [`end_soon`]'s time.
+pub fn last_alert() {
+    alert::flush(LAST_ALERT);
 }
 
 /// Pins the calling thread, where it is allowed to.

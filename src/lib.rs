@@ -24,9 +24,10 @@
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
 //! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up.
-//! 7. [`http`]: listeners, tokens, routes, JSON.
-//! 8. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 9. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
+//! 7. [`audit`]: what watches over the money, and [`audit::halt`], which stops everything by closing the [`gate`].
+//! 8. [`http`]: listeners, tokens, routes, JSON.
+//! 9. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
+//! 10. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
 //! # What keeps the money
 //!
@@ -42,6 +43,7 @@ pub mod adapters;
 pub mod alert;
 pub mod amount;
 pub mod asset;
+pub mod audit;
 pub mod cli;
 pub mod clock;
 pub mod code;
@@ -51,6 +53,7 @@ pub mod coordinator;
 pub mod crash;
 pub mod engine;
 pub mod entropy;
+pub mod gate;
 pub mod http;
 pub mod postgres;
 pub mod telemetry;

@@ -14,6 +14,9 @@ mod refusals;
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 
+/// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
+mod halt;
+
 /// Everything that can be wrong with what comes in.
 mod bad_input;
 

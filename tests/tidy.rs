@@ -43,8 +43,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("entropy", &[]),
     ("crash", &[]),
+    ("gate", &[]),
     ("telemetry", &["config"]),
-    ("alert", &["telemetry"]),
+    ("alert", &["clock", "config", "telemetry"]),
     (
         "engine",
         &[
@@ -87,12 +88,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "code",
             "crash",
             "entropy",
+            "gate",
             "postgres",
             "telemetry",
             "transfer",
             "validation",
         ],
     ),
+    ("audit", &["account", "alert", "clock", "engine", "gate", "postgres", "telemetry"]),
 ];
 
 #[test]

@@ -25,8 +25,8 @@ pub struct Incarnation {
     pub log_identity: Option<Identity>,
     /// The highest log sequence any lease holder has seen durable.
     pub durable_claim: Sequence,
-    /// Whether the service is halted.
-    pub halted: bool,
+    /// Why the service is halted, `None` where it is not.
+    pub halted: Option<String>,
 }
 
 /// A start that was refused. Nothing was changed.
@@ -86,7 +86,12 @@ pub async fn begin(
     let mut client = connect(config, &limits).await?;
     let transaction = client.transaction().await?;
     let row = transaction
-        .query_one("SELECT log_identity, incarnation, halted FROM engine_state FOR UPDATE", &[])
+        .query_one(
+            "SELECT log_identity, incarnation, CASE WHEN halted THEN \
+               COALESCE(halt_reason, 'no reason is given') END \
+             FROM engine_state FOR UPDATE",
+            &[],
+        )
         .await?;
     let bound: Option<String> = row.try_get(0)?;
     match (log, &bound) {
