@@ -130,26 +130,26 @@ pub fn alert(alert: Alert, what: fmt::Arguments<'_>) {
 /// Raises an alert. `subject`: what it is about, such as a transfer; repetitions are judged by it.
 pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Arguments<'_>) {
     metrics::counter!(telemetry::ALERTS_TOTAL, "alert" => alert.name()).increment(1);
-    let outlet = OUTLET.get();
-    let unsaid = match outlet {
+    let (name, severity) = (alert.name(), alert.severity());
+    let unsaid = match OUTLET.get() {
         None => Some(0),
         Some(outlet) => {
             let now_ns = outlet.clock.monotonic_ns();
-            outlet.said.lock().again(alert, subject.to_string(), now_ns)
+            let mut said = outlet.said.lock();
+            let unsaid = said.again(alert, subject.to_string(), now_ns);
+            // Under the same lock: whoever is told that this has been said, and then flushes, waits for it.
+            if let (Some(webhook), Some(_)) = (&outlet.webhook, unsaid) {
+                let (message, at_ns) = (what.to_string(), outlet.clock.now_ns());
+                webhook.send(Message { alert: name, severity, message, at_ns });
+            }
+            unsaid
         }
     };
     let Some(unsaid) = unsaid else { return };
-    let (name, severity) = (alert.name(), alert.severity());
     if severity == CRITICAL {
         error!(alert = name, severity = CRITICAL, unsaid, "{what}");
     } else {
         warn!(alert = name, severity = WARNING, unsaid, "{what}");
-    }
-    if let Some(outlet) = outlet
-        && let Some(webhook) = &outlet.webhook
-    {
-        let (message, at_ns) = (what.to_string(), outlet.clock.now_ns());
-        webhook.send(Message { alert: name, severity, message, at_ns });
     }
 }
 

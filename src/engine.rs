@@ -190,15 +190,15 @@ impl Engine {
         let sync_shared = Arc::clone(&shared);
         let prepare_shared = Arc::clone(&shared);
         let threads = vec![
-            guarded("ubscore", move || {
+            guarded("ubscore", &log.durable, move || {
                 pin(cpu);
                 core::run(core, poller, &core_sleeper, &core_shared, busy);
             })?,
-            guarded("wal-sync", move || {
+            guarded("wal-sync", &log.durable, move || {
                 let released = core::release(log.syncer, &sync_sleeper, &sync_shared, idle_mark);
                 stop_on_failure("the log could not be synced", released);
             })?,
-            guarded("wal-prepare", move || {
+            guarded("wal-prepare", &log.durable, move || {
                 let no_space = |failure: &wal::Error| {
                     alert(Alert::WalSpaceLow, format_args!("{}", chain(failure)));
                 };
@@ -289,11 +289,20 @@ impl Handle {
 }
 
 /// A thread whose panic ends the process, in debug builds too: a ring without its reader would hang for ever.
-fn guarded(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+fn guarded(
+    name: &str,
+    log: &wal::Durable,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let log = log.clone();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
             end_soon();
+            // Whoever finds the log dead first may not be whose disk failed, and must not end the process unheard.
+            if log.poisoned() {
+                alert(Alert::WalSyncFailed, format_args!("the log failed under the engine"));
+            }
             fatal("a thread of the engine panicked");
         }
     })

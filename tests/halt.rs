@@ -81,9 +81,7 @@ fn assert_running(site: &Site, server: &Server) {
 }
 
 fn metric(server: &Server, line: &str) -> bool {
-    let token = token(ADMIN, Some(Role::Admin));
-    let reply = send(server.ops, &Request::new(&token, "GET", "/metrics")).expect("an answer");
-    reply.body.lines().any(|found| found == line)
+    server.metrics().lines().any(|found| found == line)
 }
 
 /// Who changed the flag, and why, oldest first.
@@ -189,7 +187,8 @@ fn either_place_halts_a_start_and_a_kill_forgets_neither() {
     let forget_sql = |site: &Site| {
         site.sql("UPDATE engine_state SET halted = FALSE, halt_reason = NULL");
     };
-    let ways: [(&dyn Fn(&Site), &dyn Fn(&Site)); 4] = [
+    type Deed<'a> = &'a dyn Fn(&Site);
+    let ways: [(Deed<'_>, Deed<'_>); 4] = [
         (&by_route, &forget_file),
         (&by_route, &forget_sql),
         (&by_file, &forget_file),
@@ -376,6 +375,40 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         site.wait_for_rest();
         assert_eq!(state(), ends, "{name}");
         site.assert_books(&server);
+    }
+}
+
+/// Goal: a question that was never put is not put while halted. Method: a death before UBSCore is asked, both ways; the
+/// start that follows is halted and must leave it at that; resume.
+#[cfg(feature = "crash")]
+#[test]
+fn a_start_that_is_halted_asks_nobody() {
+    for (way, states) in [(Way::ToSpot, "30"), (Way::ToFunding, "10")] {
+        for fuse in [true, false] {
+            let site = Site::fused(fuse);
+            let server = site.start();
+            assert_eq!(server.transfer(USER, Way::ToSpot, "50").status, 200);
+            site.wait_for_rest();
+            server.stop();
+            let dying = site.clone().with("UBSCORE_CRASH", "coordinator_before_ask");
+            let mut server = dying.start();
+            let body = way.body_with_cid("USDT", "12", "unasked");
+            drop(server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
+            server.wait();
+            fs::write(file(&site), REASON).expect("written");
+            let server = site.start();
+            assert_halted(&site, &server);
+            let state = || site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'unasked'");
+            assert_eq!(state(), states);
+            let reply = server.post(USER, &body);
+            assert_eq!(reply.status, 202, "{reply:?}");
+            let spot = server.usdt(USER).spot;
+            assert_eq!(spot, Some(50 * COIN), "nobody was asked");
+            resume(&server);
+            site.wait_for_rest();
+            assert_eq!(state(), "40");
+            site.assert_books(&server);
+        }
     }
 }
 

@@ -193,6 +193,16 @@ fn files_are_named_after_things() {
 }
 
 #[test]
+fn the_readme_tells_every_alert() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("a README");
+    for alert in ubscore::alert::Alert::ALL {
+        let row = format!("| `{}` | {} | ", alert.name(), alert.severity());
+        assert!(readme.contains(&row), "the README lacks {row}");
+    }
+}
+
+#[test]
 fn the_readme_tells_every_code_as_the_table_has_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).expect("a README");

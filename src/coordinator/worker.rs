@@ -1,7 +1,10 @@
 //! One worker: the owner of a shard of accounts, a single task that does one thing at a time.
 //!
 //! Whatever has queued up while a commit was under way is the next batch; nothing waits for a timer or for company.
-//! A transfer has at most one call queued, one commit or one question under way.
+//! A transfer has at most one call queued, one commit or one question under way. What it does while the service is halted
+//! is in [`halted`].
+
+mod halted;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -11,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, error, info, warn};
 
+use self::halted::look_up;
 use super::step::{Effect, Happened, Row, decide, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
 use crate::account::{AccountStatus, UserId};
@@ -45,8 +48,6 @@ const SCAN_PAUSE_MS: u64 = 100;
 const EXPIRY_MS: u64 = 100;
 /// Looks for stuck transfers in the time after which one is stuck.
 const STUCK_LOOKS: u64 = 4;
-/// What UBSCore is asked to look up at once.
-const LOOKUPS_AT_ONCE: usize = 64;
 
 /// What reaches a worker from outside.
 pub(crate) struct Envelope {
@@ -418,55 +419,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
         }
         batch
-    }
-
-    /// What the store is told of a call while the service is halted: nothing that moves money. Whoever asked for that is
-    /// told what has been decided before, or that the service is halted.
-    fn restrained(&mut self, queued: Queued) -> Option<(Queued, Call)> {
-        let call = match &queued.call {
-            Call::Accept { intent, .. } => match &intent.cid {
-                Some(cid) => Call::Find(Sought::Cid(intent.user, cid.clone())),
-                None if queued.maybe => Call::Find(Sought::ReqId(intent.req_id)),
-                None => {
-                    self.forget(&queued.call);
-                    let nobody = queued.whose.reject(Rejection::of(Code::ServiceHalted));
-                    assert!(nobody.is_none(), "a new transfer is somebody's outside");
-                    return None;
-                }
-            },
-            Call::External(external) => Call::FindExternal(external.clone()),
-            Call::Step { user, asset, req_id, from, passage, code, log_sequence, attempt } => {
-                let row = Row { state: *from, ..self.active.get(req_id)?.row };
-                let (passage, code, log_sequence) = (passage.clone(), *code, *log_sequence);
-                let whole = Effect::Step { passage, code, log_sequence };
-                match restrain(row, whole, route::<T, F>) {
-                    Effect::Step { passage, code, log_sequence } => Call::Step {
-                        user: *user,
-                        asset: *asset,
-                        req_id: *req_id,
-                        from: *from,
-                        passage,
-                        code,
-                        log_sequence,
-                        attempt: *attempt,
-                    },
-                    // An earlier try may have been carried out, or may still be: a commit tells, and ends it.
-                    _ if queued.maybe => Call::Find(Sought::ReqId(*req_id)),
-                    _ => {
-                        self.resting.push(*req_id);
-                        return None;
-                    }
-                }
-            }
-            // The Funding adapter's own; a worker queues none.
-            Call::Operate { .. } => return None,
-            call @ (Call::Defer { .. }
-            | Call::QueryOperation { .. }
-            | Call::Find(_)
-            | Call::FindExternal(_)
-            | Call::SetFundingStatus { .. }) => call.clone(),
-        };
-        Some((queued, call))
     }
 
     fn commit<S: Store>(
@@ -1024,17 +976,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         1 + self.entropy.u64() % doubled.min(options.backoff_cap_ms).max(1)
     }
 
-    /// Takes up what has rested since the service was halted.
-    fn go_on_if_resumed(&mut self) {
-        if self.parts.gate.is_closed() {
-            return;
-        }
-        self.resumed_ns = self.now();
-        for req_id in std::mem::take(&mut self.resting) {
-            self.advance(req_id, Happened::Due);
-        }
-    }
-
     /// Calls somebody for what has been under way for too long: once a look, with the oldest as the example.
     fn look_for_stuck(&mut self) {
         let now = self.now();
@@ -1120,28 +1061,6 @@ fn violator(call: &Call) -> String {
 
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
-}
-
-/// What UBSCore has recorded for operations, without asking for any.
-async fn look_up<T: Adapter, F: Adapter>(
-    parts: Arc<Parts<T, F>>,
-    questions: Vec<Question>,
-) -> Answers {
-    let mut answers = Vec::with_capacity(questions.len());
-    for together in questions.chunks(LOOKUPS_AT_ONCE) {
-        let look = |question: &Question| {
-            let (parts, req_id) = (Arc::clone(&parts), question.req_id);
-            let (participant, op) = (question.participant, question.op);
-            async move {
-                match participant {
-                    Participant::Trading => parts.trading.query(req_id, op).await,
-                    Participant::Funding => parts.funding.query(req_id, op).await,
-                }
-            }
-        };
-        answers.extend(join_all(together.iter().map(look)).await);
-    }
-    questions.into_iter().zip(answers).collect()
 }
 
 /// A future that may be absent, and then never comes.
