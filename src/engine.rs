@@ -36,7 +36,7 @@ pub const EXIT_ENGINE: i32 = 70;
 /// How long a process that must end may take over its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of that the webhook may take.
-const LAST_ALERT: Duration = Duration::from_millis(600);
+const LAST_ALERT: Duration = Duration::from_millis(500);
 
 /// What the engine is made of.
 #[derive(Clone, Debug)]

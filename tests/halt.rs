@@ -74,9 +74,9 @@ fn assert_running(site: &Site, server: &Server) {
     assert_eq!(in_postgres(site), ("f".to_owned(), String::new()));
     assert!(!file(site).exists());
     for way in Way::BOTH {
-        assert_eq!(server.transfer(USER, way, "1").status, 200);
+        server.transfer_accepted(USER, way, "1");
+        site.wait_for_rest();
     }
-    site.wait_for_rest();
     site.assert_books(server);
 }
 
@@ -341,7 +341,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
             .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
             .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
         let server = site.start();
-        assert_eq!(server.transfer(USER, ToSpot, "50").status, 200);
+        server.transfer_accepted(USER, ToSpot, "50");
         site.wait_for_rest();
         if refused {
             server.set_status(USER, way.accounts().1, "DISABLED");
@@ -387,7 +387,7 @@ fn a_start_that_is_halted_asks_nobody() {
         for fuse in [true, false] {
             let site = Site::fused(fuse);
             let server = site.start();
-            assert_eq!(server.transfer(USER, Way::ToSpot, "50").status, 200);
+            server.transfer_accepted(USER, Way::ToSpot, "50");
             site.wait_for_rest();
             server.stop();
             let dying = site.clone().with("UBSCORE_CRASH", "coordinator_before_ask");
@@ -420,7 +420,7 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
     let server = site.start();
-    assert_eq!(server.transfer(USER, Way::ToSpot, "50").status, 200);
+    server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
     let hold = site.hold(OPERATION, "NEW.op = 2");
     let reply = server.transfer(USER, Way::ToFunding, "12");
