@@ -2,7 +2,7 @@
 //!
 //! Whatever has queued up while a commit was under way is the next batch; nothing waits for a timer or for company.
 //! A transfer has at most one call queued, one commit or one question under way. What it does while the service is halted
-//! is in [`halted`].
+//! is in `halted.rs`.
 
 mod halted;
 
