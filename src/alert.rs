@@ -1,16 +1,29 @@
-//! Alerts: what somebody must look at, as a log event and a metric.
+//! Alerts: what somebody must look at, as a log event, a metric and, where one is configured, a webhook.
+//!
+//! Whoever alerts is never kept waiting: not by the webhook, which [`webhook`] calls from a thread of its own, and not by
+//! a repetition. The same alert about the same subject is said once in `alert.repeat_ms` and counted every time.
 
+pub mod webhook;
+
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tracing::{error, warn};
 
+use self::webhook::{Message, Webhook};
+use crate::clock::Clock;
 use crate::telemetry;
 
 /// Everything that can be alerted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alert {
     /// Refunds of a transfer keep ending unknown.
     CompensationFailing,
+    /// Money has been made or lost.
+    ConservationViolated,
     /// Another process has taken over.
     Fenced,
     /// PostgreSQL does not answer.
@@ -21,6 +34,10 @@ pub enum Alert {
     SnapshotFailed,
     /// The log or a snapshot says another thing than UBSCore: the next start would refuse.
     SnapshotMismatch,
+    /// A transfer does not come to its end.
+    TransferStuck,
+    /// A user transfers more often than anybody should.
+    UserFrequencyAbnormal,
     /// The log's disk failed.
     WalSyncFailed,
     /// No segment could be prepared ahead.
@@ -28,38 +45,199 @@ pub enum Alert {
 }
 
 impl Alert {
+    /// Every alert.
+    pub const ALL: [Alert; 9] = [
+        Alert::CompensationFailing,
+        Alert::ConservationViolated,
+        Alert::Fenced,
+        Alert::PostgresUnreachable,
+        Alert::ProtocolViolation,
+        Alert::TransferStuck,
+        Alert::UserFrequencyAbnormal,
+        Alert::WalSyncFailed,
+        Alert::WalSpaceLow,
+    ];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Alert::CompensationFailing => "compensation_failing",
+            Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::SnapshotFailed => "snapshot_failed",
             Alert::SnapshotMismatch => "snapshot_mismatch",
+            Alert::TransferStuck => "transfer_stuck",
+            Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
             Alert::WalSyncFailed => "wal_sync_failed",
             Alert::WalSpaceLow => "wal_space_low",
         }
     }
 
-    /// Whether somebody is to be woken up.
-    pub fn is_critical(self) -> bool {
+    /// How bad it is, as it is written: CRITICAL wakes somebody up.
+    pub fn severity(self) -> &'static str {
         match self {
             Alert::CompensationFailing
+            | Alert::ConservationViolated
             | Alert::Fenced
             | Alert::ProtocolViolation
             | Alert::SnapshotMismatch
-            | Alert::WalSyncFailed => true,
-            Alert::PostgresUnreachable | Alert::SnapshotFailed | Alert::WalSpaceLow => false,
+            | Alert::TransferStuck
+            | Alert::WalSyncFailed => CRITICAL,
+            Alert::PostgresUnreachable
+            | Alert::SnapshotFailed
+            | Alert::UserFrequencyAbnormal
+            | Alert::WalSpaceLow => WARNING,
         }
     }
 }
 
-/// Raises an alert.
+const CRITICAL: &str = "CRITICAL";
+const WARNING: &str = "WARNING";
+
+/// How many subjects are remembered for [`Options::repeat`]. Where they are more, those of one alert that find no place
+/// share one: then some are said less often, and all are counted.
+const SUBJECTS_MAX: usize = 4_096;
+
+/// How alerts are told; see `[alert]` in the configuration.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The same alert about the same subject is said again after this.
+    pub repeat: Duration,
+    /// Who is told besides the log.
+    pub webhook: Option<webhook::Options>,
+}
+
+/// What this process does with alerts besides counting them.
+struct Outlet {
+    clock: Arc<dyn Clock>,
+    said: Mutex<Said>,
+    webhook: Option<Webhook>,
+}
+
+static OUTLET: OnceLock<Outlet> = OnceLock::new();
+
+/// Tells alerts by `options` from now on; before, each is logged and counted. The first call of a process decides.
+///
+/// # Errors
+/// The system gives no thread for the webhook.
+pub fn start(options: &Options, clock: Arc<dyn Clock>) -> std::io::Result<()> {
+    let webhook = options.webhook.as_ref().map(Webhook::start).transpose()?;
+    let repeat_ns = u64::try_from(options.repeat.as_nanos()).unwrap_or(u64::MAX);
+    let said = Mutex::new(Said::new(repeat_ns, SUBJECTS_MAX));
+    OUTLET.get_or_init(|| Outlet { clock, said, webhook });
+    Ok(())
+}
+
+/// Raises an alert about the whole process.
 pub fn alert(alert: Alert, what: fmt::Arguments<'_>) {
+    alert_about(alert, &"", what);
+}
+
+/// Raises an alert. `subject`: what it is about, such as a transfer; repetitions are judged by it.
+pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Arguments<'_>) {
     metrics::counter!(telemetry::ALERTS_TOTAL, "alert" => alert.name()).increment(1);
-    match alert.is_critical() {
-        true => error!(alert = alert.name(), severity = "CRITICAL", "{what}"),
-        false => warn!(alert = alert.name(), severity = "WARNING", "{what}"),
+    let (name, severity) = (alert.name(), alert.severity());
+    let unsaid = match OUTLET.get() {
+        None => Some(0),
+        Some(outlet) => {
+            let now_ns = outlet.clock.monotonic_ns();
+            let mut said = outlet.said.lock();
+            let unsaid = said.again(alert, subject.to_string(), now_ns);
+            // Under the same lock: whoever is told that this has been said, and then flushes, waits for it.
+            if let (Some(webhook), Some(_)) = (&outlet.webhook, unsaid) {
+                let (message, at_ns) = (what.to_string(), outlet.clock.now_ns());
+                webhook.send(Message { alert: name, severity, message, at_ns });
+            }
+            unsaid
+        }
+    };
+    let Some(unsaid) = unsaid else { return };
+    if severity == CRITICAL {
+        error!(alert = name, severity = CRITICAL, unsaid, "{what}");
+    } else {
+        warn!(alert = name, severity = WARNING, unsaid, "{what}");
+    }
+}
+
+/// Waits, no longer than `limit`, until the webhook has been told everything: for a process that is about to end.
+pub fn flush(limit: Duration) {
+    if let Some(webhook) = OUTLET.get().and_then(|outlet| outlet.webhook.as_ref()) {
+        webhook.flush(limit);
+    }
+}
+
+/// What has been said lately.
+struct Said {
+    repeat_ns: u64,
+    subjects_max: usize,
+    /// When it was said last, monotonic ns, and how often it was not since.
+    last: HashMap<(Alert, String), (u64, u64)>,
+}
+
+impl Said {
+    fn new(repeat_ns: u64, subjects_max: usize) -> Said {
+        Said { repeat_ns, subjects_max, last: HashMap::new() }
+    }
+
+    /// Whether it is to be said now: how often it was not said since the last time, `None` where it is too early.
+    fn again(&mut self, alert: Alert, subject: String, now_ns: u64) -> Option<u64> {
+        let repeat_ns = self.repeat_ns;
+        let recent = |last_ns: u64| now_ns.saturating_sub(last_ns) < repeat_ns;
+        let mut key = (alert, subject);
+        if self.last.len() >= self.subjects_max && !self.last.contains_key(&key) {
+            self.last.retain(|_, (last_ns, _)| recent(*last_ns));
+            if self.last.len() >= self.subjects_max {
+                key.1 = String::new();
+            }
+        }
+        match self.last.get_mut(&key) {
+            Some((last_ns, unsaid)) if recent(*last_ns) => {
+                *unsaid += 1;
+                None
+            }
+            Some((last_ns, unsaid)) => {
+                *last_ns = now_ns;
+                Some(std::mem::take(unsaid))
+            }
+            None => {
+                self.last.insert(key, (now_ns, 0));
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_about_the_same_is_said_once_in_a_while_and_what_was_not_is_counted() {
+        let mut said = Said::new(100, 8);
+        let mut again = |alert, subject: &str, now| said.again(alert, subject.to_owned(), now);
+        assert_eq!(again(Alert::TransferStuck, "a", 1_000), Some(0));
+        assert_eq!(again(Alert::TransferStuck, "a", 1_001), None);
+        assert_eq!(again(Alert::TransferStuck, "a", 1_099), None);
+        assert_eq!(again(Alert::TransferStuck, "b", 1_099), Some(0), "another subject");
+        assert_eq!(again(Alert::Fenced, "a", 1_099), Some(0), "another alert");
+        assert_eq!(again(Alert::TransferStuck, "a", 1_100), Some(2));
+        assert_eq!(again(Alert::TransferStuck, "a", 1_101), None);
+    }
+
+    /// What has no place of its own shares one, which takes at most one place an alert more.
+    #[test]
+    fn a_flood_of_subjects_is_bounded_and_old_ones_make_room() {
+        let mut said = Said::new(100, 2);
+        let mut heard = 0;
+        for subject in 0..50 {
+            let again = said.again(Alert::TransferStuck, subject.to_string(), 1_000);
+            heard += usize::from(again.is_some());
+        }
+        assert_eq!(heard, 3, "two by their own names and one for the others");
+        assert_eq!(said.last.len(), 3);
+        assert_eq!(said.again(Alert::TransferStuck, "new".to_owned(), 1_100), Some(0));
+        assert_eq!(said.last.len(), 1);
     }
 }

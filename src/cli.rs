@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValuesParser, RangedU64ValueParser, TypedValueParser,
+};
 use clap::{Args, Parser, Subcommand};
 use ulid::Ulid;
 
-use crate::config::{Format, Overrides, Secret};
+use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
 use crate::transfer::Op;
 
@@ -39,6 +41,10 @@ pub enum Command {
     Snapshot(SnapshotCommand),
     /// Print a token for the HTTP API.
     Token(TokenArgs),
+    /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
+    Halt(OperatorArgs),
+    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
+    Resume(OperatorArgs),
 }
 
 /// What `ubscore serve` is told.
@@ -171,6 +177,26 @@ pub struct TokenArgs {
     pub dev: bool,
 }
 
+/// What `ubscore halt` and `ubscore resume` are told.
+#[derive(Debug, Args)]
+pub struct OperatorArgs {
+    /// Why; it is written down and shown to other operators.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// The operators' listener; default: where the configuration says.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub ops: Option<String>,
+    /// Who you are; it is written down.
+    #[arg(long, value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
+    pub user: u64,
+    /// Configuration file that names the secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}
+
 /// A refused name is answered with those that there are.
 fn op_parser() -> impl TypedValueParser<Value = Op> {
     const OPS: [Op; 5] = [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw];
@@ -180,6 +206,15 @@ fn op_parser() -> impl TypedValueParser<Value = Op> {
 
 fn user_id_parser() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=USER_ID_MAX)
+}
+
+/// Why a text is no URL.
+#[derive(Debug, thiserror::Error)]
+#[error("must be an http:// or https:// URL")]
+struct UrlError;
+
+fn parse_url(text: &str) -> Result<String, UrlError> {
+    if is_http_url(text) { Ok(text.to_owned()) } else { Err(UrlError) }
 }
 
 /// Why a duration is no life for a token.
@@ -276,6 +311,13 @@ mod tests {
             "ubscore token --user 1 --ttl 366d",
             "ubscore token --user 1 --ttl soon",
             "ubscore token --user 1 --dev --config /c",
+            "ubscore halt",
+            "ubscore resume",
+            "ubscore halt --reason",
+            "ubscore halt --reason=",
+            "ubscore halt --reason x --ops localhost:9090",
+            "ubscore halt --reason x --user 0",
+            "ubscore resume --reason x --dev --config /c",
         ] {
             assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");
         }

@@ -8,9 +8,11 @@ use crate::clock::SystemClock;
 use crate::config;
 
 pub mod dev;
+pub mod halt;
 pub mod serve;
 pub mod snapshot;
 pub mod token;
+pub mod verify;
 pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
@@ -22,11 +24,14 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 /// 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
+        Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
         Command::Snapshot(command) => {
             snapshot::run(&command, &mut io::stdout().lock()).map_err(Into::into)
         }
+        Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Wal(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)

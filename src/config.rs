@@ -41,8 +41,11 @@ const SECRET_FILE_BYTES_MAX: u64 = 65_536;
 const _: () = assert!(DEVELOPMENT_SECRET.len() >= SECRET_BYTES_MIN);
 
 /// Keys that may be given as a value or as the name of a file that holds the value.
-const TWINS: [(&str, &str, &str); 2] =
-    [("auth", "secret", "secret_file"), ("postgres", "url", "url_file")];
+const TWINS: [(&str, &str, &str); 3] = [
+    ("auth", "secret", "secret_file"),
+    ("postgres", "url", "url_file"),
+    ("alert", "webhook_url", "webhook_url_file"),
+];
 
 /// Text that is never printed: not by `{}`, not by `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
@@ -113,6 +116,8 @@ pub struct Config {
     pub recovery: Recovery,
     /// Bounds of an amount.
     pub amount: AmountBounds,
+    /// When somebody is alerted, and who.
+    pub alert: Alert,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -330,6 +335,24 @@ pub struct AmountBounds {
     pub safety_factor: u64,
 }
 
+/// The section `[alert]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Alert {
+    /// Where alerts are posted; absent: nowhere. Secret: whoever knows it can raise false alarms.
+    pub webhook_url: Option<Secret>,
+    /// A file that holds the URL.
+    pub webhook_url_file: Option<PathBuf>,
+    /// Time for the webhook's answer, ms.
+    pub webhook_timeout_ms: u64,
+    /// The same alert about the same subject is said again after this, ms.
+    pub repeat_ms: u64,
+    /// Under way for longer, a transfer is stuck, ms.
+    pub stuck_ms: u64,
+    /// More transfers of one user in a minute are abnormal.
+    pub user_requests_per_minute_max: u64,
+}
+
 /// How output is written: for eyes or for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -365,6 +388,7 @@ impl Default for Config {
             coordinator: Coordinator::default(),
             recovery: Recovery::default(),
             amount: AmountBounds::default(),
+            alert: Alert::default(),
             log: Log::default(),
         }
     }
@@ -484,6 +508,19 @@ impl Default for Recovery {
 impl Default for AmountBounds {
     fn default() -> Self {
         Self { safety_factor: 1_000 }
+    }
+}
+
+impl Default for Alert {
+    fn default() -> Self {
+        Self {
+            webhook_url: None,
+            webhook_url_file: None,
+            webhook_timeout_ms: 2_000,
+            repeat_ms: 60_000,
+            stuck_ms: 60_000,
+            user_requests_per_minute_max: 600,
+        }
     }
 }
 
@@ -643,6 +680,10 @@ const BOUNDS: &[Bound] = &[
     bound("coordinator.backoff_base_ms", |c| Some(c.coordinator.backoff_base_ms), 1, MINUTE_MS, "ms"),
     bound("coordinator.backoff_cap_ms", |c| Some(c.coordinator.backoff_cap_ms), 1, HOUR_MS, "ms, at least coordinator.backoff_base_ms"),
     bound("recovery.stale_ms", |c| Some(c.recovery.stale_ms), 1_000, HOUR_MS, "ms"),
+    bound("alert.webhook_timeout_ms", |c| Some(c.alert.webhook_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("alert.repeat_ms", |c| Some(c.alert.repeat_ms), 0, HOUR_MS, "ms"),
+    bound("alert.stuck_ms", |c| Some(c.alert.stuck_ms), 100, HOUR_MS, "ms"),
+    bound("alert.user_requests_per_minute_max", |c| Some(c.alert.user_requests_per_minute_max), 1, 1_000_000, "transfers"),
     bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),
 ];
 
@@ -708,6 +749,11 @@ impl Config {
             && url.expose().parse::<tokio_postgres::Config>().is_err()
         {
             return Err(range("postgres.url", url, "\"embedded\" or a postgres:// URL"));
+        }
+        if let Some(url) = &self.alert.webhook_url
+            && !is_http_url(url.expose())
+        {
+            return Err(range("alert.webhook_url", url, "an http:// or https:// URL"));
         }
         if EnvFilter::try_new(&self.log.filter).is_err() {
             let allowed = "a level or target=level pairs, such as \"info,ubscore=debug\"";
@@ -810,12 +856,14 @@ impl Config {
         for (key, secret, file) in [
             ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),
             ("postgres.url_file", &mut self.postgres.url, &self.postgres.url_file),
+            ("alert.webhook_url_file", &mut self.alert.webhook_url, &self.alert.webhook_url_file),
         ] {
             if let Some(path) = file {
                 *secret = Some(read_secret(key, path)?);
             }
         }
         self.postgres.url.take_if(|url| url.expose() == POSTGRES_EMBEDDED);
+        self.alert.webhook_url.take_if(|url| url.expose().is_empty());
         Ok(())
     }
 }
@@ -839,6 +887,15 @@ impl Overrides {
             config.postgres.bin = Some(path);
         }
     }
+}
+
+/// Whether a text names something that can be called by HTTP.
+pub fn is_http_url(text: &str) -> bool {
+    let url = text.parse::<hyper::Uri>().ok();
+    url.is_some_and(|url| {
+        matches!(url.scheme_str(), Some("http" | "https"))
+            && url.host().is_some_and(|host| !host.is_empty())
+    })
 }
 
 fn range(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>) -> Error {
@@ -1200,6 +1257,8 @@ mod tests {
             ("[auth]\nissuer = \"\"", "auth.issuer = "),
             ("[postgres]\nurl = \"mysql://root@localhost\"", "postgres.url = ***"),
             ("data_dir = \"\"", "data_dir = "),
+            ("[alert]\nwebhook_url = \"ftp://h/x\"", "alert.webhook_url = ***"),
+            ("[alert]\nwebhook_url = \"http:///x\"", "alert.webhook_url = ***"),
         ] {
             let said = refusal(text, &[]);
             assert!(said.starts_with(key), "{said}");

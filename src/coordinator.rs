@@ -24,6 +24,7 @@ use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
+use crate::gate::Gate;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
@@ -46,6 +47,8 @@ pub struct Options {
     pub backoff_cap_ms: u64,
     /// Without progress for so long, a transfer is looked for again, milliseconds.
     pub stale_ms: u64,
+    /// Under way for longer, a transfer is stuck, milliseconds.
+    pub stuck_ms: u64,
     /// How long an accept whose commit is unknown is tried again before its client is told so.
     pub accept_wait: Duration,
 }
@@ -265,6 +268,8 @@ pub struct Parts<T, F> {
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
     /// How many transfers UBSCore has room to see through, those under way included.
     pub capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    /// Closed while the service is halted.
+    pub gate: Arc<Gate>,
 }
 
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {

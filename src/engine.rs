@@ -36,7 +36,7 @@ use self::replay::Replay;
 use self::ring::{Overloaded, Pending, Publisher, Sleeper};
 use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
-use crate::alert::{Alert, alert};
+use crate::alert::{self, Alert, alert};
 use crate::telemetry::chain;
 
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
@@ -44,6 +44,8 @@ pub const EXIT_ENGINE: i32 = 70;
 
 /// How long a process that must end may take over its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How much of that the webhook may take.
+const LAST_ALERT: Duration = Duration::from_millis(500);
 
 /// What the engine is made of.
 #[derive(Clone, Debug)]
@@ -330,15 +332,15 @@ impl Engine {
         let sync_shared = Arc::clone(&shared);
         let prepare_shared = Arc::clone(&shared);
         let threads = vec![
-            guarded("ubscore", move || {
+            guarded("ubscore", &log.durable, move || {
                 pin(cpu);
                 core::run(core, poller, &core_sleeper, &core_shared, busy);
             })?,
-            guarded("wal-sync", move || {
+            guarded("wal-sync", &log.durable, move || {
                 let released = core::release(log.syncer, &sync_sleeper, &sync_shared, idle_mark);
                 stop_on_failure("the log could not be synced", released);
             })?,
-            guarded("wal-prepare", move || {
+            guarded("wal-prepare", &log.durable, move || {
                 let no_space = |failure: &wal::Error| {
                     alert(Alert::WalSpaceLow, format_args!("{}", chain(failure)));
                 };
@@ -353,6 +355,11 @@ impl Engine {
     /// What the start has found of snapshots.
     pub fn covered(&self) -> Covered {
         self.covered
+    }
+
+    /// What is known of the log while it runs.
+    pub(crate) fn log(&self) -> wal::Durable {
+        self.handle.shared.log.clone()
     }
 
     /// A way in; each thread or task that publishes takes its own.
@@ -454,12 +461,18 @@ impl Handle {
 /// A thread whose panic ends the process, in debug builds too: a ring without its reader would hang for ever.
 pub(crate) fn guarded(
     name: &str,
+    log: &wal::Durable,
     body: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
+    let log = log.clone();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
             end_soon();
+            // Whoever finds the log dead first may not be whose disk failed, and must not end the process unheard.
+            if log.poisoned() {
+                alert(Alert::WalSyncFailed, format_args!("the log failed under the engine"));
+            }
             fatal("a thread of the engine panicked");
         }
     })
@@ -475,9 +488,11 @@ fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
     }
 }
 
-/// The last line of a process that must not answer any more.
+/// The last line of a process that must not answer any more. Nothing that UBSCore has not synced is answered meanwhile:
+/// its answers come from the thread that is here, or wait for it.
 fn fatal(why: &str) -> ! {
     error!("{why}");
+    last_alert();
     let last =
         format!("ubscore: stopped at once: {why}; restart it to recover from what the disk holds");
     // With nobody at the other end of stderr, the exit code says it alone.
@@ -494,6 +509,11 @@ pub fn end_soon() {
     };
     // Without a thread there is still the hope that the words get through.
     thread::Builder::new().name("end".to_owned()).spawn(end).ok();
+}
+
+/// Gives the webhook the chance to be told why the process ends, within [`end_soon`]'s time.
+pub fn last_alert() {
+    alert::flush(LAST_ALERT);
 }
 
 /// Pins the calling thread, where it is allowed to.

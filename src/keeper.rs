@@ -137,7 +137,7 @@ impl Keeper {
             bytes_covered: 0,
             archived: 0,
         };
-        let thread = guarded("snapshot", move || work.run(&requests))?;
+        let thread = guarded("snapshot", &engine.log(), move || work.run(&requests))?;
         Ok(Keeper { stop, requests: Requests(sender), thread })
     }
 

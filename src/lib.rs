@@ -23,11 +23,12 @@
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`].
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
-//! 6. [`coordinator`]: [`coordinator::step`] decides, [`coordinator::worker`] does, [`coordinator::balances`] adds up,
-//!    [`coordinator::watermark`] says what may be forgotten.
-//! 7. [`http`]: listeners, tokens, routes, JSON.
-//! 8. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 9. [`keeper`]: snapshots while it runs, and the end of what they cover.
+//! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work, and
+//!    [`audit::halt`] stops everything by closing the [`gate`].
+//! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
+//! 9. [`http`]: listeners, tokens, routes, JSON.
+//! 10. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
+//! 11. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //! 10. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
 //! # What keeps the money
@@ -44,6 +45,7 @@ pub mod adapters;
 pub mod alert;
 pub mod amount;
 pub mod asset;
+pub mod audit;
 pub mod cli;
 pub mod clock;
 pub mod code;
@@ -53,6 +55,7 @@ pub mod coordinator;
 pub mod crash;
 pub mod engine;
 pub mod entropy;
+pub mod gate;
 pub mod http;
 pub mod keeper;
 pub mod postgres;

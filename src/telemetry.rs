@@ -49,6 +49,10 @@ pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
 /// Counter: alerts raised, by `alert`.
 pub const ALERTS_TOTAL: &str = "ubscore_alerts_total";
+/// Counter: alerts for the webhook, by `outcome`: delivered, failed, dropped.
+pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
+/// Gauge: 1 while the service is halted, else 0.
+pub const HALTED: &str = "ubscore_halted";
 
 /// The `route` of a request that no route answered. Never a path: a client could make up as many
 /// as it likes, and each would stay in memory.
@@ -164,6 +168,11 @@ pub fn watermark(order_number: u64, oldest: Duration) {
     metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
 }
 
+/// Notes whether the service is halted.
+pub fn halted(halted: bool) {
+    metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
+}
+
 /// The gauge of how many transfers the worker of a shard has in hand.
 pub fn nonterminal(shard: usize) -> metrics::Gauge {
     metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
@@ -192,6 +201,8 @@ pub fn describe() {
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
+    describe_counter!(ALERTS_SENT_TOTAL, Unit::Count, "Alerts for the webhook.");
+    describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }
 
 /// An error and its sources in one line, for logs.

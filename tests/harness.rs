@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -662,6 +662,12 @@ impl Server {
         self.ask(user, "GET", path, None)
     }
 
+    /// Every metric, as Prometheus reads it.
+    pub(crate) fn metrics(&self) -> String {
+        let reply = send(self.ops, &Request::new(&token(ADMIN, None), "GET", "/metrics"));
+        reply.expect("an answer").body
+    }
+
     /// A request of the operator's.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
         let token = token(ADMIN, Some(Role::Admin));
@@ -672,6 +678,12 @@ impl Server {
     /// Posts a transfer of USDT, without a cid.
     pub(crate) fn transfer(&self, user: u64, way: Way, amount: &str) -> Reply {
         self.post(user, &way.body("USDT", amount))
+    }
+
+    /// Posts a transfer of USDT that must not be refused; it may be under way still, however little the server waits.
+    pub(crate) fn transfer_accepted(&self, user: u64, way: Way, amount: &str) {
+        let reply = self.transfer(user, way, amount);
+        assert!([200, 202].contains(&reply.status), "{reply:?}");
     }
 
     /// Posts a body as a transfer.
@@ -942,6 +954,73 @@ impl Reply {
         let code = json["code"].as_str().unwrap_or_else(|| panic!("no refusal: {self:?}"));
         (self.status, code.to_owned())
     }
+}
+
+/// An address that alerts are posted to.
+pub(crate) struct Webhook {
+    address: SocketAddr,
+    bodies: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Webhook {
+    /// One that takes everything.
+    pub(crate) fn start() -> Webhook {
+        Webhook::listen(|stream, bodies: &Mutex<Vec<Value>>| {
+            let body = read_request(&stream)?;
+            bodies.lock().expect("no panic in a webhook").push(body);
+            (&stream)
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        })
+    }
+
+    /// One that takes connections, and answers nobody.
+    pub(crate) fn silent() -> Webhook {
+        Webhook::listen(|stream, _| io::copy(&mut &stream, &mut io::sink()).map(drop))
+    }
+
+    fn listen(answer: fn(TcpStream, &Mutex<Vec<Value>>) -> io::Result<()>) -> Webhook {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let received = Arc::clone(&bodies);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let bodies = Arc::clone(&received);
+                // A caller who is killed over it is what a test may want.
+                thread::spawn(move || drop(answer(stream.expect("a connection"), &bodies)));
+            }
+        });
+        Webhook { address, bodies }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/alerts", self.address)
+    }
+
+    /// Everything that was posted, in its order.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.bodies.lock().expect("no panic in a webhook").clone()
+    }
+}
+
+/// The body of one request with a length.
+fn read_request(stream: &TcpStream) -> io::Result<Value> {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(io::Error::other)?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(serde_json::from_slice(&body)?)
 }
 
 /// Asserts a refusal.

@@ -21,6 +21,7 @@ use ubscore::engine::ledger::{Answer as EngineAnswer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{self, Closed, Engine};
 use ubscore::entropy::{Entropy, SystemEntropy};
+use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, Incarnation};
 use ubscore::postgres::{self, Limits};
@@ -339,12 +340,14 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
             backoff_base_ms: 10,
             backoff_cap_ms: 100,
             stale_ms: 60_000,
+            stuck_ms: 60_000,
             accept_wait: Duration::from_secs(30),
         },
         incarnation: incarnation.number,
         watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| 1_000),
+        gate: Arc::new(Gate::new(false)),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = vec![store(site, &incarnation, 0)];

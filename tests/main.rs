@@ -14,6 +14,12 @@ mod refusals;
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 
+/// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
+mod halt;
+
+/// Each alert under its condition: log event, metric, webhook.
+mod alerts;
+
 /// Everything that can be wrong with what comes in.
 mod bad_input;
 

@@ -43,8 +43,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("entropy", &[]),
     ("crash", &[]),
+    ("gate", &[]),
     ("telemetry", &["config"]),
-    ("alert", &["telemetry"]),
+    ("alert", &["clock", "config", "telemetry"]),
     (
         "engine",
         &[
@@ -88,12 +89,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "code",
             "crash",
             "entropy",
+            "gate",
             "postgres",
             "telemetry",
             "transfer",
             "validation",
         ],
     ),
+    ("audit", &["account", "alert", "clock", "engine", "gate", "postgres", "telemetry"]),
 ];
 
 #[test]
@@ -187,6 +190,16 @@ fn files_are_named_after_things() {
         let role =
             ["mod", "util", "utils", "helper", "helpers", "common", "misc", "types", "manager"];
         assert!(!role.contains(&name.trim_end_matches(".rs")), "{file} is named after a role");
+    }
+}
+
+#[test]
+fn the_readme_tells_every_alert() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("a README");
+    for alert in ubscore::alert::Alert::ALL {
+        let row = format!("| `{}` | {} | ", alert.name(), alert.severity());
+        assert!(readme.contains(&row), "the README lacks {row}");
     }
 }
 

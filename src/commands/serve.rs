@@ -7,7 +7,6 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,7 +22,10 @@ use wal::Identity;
 use super::dev;
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
+use crate::alert::{self, webhook};
 use crate::asset::Catalog;
+use crate::audit::frequency::Frequency;
+use crate::audit::halt::{self, Found, Halt};
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
@@ -50,6 +52,8 @@ const LEASE: Duration = Duration::from_secs(10);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// Between two words of a replay's progress.
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
+/// How long an orderly stop waits for the webhook.
+const LAST_ALERTS: Duration = Duration::from_secs(1);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
 const OPEN_FILES: u64 = 65_536;
 
@@ -128,6 +132,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     if let Err(failed) = ended {
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
         engine::end_soon();
+        engine::last_alert();
         writeln!(std::io::stderr(), "ubscore: {}", chain(&failed)).ok();
         std::process::exit(engine::EXIT_ENGINE);
     }
@@ -151,6 +156,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         engine.stop();
     });
     stop_embedded(server).await;
+    alert::flush(LAST_ALERTS);
     let (finished, cut) = (drained.finished, drained.cut);
     info!(
         finished,
@@ -175,6 +181,7 @@ async fn start(
 ) -> anyhow::Result<Started> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Metrics::install();
+    alert::start(&alert_options(config), Arc::clone(&clock)).context("start alerting")?;
     metrics.sized(config.engine.ring_slots);
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
@@ -192,6 +199,7 @@ async fn start(
     if development {
         reads.add_assets(&dev::assets()).await.context("add the development assets")?;
     }
+    let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     let assets = reads.load_catalog().await.context("read the assets")?;
     info!(incarnation = incarnation.number, "begun");
     let engine =
@@ -224,6 +232,7 @@ async fn start(
         watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(move || capacity.capacity()),
+        gate: halt.gate(),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = (0..shards).map(store).collect();
@@ -258,7 +267,9 @@ async fn start(
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
         metrics,
-        halted: AtomicBool::new(incarnation.halted),
+        halt,
+        resume_check: Arc::new(|| Box::pin(async { Ok(()) })),
+        frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
         limits: RequestLimits {
             body_bytes_max: config.http.body_bytes_max,
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
@@ -268,6 +279,21 @@ async fn start(
         },
     };
     Ok(Started { service: Arc::new(service), pool, engine, keeper })
+}
+
+/// The flag that halts, as PostgreSQL and the data directory have it.
+async fn begin_halt(
+    config: &Config,
+    incarnation: &Incarnation,
+    reads: &Reads,
+    clock: &Arc<dyn Clock>,
+) -> Arc<Halt> {
+    let found = Found {
+        in_postgres: incarnation.halted.clone(),
+        in_data_dir: halt::found_in(&config.data_dir),
+    };
+    let (reads, clock) = (reads.clone(), Arc::clone(clock));
+    Arc::new(Halt::begin(found, reads, clock, config.data_dir.clone()).await)
 }
 
 /// Replays the log and starts UBSCore, binding log and database to each other where neither has been used.
@@ -363,7 +389,17 @@ fn coordinator_options(config: &Config) -> Options {
         backoff_base_ms: config.coordinator.backoff_base_ms,
         backoff_cap_ms: config.coordinator.backoff_cap_ms,
         stale_ms: config.recovery.stale_ms,
+        stuck_ms: config.alert.stuck_ms,
         accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+    }
+}
+
+fn alert_options(config: &Config) -> alert::Options {
+    let timeout = Duration::from_millis(config.alert.webhook_timeout_ms);
+    let webhook = config.alert.webhook_url.clone();
+    alert::Options {
+        repeat: Duration::from_millis(config.alert.repeat_ms),
+        webhook: webhook.map(|url| webhook::Options { url, timeout }),
     }
 }
 

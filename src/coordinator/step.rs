@@ -59,6 +59,10 @@ pub enum Effect {
     Retry,
     /// It is terminal in the store.
     Finish,
+    /// Read what the participant outside the store has recorded, and ask it for nothing.
+    LookUp(Participant, Op),
+    /// Nothing before the service is resumed. Then it is due.
+    Rest,
 }
 
 /// Decides. `route`: how each participant is asked.
@@ -83,6 +87,39 @@ pub fn decide(
             (row, vec![Effect::Retry])
         }
         Happened::Answered(op, answer) => answered(row, op, answer, &route),
+    }
+}
+
+/// What is left of an effect while the service is halted: the one place that says how far a transfer still goes.
+///
+/// An outcome that UBSCore has recorded is durable, and writing it down moves no money, so it is written down: one
+/// transition, and nothing fused to it. No intent is persisted, no participant is asked, and Funding, whose operations share
+/// the transaction of their state change, is not touched. By state, both ways:
+///
+/// | state | halted |
+/// |---|---|
+/// | INIT, SOURCE_DONE | rests |
+/// | SOURCE_PENDING, asks Funding | rests |
+/// | SOURCE_PENDING, asks UBSCore | rests, unless recorded: SOURCE_DONE or FAILED, and rests |
+/// | TARGET_PENDING, asks UBSCore | rests, unless recorded: COMMITTED, or COMPENSATING and rests |
+/// | TARGET_PENDING, asks Funding | rests |
+/// | COMPENSATING, asks Funding | rests |
+/// | COMPENSATING, asks UBSCore | rests, unless recorded: ROLLED_BACK |
+/// | terminal | has ended |
+pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) -> Effect {
+    match effect {
+        Effect::Accept(_) => Effect::Rest,
+        Effect::Step { passage, code, log_sequence } => match row.state.duty(row.direction) {
+            // Out of this state leads only a decision, and UBSCore's is durable before it is answered.
+            Duty::Ask(participant, _) if route(participant) == Route::Apart => {
+                let path = passage.path.into_iter().take(1).collect();
+                Effect::Step { passage: Passage { path, funding: None }, code, log_sequence }
+            }
+            Duty::Ask(..) | Duty::Proceed | Duty::Nothing => Effect::Rest,
+        },
+        Effect::Ask(participant, op) => Effect::LookUp(participant, op),
+        Effect::Retry => Effect::Rest,
+        Effect::Tell(..) | Effect::Finish | Effect::LookUp(..) | Effect::Rest => effect,
     }
 }
 
@@ -211,7 +248,9 @@ mod tests {
                     Happened::Answered(op, answer(outcome))
                 }
                 Effect::Finish => return commits,
-                Effect::Tell(..) | Effect::Retry => panic!("{effect:?}"),
+                Effect::Tell(..) | Effect::Retry | Effect::LookUp(..) | Effect::Rest => {
+                    panic!("{effect:?}")
+                }
             };
         }
     }
@@ -297,6 +336,69 @@ mod tests {
         assert_eq!((after.state, effects), (Compensating, vec![Effect::Retry]));
         let late = Happened::Answered(Op::Withdraw, answer(Outcome::Success));
         assert_eq!(decide(compensating, late, production).1, vec![]);
+    }
+
+    /// Goal: while halted nothing moves but what UBSCore has decided, one state at a time. Method: every state, both ways,
+    /// fused and not: what is due, and what each decision leads to, against the table.
+    #[test]
+    fn a_halted_service_records_what_is_decided_and_nothing_else() {
+        use Direction::*;
+        let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
+        for fuse in [true, false] {
+            for direction in [FundingToSpot, SpotToFunding] {
+                for state in State::ALL {
+                    let now = row(direction, state, fuse);
+                    let halted = |happened| -> Vec<Effect> {
+                        let (_, effects) = decide(now, happened, production);
+                        effects.into_iter().map(|e| restrain(now, e, production)).collect()
+                    };
+                    let lookup = |op| vec![Effect::LookUp(Participant::Trading, op)];
+                    let (due, op, after) = match (state, direction) {
+                        (Init | SourceDone, _)
+                        | (SourcePending | Compensating, FundingToSpot)
+                        | (TargetPending, SpotToFunding) => (vec![Effect::Rest], None, [None; 2]),
+                        (SourcePending, SpotToFunding) => {
+                            let op = Op::Withdraw;
+                            (lookup(op), Some(op), [Some(SourceDone), Some(Failed)])
+                        }
+                        (TargetPending, FundingToSpot) => {
+                            let op = Op::Deposit;
+                            (lookup(op), Some(op), [Some(Committed), Some(Compensating)])
+                        }
+                        (Compensating, SpotToFunding) => {
+                            let op = Op::Refund;
+                            (lookup(op), Some(op), [Some(RolledBack), None])
+                        }
+                        (Committed | Failed | RolledBack, _) => {
+                            (vec![Effect::Finish], None, [None; 2])
+                        }
+                    };
+                    assert_eq!(halted(Happened::Due), due, "{direction:?} {state:?}");
+                    assert_eq!(halted(Happened::Stored(state)), due, "{direction:?} {state:?}");
+                    let Some(op) = op else { continue };
+                    for (outcome, after) in [Outcome::Success, refusal].into_iter().zip(after) {
+                        let effects = halted(Happened::Answered(op, answer(outcome)));
+                        let last = effects.last().expect("something to do");
+                        match (after, last) {
+                            (Some(after), Effect::Step { passage, log_sequence, .. }) => {
+                                let want = Passage { path: vec![after], funding: None };
+                                assert_eq!((passage, *log_sequence), (&want, Some(9)));
+                            }
+                            // A refusal that a refund does not know.
+                            (None, Effect::Rest) => {}
+                            _ => panic!("{direction:?} {state:?} {outcome:?}: {effects:?}"),
+                        }
+                    }
+                    let unknown = answer(Outcome::Unknown(Reason::NotRecorded));
+                    assert_eq!(halted(Happened::Answered(op, unknown)), vec![Effect::Rest]);
+                }
+                let new = decide(row(direction, Init, fuse), Happened::Submitted, production).1;
+                for effect in new {
+                    let now = row(direction, Init, fuse);
+                    assert_eq!(restrain(now, effect, production), Effect::Rest);
+                }
+            }
+        }
     }
 
     #[test]

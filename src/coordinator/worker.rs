@@ -1,7 +1,10 @@
 //! One worker: the owner of a shard of accounts, a single task that does one thing at a time.
 //!
 //! Whatever has queued up while a commit was under way is the next batch; nothing waits for a timer or for company.
-//! A transfer has at most one call queued, one commit or one question under way.
+//! A transfer has at most one call queued, one commit or one question under way. What it does while the service is halted
+//! is in `halted.rs`.
+
+mod halted;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -15,14 +18,16 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, error, info, warn};
 
-use super::step::{Effect, Happened, Row, decide};
+use self::halted::look_up;
+use super::step::{Effect, Happened, Row, decide, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
-use crate::alert::{Alert, alert};
+use crate::alert::{Alert, alert, alert_about};
 use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
+use crate::gate::Pass;
 use crate::postgres::store::{
     Call, External, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished,
     differing_fields,
@@ -41,6 +46,8 @@ const STORE_RETRY_MS_MAX: u64 = 1_000;
 const SCAN_PAUSE_MS: u64 = 100;
 /// Between two looks at whether somebody outside has waited long enough.
 const EXPIRY_MS: u64 = 100;
+/// Looks for stuck transfers in the time after which one is stuck.
+const STUCK_LOOKS: u64 = 4;
 
 /// What reaches a worker from outside.
 pub(crate) struct Envelope {
@@ -175,7 +182,13 @@ struct Active {
     started_ns: u64,
 }
 
-/// An operation that a participant is to be asked for.
+impl Active {
+    fn order_number(&self) -> u64 {
+        self.transfer.intent.order_number
+    }
+}
+
+/// An operation that a participant is to be asked for or, while halted, to be looked up.
 struct Question {
     req_id: ReqId,
     participant: Participant,
@@ -198,6 +211,8 @@ enum Woken<S> {
     Store(Done<S>),
     Answers(Answers),
     Message(Option<Envelope>),
+    /// Somebody has halted or resumed.
+    Gate,
     Timer,
 }
 
@@ -213,6 +228,8 @@ pub(super) struct Worker<T, F> {
     active: HashMap<ReqId, Active>,
     under_way: BTreeSet<u64>,
     asks: Vec<Question>,
+    /// Transfers that go on when the service is resumed.
+    resting: Vec<ReqId>,
     timers: BinaryHeap<Reverse<(u64, ReqId)>>,
     /// Not before this may the store be tried again, monotonic ns.
     store_retry_ns: u64,
@@ -226,6 +243,10 @@ pub(super) struct Worker<T, F> {
     /// Every unfinished transfer of earlier incarnations has been taken up.
     scanned_once: bool,
     expiry_due_ns: u64,
+    /// Not before this is looked for stuck transfers again, monotonic ns.
+    stuck_due_ns: u64,
+    /// When the service was last resumed, monotonic ns: no transfer is stuck for having been halted.
+    resumed_ns: u64,
     nonterminal: metrics::Gauge,
 }
 
@@ -249,6 +270,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             active: HashMap::new(),
             under_way: BTreeSet::new(),
             asks: Vec::new(),
+            resting: Vec::new(),
             timers: BinaryHeap::new(),
             store_retry_ns: 0,
             store_failures: 0,
@@ -259,6 +281,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             scan_next: true,
             scanned_once: false,
             expiry_due_ns: 0,
+            stuck_due_ns: 0,
+            resumed_ns: 0,
             nonterminal: telemetry::nonterminal(shard),
         }
     }
@@ -278,6 +302,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let mut doing: Option<Doing<S>> = None;
         let mut asking: FuturesUnordered<Asking> = FuturesUnordered::new();
         let mut open = true;
+        let mut gate = self.parts.gate.watch();
         loop {
             if let Some(store) = idle_store.take() {
                 match self.next_job(store) {
@@ -304,6 +329,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 biased;
                 Some(done) = conditional(doing.as_mut()) => Woken::Store(done),
                 Some(answers) = asking.next(), if !asking.is_empty() => Woken::Answers(answers),
+                Ok(()) = gate.changed() => Woken::Gate,
                 message = inbox.recv(), if room => Woken::Message(message),
                 () = &mut timer => Woken::Timer,
             };
@@ -327,10 +353,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     }
                 }
                 Woken::Message(None) => open = false,
+                Woken::Gate => self.go_on_if_resumed(),
                 Woken::Timer => {}
             }
             self.fire_timers();
             self.expire();
+            self.look_for_stuck();
         }
     }
 
@@ -344,10 +372,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if scan && (self.scan_next || self.queue.is_empty()) {
             return Ok(self.scan(store));
         }
-        let batch = self.batch();
+        // Taken before anything is decided by it, and kept until the commit has ended.
+        let pass = self.parts.gate.pass();
+        let batch = self.batch(pass.is_some());
         match batch.is_empty() {
             true => Err(store),
-            false => Ok(self.commit(store, batch)),
+            false => Ok(self.commit(store, batch, pass)),
         }
     }
 
@@ -366,8 +396,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         })
     }
 
-    /// What the next commit holds.
-    fn batch(&mut self) -> Vec<Queued> {
+    /// What the next commit holds, and what is said of it to the store. `admitted`: whether it may move money.
+    fn batch(&mut self, admitted: bool) -> Vec<(Queued, Call)> {
         let now = self.now();
         let mut batch = Vec::new();
         while batch.len() < self.parts.options.batch_max
@@ -383,24 +413,33 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.forget_expired(queued);
             } else if let Some((due, _)) = held_up {
                 self.parked.push((*due, queued));
+            } else if admitted {
+                let call = queued.call.clone();
+                batch.push((queued, call));
             } else {
-                batch.push(queued);
+                batch.extend(self.restrained(queued));
             }
         }
         batch
     }
 
-    fn commit<S: Store>(&mut self, mut store: S, mut batch: Vec<Queued>) -> Doing<S> {
+    fn commit<S: Store>(
+        &mut self,
+        mut store: S,
+        mut batch: Vec<(Queued, Call)>,
+        pass: Option<Pass>,
+    ) -> Doing<S> {
         self.scan_next = true;
         // One order of locks for all batches; reads last, so that they see what the batch does.
-        batch.sort_by_key(|queued| {
-            let order = queued.call.lock_order();
+        batch.sort_by_key(|(_, call)| {
+            let order = call.lock_order();
             (order.is_none(), order)
         });
         let durable = (self.parts.durable)();
         let clock = Arc::clone(&self.parts.clock);
         Box::pin(async move {
-            let calls: Vec<Call> = batch.iter().map(|queued| queued.call.clone()).collect();
+            let _moving = pass;
+            let (batch, calls): (Vec<Queued>, Vec<Call>) = batch.into_iter().unzip();
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
             let result = store.commit(durable, &calls).await;
@@ -420,7 +459,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let intent = |question: &Question| self.active[&question.req_id].transfer.intent.clone();
         let asks = now.iter().map(|q| Ask { op: q.op, intent: intent(q) }).collect();
         let parts = Arc::clone(&self.parts);
+        let Some(pass) = parts.gate.pass() else {
+            return Box::pin(look_up(parts, now));
+        };
         Box::pin(async move {
+            let _moving = pass;
             crash::point("coordinator_before_ask");
             let began = parts.clock.monotonic_ns();
             let answers = match participant {
@@ -506,9 +549,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         queued.tries = queued.tries.saturating_add(1);
         if let Call::Step { req_id, passage, .. } = &queued.call
             && passage.funding.as_ref().is_some_and(|part| part.op == Op::Refund)
-            && queued.tries == REFUND_FAILURES_ALERT
+            && queued.tries >= REFUND_FAILURES_ALERT
         {
-            alert(Alert::CompensationFailing, format_args!("{req_id}: {}", telemetry::chain(why)));
+            let why = telemetry::chain(why);
+            alert_about(
+                Alert::CompensationFailing,
+                req_id,
+                format_args!("refund of {req_id}: {why}"),
+            );
         }
         let due = self.now() + ns(self.backoff_ms(queued.tries));
         self.parked.push((due, queued));
@@ -527,6 +575,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Done::Scanned(store, Ok(page)) => {
                 self.scan_failures = 0;
+                // In a later scan they have not moved for long, and nobody drives them on.
+                if let Some(number) = page.unreadable.first()
+                    && self.scanned_once
+                    && !self.parts.gate.is_closed()
+                {
+                    let others = page.unreadable.len() - 1;
+                    let what = format_args!("order {number} cannot be read, nor {others} others");
+                    alert_about(Alert::TransferStuck, number, what);
+                }
                 // Nobody knows what they are: as long as they are there, their numbers are in use.
                 self.under_way.extend(page.unreadable);
                 for transfer in page.transfers {
@@ -684,7 +741,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
         let why = source.to_string();
         if violation {
-            alert(Alert::ProtocolViolation, format_args!("{:?}: {why}", queued.call));
+            let subject = violator(&queued.call);
+            alert_about(Alert::ProtocolViolation, &subject, format_args!("{subject}: {why}"));
+            error!(call = ?queued.call, "refused as a violation of the protocol");
         } else {
             error!(why, call = ?queued.call, "the store refused a call");
         }
@@ -734,7 +793,19 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 };
                 drop(answer_to.send(Ok(Accepted { progress, replayed })));
             }
-            (Whose::Step(req_id), Reply::Transfer(transfer)) => {
+            // Halted: what had been accepted, under this name or this cid, or nothing.
+            (Whose::Accept(req_id, answer_to), Reply::Found(Some(transfer))) => {
+                let queued = Queued { whose: Whose::Accept(req_id, answer_to), ..queued };
+                self.on_reply(queued, Reply::Transfer(transfer));
+            }
+            (Whose::Accept(_, answer_to), Reply::Found(None)) => {
+                self.forget(&queued.call);
+                drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
+            }
+            (Whose::External(answer_to), Reply::Found(_)) => {
+                drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
+            }
+            (Whose::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 if let Some(active) = self.active.get_mut(&req_id) {
                     active.transfer = *transfer;
                     let (state, code) = (active.transfer.state, active.transfer.code);
@@ -803,21 +874,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     fn on_answer(&mut self, req_id: ReqId, op: Op, answer: Answer) {
-        let Some(active) = self.active.get(&req_id) else { return };
         let outcome = answer.outcome;
         debug!(transfer = %req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
         if let Outcome::Unknown(Reason::Violation | Reason::Forgotten) = outcome {
-            alert(Alert::ProtocolViolation, format_args!("{} of {req_id}", op.name()));
-        }
-        if outcome != Outcome::Success && op == Op::Refund {
-            let failures = active.row.attempt.saturating_add(1);
-            if failures == REFUND_FAILURES_ALERT {
-                let why = outcome.name();
-                alert(
-                    Alert::CompensationFailing,
-                    format_args!("{req_id}: {why}, {failures} times"),
-                );
-            }
+            let what = format_args!("UBSCore: {} of {req_id}", op.name());
+            alert_about(Alert::ProtocolViolation, &req_id, what);
         }
         self.advance(req_id, Happened::Answered(op, answer));
     }
@@ -825,7 +886,16 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Decides about one transfer and sets going what has to be done.
     fn advance(&mut self, req_id: ReqId, happened: Happened) {
         let Some(active) = self.active.get(&req_id) else { return };
-        let (row, effects) = decide(active.row, happened, route::<T, F>);
+        let before = active.row;
+        let (mut row, mut effects) = decide(before, happened, route::<T, F>);
+        if self.parts.gate.is_closed() {
+            let halted = |effect| restrain(row, effect, route::<T, F>);
+            effects = effects.into_iter().map(halted).collect();
+            // To have looked and found nothing is no try that failed.
+            if effects.contains(&Effect::Rest) {
+                row.attempt = before.attempt.min(row.attempt);
+            }
+        }
         let active = self.active.get_mut(&req_id).expect("looked up above");
         active.row = row;
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
@@ -847,9 +917,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     };
                     self.queue.push_back(Queued::own(call, Whose::Step(req_id)));
                 }
-                Effect::Ask(participant, op) => {
+                // Which of the two it becomes is decided by the gate, when it is done.
+                Effect::Ask(participant, op) | Effect::LookUp(participant, op) => {
                     self.asks.push(Question { req_id, participant, op });
                 }
+                Effect::Rest => self.resting.push(req_id),
                 Effect::Tell(state, code) => self.tell(req_id, state, code),
                 Effect::Retry => self.retry(req_id),
                 Effect::Finish => self.finish(req_id),
@@ -884,8 +956,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(active) = self.active.get(&req_id) else { return };
         let (attempt, state) = (active.row.attempt, active.row.state);
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
-        if state == State::Compensating && attempt == REFUND_FAILURES_ALERT {
-            alert(Alert::CompensationFailing, format_args!("{req_id}: {attempt} tries"));
+        if state == State::Compensating && attempt >= REFUND_FAILURES_ALERT {
+            let what = format_args!("refund of {req_id}: {attempt} tries ended unknown");
+            alert_about(Alert::CompensationFailing, &req_id, what);
         }
         let delay_ms = self.backoff_ms(attempt);
         warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, "outcome unknown; will ask again");
@@ -903,6 +976,30 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let doubled =
             options.backoff_base_ms.saturating_mul(1 << attempt.saturating_sub(1).min(32));
         1 + self.entropy.u64() % doubled.min(options.backoff_cap_ms).max(1)
+    }
+
+    /// Calls somebody for what has been under way for too long: once a look, with the oldest as the example.
+    fn look_for_stuck(&mut self) {
+        let now = self.now();
+        if now < self.stuck_due_ns || self.parts.gate.is_closed() {
+            return;
+        }
+        let stuck_ns = ns(self.parts.options.stuck_ms);
+        self.stuck_due_ns = now + stuck_ns / STUCK_LOOKS;
+        let age_ns = |active: &Active| now - active.started_ns.max(self.resumed_ns);
+        let stuck = self.active.values().filter(|active| age_ns(active) > stuck_ns);
+        let count = stuck.clone().count();
+        let Some(oldest) = stuck.min_by_key(|active| (active.started_ns, active.order_number()))
+        else {
+            return;
+        };
+        let (req_id, state) = (oldest.transfer.intent.req_id, oldest.row.state.name());
+        let (seconds, others) = (age_ns(oldest) / 1_000_000_000, count - 1);
+        let what = format_args!(
+            "{req_id} is under way for {seconds} s, in {state}; {others} others of shard {} too",
+            self.shard
+        );
+        alert_about(Alert::TransferStuck, &req_id, what);
     }
 
     fn fire_timers(&mut self) {
@@ -929,7 +1026,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let work = if storing { u64::MAX } else { self.store_due_ns() };
         let due = timer.min(parked).min(work).saturating_sub(self.now());
         let longest = if self.holds_work() { EXPIRY_MS } else { self.parts.options.stale_ms };
-        Duration::from_nanos(due.min(ns(longest)))
+        let look = match self.active.is_empty() || self.parts.gate.is_closed() {
+            true => u64::MAX,
+            false => self.stuck_due_ns.saturating_sub(self.now()),
+        };
+        Duration::from_nanos(due.min(look).min(ns(longest)))
     }
 
     /// When an idle store has something to do.
@@ -944,6 +1045,19 @@ fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
     match participant {
         Participant::Funding => F::ROUTE,
         Participant::Trading => T::ROUTE,
+    }
+}
+
+/// What a call that broke the protocol was about.
+fn violator(call: &Call) -> String {
+    match call {
+        Call::Accept { intent, .. } | Call::Operate { intent, .. } => intent.req_id.to_string(),
+        Call::Step { req_id, .. } | Call::Defer { req_id, .. } => req_id.to_string(),
+        Call::QueryOperation { req_id, .. } | Call::Find(Sought::ReqId(req_id)) => {
+            req_id.to_string()
+        }
+        Call::External(external) | Call::FindExternal(external) => external.idem_key.clone(),
+        Call::Find(Sought::Cid(user, _)) | Call::SetFundingStatus { user, .. } => user.to_string(),
     }
 }
 

@@ -75,7 +75,8 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     })?;
     let catalog = service.reads.catalog();
     let fingerprint = request_fingerprint(&draft, &catalog);
-    let checked = match service.is_halted() {
+    service.count_transfer(caller.user);
+    let checked = match service.halt.is_halted() {
         true => Err(Code::ServiceHalted),
         false => draft.check(&catalog, service.limits.units_max),
     };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use serde::{Deserialize, Serialize};
+use tracing::error;
 
 use super::api::away;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
@@ -14,11 +15,12 @@ use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
 use crate::amount::Amount;
 use crate::asset::AssetStatus;
+use crate::audit::halt::{Halted, NotResumed};
 use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::postgres::reads::AssetChange;
 use crate::postgres::store::External;
-use crate::telemetry;
+use crate::telemetry::{self, chain};
 use crate::transfer::{Cid, Decision, Op};
 
 #[derive(Clone, Copy)]
@@ -31,6 +33,8 @@ enum Ops {
     AccountStatus,
     Asset,
     Snapshot,
+    Halt,
+    Resume,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -47,6 +51,8 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
+        Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
+        Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
     ];
     Routes::new(TABLE)
 });
@@ -65,6 +71,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::AccountStatus => set_status(&service, &parameters[0], &parameters[1], call).await,
             Ops::Asset => change_asset(&service, &parameters[0], call).await,
             Ops::Snapshot => snapshot(&service, call).await,
+            Ops::Halt => halt(&service, call).await,
+            Ops::Resume => resume(&service, call).await,
         }
     };
     ROUTES.answer(call, handler).await
@@ -89,8 +97,8 @@ fn plain(body: Bytes, call: &Call) -> Answer {
 }
 
 async fn ready(service: &Service, call: &Call) -> Outcome {
-    if service.is_halted() {
-        return Err(Code::ServiceHalted.into());
+    if let Some(reason) = service.halt.reason() {
+        return Err(Refusal::because(Code::ServiceHalted, format!("Halted: {reason}")));
     }
     service.reads.ping().await.map_err(away)?;
     Ok(plain("ready\n".into(), call))
@@ -124,12 +132,16 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     if Cid::new(&draft.idem_key).is_none() {
         return Err(invalid("idem_key must be 1 to 64 of A-Z a-z 0-9 _ . : -"));
     }
-    if service.is_halted() {
-        return Err(Code::ServiceHalted.into());
-    }
     let catalog = service.reads.catalog();
-    let asset = catalog.by_symbol(&draft.asset).ok_or(Code::InvalidAsset)?;
-    let amount = Amount::parse(&draft.amount, asset.precision, service.limits.units_max)?;
+    let money = catalog.by_symbol(&draft.asset).ok_or(Code::InvalidAsset).and_then(|asset| {
+        let amount = Amount::parse(&draft.amount, asset.precision, service.limits.units_max)?;
+        Ok((asset, amount))
+    });
+    // A known idem_key is told what was decided; the coordinator, which has the order of things, looks for it.
+    let (asset, amount) = match money {
+        Err(_) if service.halt.is_halted() => return Err(Code::ServiceHalted.into()),
+        money => money?,
+    };
     let (idem_key, actor) = (draft.idem_key, actor(caller));
     let external = External { idem_key, op, user, asset: asset.id, amount, actor };
     let idem_key = external.idem_key.clone();
@@ -276,6 +288,68 @@ async fn snapshot(service: &Service, call: Call) -> Outcome {
         after: u64,
     }
     Ok(json(StatusCode::ACCEPTED, &Body { after }, &request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HaltDraft {
+    reason: String,
+}
+
+/// Halts, whatever becomes of the connection meanwhile.
+async fn halt(service: &Service, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let HaltDraft { reason } = service.json_body(call).await?;
+    check_reason(&reason)?;
+    let (flag, actor) = (Arc::clone(&service.halt), actor(caller));
+    let halting = tokio::spawn(async move { flag.halt(&actor, &reason).await });
+    let halted = halting.await.map_err(|_broken| Code::SystemError)?;
+    if !halted.in_data_dir && !halted.in_postgres {
+        let message = "Halted, but neither the data directory nor PostgreSQL could be told: a restart would not know.                        Try again.";
+        return Err(Refusal::because(Code::SystemError, message));
+    }
+    #[derive(Serialize)]
+    struct Body {
+        halted: bool,
+        reason: String,
+        in_data_dir: bool,
+        in_postgres: bool,
+        quiet: bool,
+    }
+    let Halted { reason, in_data_dir, in_postgres, quiet } = halted;
+    let body = Body { halted: true, reason, in_data_dir, in_postgres, quiet };
+    Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+async fn resume(service: &Service, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let HaltDraft { reason } = service.json_body(call).await?;
+    check_reason(&reason)?;
+    let (flag, actor, check) =
+        (Arc::clone(&service.halt), actor(caller), Arc::clone(&service.resume_check));
+    let resuming = tokio::spawn(async move { flag.resume(&actor, &reason, check()).await });
+    let resumed = resuming.await.map_err(|_broken| Code::SystemError)?;
+    resumed.map_err(|still| {
+        error!(why = chain(&still), "not resumed");
+        let message = format!("Still halted: {}.", chain(&still));
+        match still {
+            NotResumed::Objection(_) | NotResumed::HaltedAgain => {
+                Refusal::because(Code::ServiceHalted, message)
+            }
+            NotResumed::Postgres(_) | NotResumed::DataDir(_) => {
+                Refusal::because(Code::SystemError, message)
+            }
+        }
+    })?;
+    #[derive(Serialize)]
+    struct Body {
+        halted: bool,
+    }
+    Ok(json(StatusCode::OK, &Body { halted: false }, &request_id))
 }
 
 /// The most characters a reason has.

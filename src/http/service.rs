@@ -1,7 +1,7 @@
 //! What every route works on, and what every route does first.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,9 @@ use super::{BodyError, X_REQUEST_ID, read_body, request_id};
 use crate::account::UserId;
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
+use crate::alert::{Alert, alert_about};
+use crate::audit::frequency::Frequency;
+use crate::audit::halt::{Halt, Objection};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::coordinator::Coordinator;
@@ -50,11 +53,21 @@ pub struct Service {
     pub entropy: Mutex<Box<dyn Entropy>>,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
-    /// No new transfer is accepted.
-    pub halted: AtomicBool,
+    /// Whether nothing new begins.
+    pub halt: Arc<Halt>,
+    /// What is asked before the service goes on after a halt.
+    pub resume_check: ResumeCheck,
+    /// How often each user transfers.
+    pub frequency: Mutex<Frequency>,
     /// Limits of one request.
     pub limits: RequestLimits,
 }
+
+/// Looks at the money before a resume; an [`Objection`] keeps the service halted.
+pub type ResumeCheck = Arc<dyn Fn() -> Checking + Send + Sync>;
+
+/// The check under way.
+pub type Checking = Pin<Box<dyn Future<Output = Result<(), Objection>> + Send>>;
 
 /// Limits of one request.
 #[derive(Clone, Copy, Debug)]
@@ -158,9 +171,13 @@ impl Service {
         parse(&self.body(call).await?)
     }
 
-    /// Whether new work is refused.
-    pub fn is_halted(&self) -> bool {
-        self.halted.load(Ordering::Relaxed)
+    /// Counts a transfer that a user asks for, and says so where they are abnormally many.
+    pub fn count_transfer(&self, user: UserId) {
+        let counted = self.frequency.lock().count(user, self.clock.monotonic_ns());
+        if let Some(recent) = counted {
+            let what = format_args!("user {user} asked for {recent} transfers in a minute");
+            alert_about(Alert::UserFrequencyAbnormal, &user, what);
+        }
     }
 }
 

@@ -60,6 +60,7 @@ struct Session {
     find: Statement,
     find_cid: Statement,
     external: Statement,
+    find_external: Statement,
     set_status: Statement,
 }
 
@@ -299,6 +300,14 @@ impl Session {
             external: client
                 .prepare("SELECT o_code, o_after, o_conflict FROM external_operate($1, $2, $3, $4, $5, $6)")
                 .await?,
+            find_external: client
+                .prepare(
+                    "SELECT code, balance_after::text, \
+                       (op, user_id, asset_id, amount) IS DISTINCT FROM \
+                       ($2::smallint, $3::bigint, $4::integer, $5::numeric) \
+                     FROM external_operations WHERE idem_key = $1",
+                )
+                .await?,
             set_status: client.prepare("SELECT account_set_status($1, $2, $3, $4)").await?,
             client,
         };
@@ -401,6 +410,16 @@ impl<'a> Arguments<'a> {
                 ];
                 (&session.external, values)
             }
+            Call::FindExternal(external) => {
+                let values: Vec<Value> = vec![
+                    Box::new(external.idem_key.clone()),
+                    Box::new(i16::from(external.op as u8)),
+                    Box::new(external.user.bigint()),
+                    Box::new(asset_number(external.asset)),
+                    Box::new(decimal(external.asset, external.amount)),
+                ];
+                (&session.find_external, values)
+            }
             Call::SetFundingStatus { user, status, actor, reason } => {
                 let values: Vec<Value> = vec![
                     Box::new(user.bigint()),
@@ -437,7 +456,7 @@ fn count(number: u32) -> i32 {
 }
 
 fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
-    if let (Call::Find(_), []) = (call, rows) {
+    if let (Call::Find(_) | Call::FindExternal(_), []) = (call, rows) {
         return Ok(Reply::Found(None));
     }
     let [row] = rows else { return Err(unreadable("reply", format!("{} rows", rows.len()))) };
@@ -451,7 +470,7 @@ fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
             let recorded: bool = row.try_get(0)?;
             Reply::Operation(if recorded { Some(decision(row, 1)?) } else { None })
         }
-        Call::External(_) => Reply::External {
+        Call::External(_) | Call::FindExternal(_) => Reply::External {
             decision: decision(row, 0)?,
             balance_after: row.try_get(1)?,
             conflict: row.try_get(2)?,

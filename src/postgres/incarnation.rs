@@ -25,8 +25,8 @@ pub struct Incarnation {
     pub log_identity: Option<Identity>,
     /// The highest log sequence any lease holder has seen durable.
     pub durable_claim: Sequence,
-    /// Whether the service is halted.
-    pub halted: bool,
+    /// Why the service is halted, `None` where it is not.
+    pub halted: Option<String>,
     /// Order numbers below it may have left UBSCore's outcome map.
     pub watermark: u64,
 }
@@ -91,7 +91,9 @@ pub async fn begin(
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
     let row = transaction
         .query_one(
-            "SELECT log_identity, incarnation, halted, watermark FROM engine_state FOR UPDATE",
+            "SELECT log_identity, incarnation, CASE WHEN halted THEN \
+                COALESCE(halt_reason, 'no reason is given') END, watermark \
+              FROM engine_state FOR UPDATE",
             &[],
         )
         .await?;

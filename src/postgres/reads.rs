@@ -54,6 +54,27 @@ pub struct AssetChange {
     pub transfer_max: Option<Amount>,
 }
 
+/// A change of `engine_state.halted`, with its author.
+#[derive(Clone, Copy, Debug)]
+pub enum HaltChange<'a> {
+    /// The service is halted.
+    Halt {
+        /// Who halts.
+        actor: &'a str,
+        /// Why.
+        reason: &'a str,
+        /// Why it is halted: the first reason, where it was halted before.
+        in_force: &'a str,
+    },
+    /// It is not.
+    Resume {
+        /// Who resumes.
+        actor: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+}
+
 /// The read side, and the catalog it keeps up to date.
 #[derive(Clone)]
 pub struct Reads {
@@ -276,6 +297,31 @@ impl Reads {
         let transaction = client.transaction().await?;
         self.fence(&transaction).await?;
         audit(&transaction, actor, action, subject, detail, reason).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Writes down that the service is halted or is not, with an audit row in the same transaction. Behind it every
+    /// transaction that had passed the fence has ended.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded. Whether it was done may be unknown; the same
+    /// change again is harmless.
+    pub async fn change_halt(&self, change: HaltChange<'_>) -> Result<(), Error> {
+        let (actor, action, in_force, reason) = match change {
+            HaltChange::Halt { actor, reason, in_force } => (actor, "halt", Some(in_force), reason),
+            HaltChange::Resume { actor, reason } => (actor, "resume", None, reason),
+        };
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
+        // The fence and the change in one: it waits for everybody who holds the incarnation's lock.
+        let update = "UPDATE engine_state SET halted = $2, halt_reason = $3 WHERE incarnation = $1";
+        let rows =
+            transaction.execute(update, &[&incarnation, &in_force.is_some(), &in_force]).await?;
+        if rows == 0 {
+            return Err(Error::Superseded);
+        }
+        audit(&transaction, actor, action, "service", in_force.unwrap_or(""), reason).await?;
         Ok(transaction.commit().await?)
     }
 

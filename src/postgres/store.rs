@@ -136,6 +136,9 @@ pub enum Call {
     Find(Sought),
     /// Move money between Funding and the outside. Answers [`Reply::External`].
     External(External),
+    /// Read what was decided for an external operation, without carrying it out. In a batch that is committed, the answer
+    /// is the truth about every try given up before. Answers [`Reply::External`], or [`Reply::Found`] with nothing.
+    FindExternal(External),
     /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
     SetFundingStatus {
         /// Whose account.
@@ -187,7 +190,7 @@ impl Call {
             }
             Call::External(external) => Some((external.user, external.asset)),
             Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
-            Call::QueryOperation { .. } | Call::Find(_) => None,
+            Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => None,
         }
     }
 }

@@ -1,0 +1,331 @@
+//! HALT: nothing new begins, and what is under way stays where it is, until an operator resumes.
+//!
+//! The flag is kept twice, in PostgreSQL (`engine_state.halted`) and in the data directory (the file [`FILE`], which holds
+//! the reason). Either halts a start, so that neither a restored backup nor a lost disk forgets it, and only a resume
+//! removes it, from both. In between it is the closed [`Gate`] that every movement of money passes.
+//!
+//! What still goes on while halted is decided in [`crate::coordinator::step::restrain`].
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+
+use crate::clock::Clock;
+use crate::gate::Gate;
+use crate::postgres::reads::{HaltChange, Reads};
+use crate::postgres::{self, Verdict, verdict};
+use crate::telemetry::{self, chain};
+
+/// The file in the data directory whose presence halts.
+pub const FILE: &str = "halted";
+/// What it is called until it is whole.
+const FILE_NEW: &str = "halted.new";
+/// The longest reason read from a file that somebody else may have written, bytes.
+const REASON_BYTES_MAX: usize = 2_000;
+/// How long a call waits for what had begun before it. Longer than any commit or question may take.
+const QUIET_WAIT: Duration = Duration::from_secs(10);
+/// How long a change tries to get past those who hold the row in PostgreSQL.
+const STORE_WAIT: Duration = Duration::from_secs(5);
+/// Between two tries.
+const STORE_PAUSE: Duration = Duration::from_millis(20);
+/// Who halts and resumes when nobody outside does.
+const OURSELVES: &str = "ubscore";
+
+/// The owner of the flag.
+pub struct Halt {
+    gate: Arc<Gate>,
+    reads: Reads,
+    clock: Arc<dyn Clock>,
+    data_dir: PathBuf,
+    state: Mutex<State>,
+    /// Held over a whole change, so that the two places never hear of two at once.
+    changing: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    /// Why, while halted: the first reason, which is the cause.
+    reason: Option<String>,
+    /// How often somebody has halted: a resume that was under way meanwhile gives up.
+    halts: u64,
+}
+
+/// What a halt has achieved. The process is halted in any case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halted {
+    /// Why it is halted; another one than asked for where it was halted before.
+    pub reason: String,
+    /// The data directory keeps it over a restart.
+    pub in_data_dir: bool,
+    /// PostgreSQL keeps it over a restart.
+    pub in_postgres: bool,
+    /// Everything that had begun before has ended: no money moves any more.
+    pub quiet: bool,
+}
+
+/// Why a start is halted, by where that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// In `engine_state`.
+    pub in_postgres: Option<String>,
+    /// See [`found_in`].
+    pub in_data_dir: Option<String>,
+}
+
+/// Why the check before a resume stands against it, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Objection(pub String);
+
+/// Why the service is still halted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotResumed {
+    /// The check has found something.
+    #[error("the check objects")]
+    Objection(#[from] Objection),
+    /// Somebody has halted it meanwhile.
+    #[error("it was halted again meanwhile")]
+    HaltedAgain,
+    /// PostgreSQL still says so, or may.
+    #[error("PostgreSQL cannot be told")]
+    Postgres(#[source] postgres::Error),
+    /// The data directory still says so.
+    #[error("the data directory cannot be told")]
+    DataDir(#[source] io::Error),
+}
+
+/// Why a data directory halts, `None` where it does not.
+///
+/// A file that cannot be read halts as well: nobody knows that it does not mean to.
+pub fn found_in(data_dir: &Path) -> Option<String> {
+    match fs::read(data_dir.join(FILE)) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(REASON_BYTES_MAX)]);
+            let reason = text.trim();
+            Some(if reason.is_empty() {
+                "no reason is given".to_owned()
+            } else {
+                reason.to_owned()
+            })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            Some(format!("the file {FILE} in the data directory cannot be read: {error}"))
+        }
+    }
+}
+
+impl Halt {
+    /// The flag as a start has found it. Where only one place halts, the other is told.
+    pub async fn begin(
+        found: Found,
+        reads: Reads,
+        clock: Arc<dyn Clock>,
+        data_dir: PathBuf,
+    ) -> Halt {
+        let Found { in_postgres, in_data_dir } = found;
+        let reason = in_data_dir.clone().or_else(|| in_postgres.clone());
+        let gate = Arc::new(Gate::new(reason.is_some()));
+        telemetry::halted(reason.is_some());
+        let state = Mutex::new(State { reason: reason.clone(), halts: 0 });
+        let changing = tokio::sync::Mutex::new(());
+        let halt = Halt { gate, reads, clock, data_dir, state, changing };
+        if let Some(reason) = reason {
+            error!(
+                reason,
+                "the service is halted, as it was before; resume it when the cause is gone"
+            );
+            if in_data_dir.is_none() {
+                halt.keep_in_data_dir(&reason).await;
+            }
+            if in_postgres.is_none() {
+                halt.keep_in_postgres(OURSELVES, &reason, &reason).await;
+            }
+        }
+        halt
+    }
+
+    /// What everything that moves money passes.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// Whether the service is halted.
+    pub fn is_halted(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Why it is halted, `None` while it is not.
+    pub fn reason(&self) -> Option<String> {
+        self.state.lock().reason.clone()
+    }
+
+    /// Halts. From the first moment nothing new begins; returns once both places know it, as far as each can be reached,
+    /// and what had begun before has ended.
+    pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
+        let in_force = {
+            let mut state = self.state.lock();
+            state.halts += 1;
+            self.gate.close();
+            state.reason.get_or_insert_with(|| reason.to_owned()).clone()
+        };
+        telemetry::halted(true);
+        error!(actor, reason, "halted");
+        let _changing = self.changing.lock().await;
+        let quiet = async {
+            tokio::select! {
+                () = self.gate.quiet() => true,
+                () = self.clock.sleep(QUIET_WAIT) => false,
+            }
+        };
+        // The disk does not wait for PostgreSQL, nor either for a commit that hangs.
+        let (in_data_dir, in_postgres, quiet) = tokio::join!(
+            self.keep_in_data_dir(&in_force),
+            self.keep_in_postgres(actor, reason, &in_force),
+            quiet,
+        );
+        Halted { reason: in_force, in_data_dir, in_postgres, quiet }
+    }
+
+    /// Goes on, unless `check` objects. Both places forget the halt before anything moves.
+    ///
+    /// # Errors
+    /// [`NotResumed`]: it is still halted.
+    pub async fn resume(
+        &self,
+        actor: &str,
+        reason: &str,
+        check: impl Future<Output = Result<(), Objection>>,
+    ) -> Result<(), NotResumed> {
+        let _changing = self.changing.lock().await;
+        let halts = self.state.lock().halts;
+        check.await?;
+        if self.state.lock().halts != halts {
+            return Err(NotResumed::HaltedAgain);
+        }
+        // PostgreSQL first, which writes down who has resumed: a crash in between leaves the file, which halts.
+        let change = HaltChange::Resume { actor, reason };
+        self.store(change).await.map_err(NotResumed::Postgres)?;
+        self.forget_in_data_dir().await.map_err(NotResumed::DataDir)?;
+        let mut state = self.state.lock();
+        if state.halts != halts {
+            // Whoever has halted waits for us, and will write it down again.
+            return Err(NotResumed::HaltedAgain);
+        }
+        state.reason = None;
+        self.gate.open();
+        telemetry::halted(false);
+        info!(actor, reason, "resumed");
+        Ok(())
+    }
+
+    async fn keep_in_postgres(&self, actor: &str, reason: &str, in_force: &str) -> bool {
+        let kept = self.store(HaltChange::Halt { actor, reason, in_force }).await;
+        if let Err(failure) = &kept {
+            error!(error = chain(failure), "PostgreSQL does not know that the service is halted");
+        }
+        kept.is_ok()
+    }
+
+    /// Tries again where somebody else holds the row: nobody does for long behind a closed gate.
+    async fn store(&self, change: HaltChange<'_>) -> Result<(), postgres::Error> {
+        let wait_ns = u64::try_from(STORE_WAIT.as_nanos()).expect("seconds");
+        let deadline_ns = self.clock.monotonic_ns() + wait_ns;
+        loop {
+            let done = self.reads.change_halt(change).await;
+            match &done {
+                Err(postgres::Error::Query(error))
+                    if verdict(error) == Verdict::Retry
+                        && self.clock.monotonic_ns() < deadline_ns =>
+                {
+                    self.clock.sleep(STORE_PAUSE).await;
+                }
+                Ok(()) | Err(_) => return done,
+            }
+        }
+    }
+
+    async fn keep_in_data_dir(&self, reason: &str) -> bool {
+        let (data_dir, reason) = (self.data_dir.clone(), reason.to_owned());
+        let kept = on_disk(move || keep(&data_dir, &reason)).await;
+        if let Err(failure) = &kept {
+            error!(
+                error = chain(failure),
+                "the data directory does not know that the service is halted"
+            );
+        }
+        kept.is_ok()
+    }
+
+    async fn forget_in_data_dir(&self) -> io::Result<()> {
+        let data_dir = self.data_dir.clone();
+        on_disk(move || forget(&data_dir)).await
+    }
+}
+
+/// A disk may take its time; the workers' threads do not wait for it.
+async fn on_disk(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Whole or not there, and durable when this returns.
+fn keep(data_dir: &Path, reason: &str) -> io::Result<()> {
+    let new = data_dir.join(FILE_NEW);
+    let mut file = File::create(&new)?;
+    writeln!(file, "{reason}")?;
+    file.sync_all()?;
+    fs::rename(&new, data_dir.join(FILE))?;
+    File::open(data_dir)?.sync_all()
+}
+
+fn forget(data_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(data_dir.join(FILE)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            warn!("the data directory did not know that the service was halted");
+        }
+        Err(error) => return Err(error),
+    }
+    File::open(data_dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[test]
+    fn a_data_directory_halts_from_keep_to_forget() {
+        let directory = tempdir().expect("a directory");
+        let path = directory.path();
+        assert_eq!(found_in(path), None);
+        keep(path, "the sums differ").expect("kept");
+        assert_eq!(found_in(path).as_deref(), Some("the sums differ"));
+        keep(path, "for another reason").expect("kept");
+        assert_eq!(found_in(path).as_deref(), Some("for another reason"));
+        forget(path).expect("forgotten");
+        assert_eq!(found_in(path), None);
+        forget(path).expect("nothing to forget is as good");
+        assert_eq!(fs::read_dir(path).expect("readable").count(), 0, "no file is left behind");
+    }
+
+    /// Whatever stands under that name, by whoever's hand, halts.
+    #[test]
+    fn a_file_without_a_reason_or_that_cannot_be_read_halts() {
+        let directory = tempdir().expect("a directory");
+        let file = directory.path().join(FILE);
+        fs::write(&file, b" \n").expect("written");
+        assert_eq!(found_in(directory.path()).as_deref(), Some("no reason is given"));
+        fs::write(&file, [0xff; 3 * REASON_BYTES_MAX]).expect("written");
+        assert!(found_in(directory.path()).is_some());
+        fs::remove_file(&file).expect("removed");
+        fs::create_dir(&file).expect("a directory in its place");
+        let reason = found_in(directory.path()).expect("halts");
+        assert!(reason.contains("cannot be read"), "{reason}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Each alert under its condition on the real parts: as a log event, in the metrics, and at the webhook.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::process::Command;
+
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use ubscore::alert::Alert;
+
+use crate::harness::{Server, Site, Way, Webhook, eventually};
+
+const USER: u64 = 1001;
+
+/// A site whose alerts go to a webhook, and that webhook.
+fn site() -> (Site, Webhook) {
+    let webhook = Webhook::start();
+    let site = Site::new()
+        .with("UBSCORE__ALERT__WEBHOOK_URL", webhook.url())
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    (site, webhook)
+}
+
+/// The number of a counter's line in the metrics, 0 where there is none.
+fn counted(server: &Server, series: &str) -> u64 {
+    let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
+    server.metrics().lines().find_map(value).unwrap_or(0)
+}
+
+/// How often a server has said an alert.
+fn lines(said: &str, alert: Alert) -> usize {
+    let event = format!("alert=\"{}\" severity=\"{}\"", alert.name(), alert.severity());
+    said.matches(&event).count()
+}
+
+/// The first body of an alert at the webhook, in its form.
+fn delivered(webhook: &Webhook, alert: Alert) -> Value {
+    let name = alert.name();
+    let body = eventually(name, || webhook.bodies().into_iter().find(|b| b["alert"] == name));
+    assert_eq!(body["severity"], json!(alert.severity()), "{body}");
+    for field in ["message", "at", "instance"] {
+        assert!(body[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {body}");
+    }
+    let keys: Vec<&String> = body.as_object().expect("an object").keys().collect();
+    assert_eq!(keys.len(), 5, "{body}");
+    body
+}
+
+/// Asserts that a running server raises an alert in all three places.
+fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) -> Value {
+    let body = delivered(webhook, alert);
+    let series = format!("ubscore_alerts_total{{alert=\"{}\"}}", alert.name());
+    assert!(counted(server, &series) >= 1, "{series}");
+    assert!(lines(&server.said(), alert) >= 1, "{}", server.said());
+    eventually("the delivery to be counted", || {
+        (counted(server, "ubscore_alerts_sent_total{outcome=\"delivered\"}") >= 1).then_some(())
+    });
+    body
+}
+
+/// And that no other than these was raised.
+fn assert_only(server: &Server, alerts: &[Alert]) {
+    for other in Alert::ALL.into_iter().filter(|alert| !alerts.contains(alert)) {
+        assert_eq!(lines(&server.said(), other), 0, "{}: {}", other.name(), server.said());
+    }
+}
+
+/// What is raised again and again is counted every time, and said once in the time that is configured.
+#[test]
+fn postgresql_that_is_away_is_said_once_and_counted_always() {
+    let (site, webhook) = site();
+    let server = site.start();
+    site.admit_connections(false);
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    assert_eq!(reply.status, 503, "{reply:?}");
+    assert_raised(&server, &webhook, Alert::PostgresUnreachable);
+    // Its worker looks for transfers and tries to commit, each with its own back-off.
+    eventually("it to be raised again", || {
+        drop(server.transfer(USER, Way::ToSpot, "1"));
+        let series = "ubscore_alerts_total{alert=\"postgres_unreachable\"}";
+        (counted(&server, series) >= 3).then_some(())
+    });
+    assert_eq!(lines(&server.said(), Alert::PostgresUnreachable), 1);
+    assert_eq!(webhook.bodies().len(), 1, "{:?}", webhook.bodies());
+    assert_only(&server, &[Alert::PostgresUnreachable]);
+    site.admit_connections(true);
+    eventually("PostgreSQL to be found again", || {
+        (server.transfer(USER, Way::ToSpot, "1").status < 300).then_some(())
+    });
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+#[test]
+fn a_transfer_that_does_not_end_is_stuck() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__STUCK_MS", 100);
+    let server = site.start();
+    let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    let body = assert_raised(&server, &webhook, Alert::TransferStuck);
+    let message = body["message"].as_str().expect("text");
+    assert!(message.contains(&reply.req_id()) && message.contains("TARGET_PENDING"), "{message}");
+    assert_only(&server, &[Alert::TransferStuck]);
+    hold.release();
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// A refund that fails three times: Funding's, held up by a lock.
+#[test]
+fn a_refund_that_fails_three_times_is_said() {
+    let (site, webhook) = site();
+    let server = site.start();
+    server.set_status(USER, "SPOT", "DISABLED");
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    let body = assert_raised(&server, &webhook, Alert::CompensationFailing);
+    assert!(body["message"].as_str().expect("text").contains(&reply.req_id()), "{body}");
+    hold.release();
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: an operation repeated with another body is said, and moves nothing, on either side. Method: the row of a transfer
+/// that UBSCore, or Funding, has decided is changed by hand before the server is started again.
+#[test]
+fn an_operation_repeated_with_another_body_is_said() {
+    for way in Way::BOTH {
+        let (site, webhook) = site();
+        let server = site.start();
+        server.transfer_accepted(USER, Way::ToSpot, "50");
+        site.wait_for_rest();
+        let condition = match way {
+            Way::ToSpot => "NEW.state = 40",
+            Way::ToFunding => "NEW.state = 20 OR NEW.state = 40",
+        };
+        let hold = site.hold("UPDATE OF state ON transfers_tb", condition);
+        let reply = server.transfer(USER, way, "12");
+        site.wait_for_held();
+        server.kill();
+        hold.release();
+        let set = |amount: &str| {
+            let req_id = reply.req_id();
+            site.sql(&format!(
+                "UPDATE transfers_tb SET amount = {amount} WHERE req_id = '{req_id}'"
+            ));
+        };
+        set("13");
+        let server = site.start();
+        let body = assert_raised(&server, &webhook, Alert::ProtocolViolation);
+        assert!(body["message"].as_str().expect("text").contains(&reply.req_id()), "{body}");
+        server.kill();
+        set("12");
+        let server = site.start();
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+#[test]
+fn a_user_who_transfers_abnormally_often_is_said_and_served() {
+    const MAX: u64 = 5;
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__USER_REQUESTS_PER_MINUTE_MAX", MAX);
+    let server = site.start();
+    let replies: Vec<u16> =
+        (0..=MAX + 2).map(|_| server.transfer(USER, Way::ToSpot, "1").status).collect();
+    assert!(replies.iter().all(|status| *status < 300), "{replies:?}");
+    let body = assert_raised(&server, &webhook, Alert::UserFrequencyAbnormal);
+    assert!(body["message"].as_str().expect("text").contains(&USER.to_string()), "{body}");
+    assert_only(&server, &[Alert::UserFrequencyAbnormal]);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// A process that ends at once still tells the webhook why.
+#[test]
+fn a_superseded_process_says_so_and_ends() {
+    let (site, webhook) = site();
+    let mut server = site.start();
+    site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+    drop(server.try_ask(
+        USER,
+        "POST",
+        "/api/v1/internal_transfer",
+        Some(&Way::ToSpot.body("USDT", "1")),
+    ));
+    let (status, said) = server.wait();
+    assert_eq!(status.code(), Some(70), "{said}");
+    assert!(lines(&said, Alert::Fenced) >= 1, "{said}");
+    delivered(&webhook, Alert::Fenced);
+}
+
+/// Goal: a log that cannot be written any more ends the process, and says so on its way out; a webhook that does not
+/// answer does not keep it. Method: the log's directory is moved away under a running server, which finds out when it
+/// prepares the next segment.
+#[test]
+fn a_log_that_cannot_be_written_is_said_and_ends_the_process() {
+    for answering in [true, false] {
+        let (site, webhook) = site();
+        let site = site.with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
+        let silent = Webhook::silent();
+        let site = match answering {
+            true => site,
+            false => site.with("UBSCORE__ALERT__WEBHOOK_URL", silent.url()),
+        };
+        let mut server = site.start();
+        let away = site.data_dir.join("wal-away");
+        fs::rename(site.log_dir(), &away).expect("moved");
+        let body = Way::ToSpot.body("USDT", "0.01");
+        eventually("the end", || {
+            server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)).err()
+        });
+        let (status, said) = server.wait();
+        // On a machine that is busy enough, the end comes before the last words.
+        assert!(status.code() == Some(70) || !answering && !status.success(), "{status} {said}");
+        assert!(lines(&said, Alert::WalSyncFailed) >= 1, "{said}");
+        if answering {
+            delivered(&webhook, Alert::WalSyncFailed);
+        }
+        // Nothing of it is lost.
+        fs::rename(&away, site.log_dir()).expect("moved back");
+        let server = site.start();
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a disk without room for the next segment is said, and the service goes on with what it has. Method: the log's
+/// directory is a file system of two and a half segments, mounted for the server alone; it is to prepare two ahead.
+#[test]
+fn a_disk_without_room_for_the_next_segment_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__WAL__SPARES_READY", 2);
+    fs::create_dir_all(site.log_dir()).expect("a directory");
+    let server = Server::start(on_small_disk(&site));
+    let body = assert_raised(&server, &webhook, Alert::WalSpaceLow);
+    assert!(body["message"].as_str().expect("text").contains("No space left"), "{body}");
+    server.transfer_accepted(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    site.assert_books(&server);
+    assert_only(&server, &[Alert::WalSpaceLow]);
+}
+
+/// A site's server with a file system of its own under its log, which goes with it. Needs no rights but those of a user
+/// namespace.
+fn on_small_disk(site: &Site) -> Command {
+    let server = site.command();
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    if !geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    let mount = "mount -t tmpfs -o size=2560k tmpfs \"$0\" && exec \"$@\"";
+    command.args(["sh", "-c", mount]).arg(site.log_dir());
+    command.arg(server.get_program()).args(server.get_args());
+    let set = |(name, value)| -> Option<(&OsStr, &OsStr)> { Some((name, value?)) };
+    command.envs(server.get_envs().filter_map(set));
+    command
+}

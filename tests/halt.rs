@@ -1,0 +1,547 @@
+//! HALT: nothing new begins, what is under way stays where it is, everything is still told, and all of it goes on after a
+//! resume.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread::{self, ScopedJoinHandle};
+
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use crate::harness::{
+    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, eventually, external,
+    send, token, units,
+};
+
+const USER: u64 = 1001;
+const HALT: &str = "/admin/v1/halt";
+const RESUME: &str = "/admin/v1/resume";
+const REASON: &str = "the sums differ";
+
+fn file(site: &Site) -> PathBuf {
+    site.data_dir.join("halted")
+}
+
+fn halt(server: &Server) -> Value {
+    let reply = server.admin("POST", HALT, &json!({"reason": REASON}));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let json = reply.json();
+    assert_eq!((&json["halted"], &json["quiet"]), (&json!(true), &json!(true)), "{reply:?}");
+    json
+}
+
+fn resume(server: &Server) {
+    let reply = server.admin("POST", RESUME, &json!({"reason": "they agree again"}));
+    assert_eq!((reply.status, reply.json()), (200, json!({"halted": false})), "{reply:?}");
+}
+
+fn ready(server: &Server) -> Reply {
+    let token = token(ADMIN, Some(Role::Admin));
+    send(server.ops, &Request::new(&token, "GET", "/readyz")).expect("an answer")
+}
+
+/// What PostgreSQL says of the flag: halted, reason.
+fn in_postgres(site: &Site) -> (String, String) {
+    let rows = site.sql("SELECT halted, halt_reason FROM engine_state");
+    (rows[0][0].clone(), rows[0][1].clone())
+}
+
+/// Asserts that a server is halted for [`REASON`], in both places, and refuses what is new.
+fn assert_halted(site: &Site, server: &Server) {
+    for way in Way::BOTH {
+        assert_refused(&server.transfer(USER, way, "1"), 503, "SERVICE_HALTED");
+        let body = way.body_with_cid("USDT", "1", "never-seen");
+        assert_refused(&server.post(USER, &body), 503, "SERVICE_HALTED");
+    }
+    for path in ["/admin/v1/deposits", "/admin/v1/withdrawals"] {
+        for (amount, asset) in [("1", "USDT"), ("-1", "USDT"), ("1", "NONE")] {
+            let reply = server.admin("POST", path, &external(USER, asset, amount, "never-seen"));
+            assert_refused(&reply, 503, "SERVICE_HALTED");
+        }
+    }
+    let reply = ready(server);
+    assert_refused(&reply, 503, "SERVICE_HALTED");
+    assert!(reply.body.contains(REASON), "{reply:?}");
+    assert!(metric(server, "ubscore_halted 1"));
+    assert_eq!(in_postgres(site), ("t".to_owned(), REASON.to_owned()));
+    assert_eq!(fs::read_to_string(file(site)).expect("the file").trim(), REASON);
+}
+
+fn assert_running(site: &Site, server: &Server) {
+    assert_eq!(ready(server).status, 200);
+    assert!(metric(server, "ubscore_halted 0"));
+    assert_eq!(in_postgres(site), ("f".to_owned(), String::new()));
+    assert!(!file(site).exists());
+    for way in Way::BOTH {
+        server.transfer_accepted(USER, way, "1");
+        site.wait_for_rest();
+    }
+    site.assert_books(server);
+}
+
+fn metric(server: &Server, line: &str) -> bool {
+    server.metrics().lines().any(|found| found == line)
+}
+
+/// Who changed the flag, and why, oldest first.
+fn audited(site: &Site) -> Vec<Vec<String>> {
+    site.sql(
+        "SELECT actor, action, detail, reason FROM admin_audit \
+         WHERE action IN ('halt', 'resume') ORDER BY id",
+    )
+}
+
+/// Everything in PostgreSQL that a step of a transfer changes.
+fn books(site: &Site) -> Vec<Vec<String>> {
+    let tables = ["transfers_tb", "balances_tb", "transfer_operations", "transfer_history"];
+    tables.iter().flat_map(|table| site.sql(&format!("TABLE {table} ORDER BY 1, 2"))).collect()
+}
+
+#[test]
+fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
+    let site = Site::new();
+    let server = site.start();
+    let body = Way::ToSpot.body_with_cid("USDT", "50", "before");
+    let first = server.post(USER, &body);
+    assert_eq!(first.status, 200, "{first:?}");
+    let deposit = external(USER, "USDT", "7", "in-before");
+    let given = server.admin("POST", "/admin/v1/deposits", &deposit);
+    assert_eq!(given.status, 200, "{given:?}");
+    site.wait_for_rest();
+
+    for path in [HALT, RESUME] {
+        for bad in [json!({}), json!({"reason": ""}), json!({"reason": "x", "more": 1})] {
+            assert_refused(&server.admin("POST", path, &bad), 400, "INVALID_REQUEST");
+        }
+        let body = json!({"reason": "x"});
+        let user = token(USER, None);
+        let request = Request { body: Some(&body), ..Request::new(&user, "POST", path) };
+        assert_refused(&send(server.ops, &request).expect("an answer"), 403, "FORBIDDEN");
+    }
+    assert_running(&site, &server);
+
+    let told = halt(&server);
+    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(true)));
+    assert_eq!(told["reason"], json!(REASON));
+    assert_halted(&site, &server);
+    // What was is told, by its name and by its key, and every read goes on.
+    let before = books(&site);
+    let again = server.post(USER, &body);
+    assert_eq!((again.status, again.json()), (200, first.json()), "{again:?}");
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    let other = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "51", "before"));
+    assert_refused(&other, 409, "DUPLICATE_REQUEST");
+    let again = server.admin("POST", "/admin/v1/deposits", &deposit);
+    assert_eq!((again.status, again.json()), (200, given.json()), "{again:?}");
+    let other = external(USER, "USDT", "8", "in-before");
+    let other = server.admin("POST", "/admin/v1/deposits", &other);
+    assert_refused(&other, 409, "IDEM_KEY_CONFLICT");
+    assert_eq!(server.look(USER, &first.req_id())["state"], json!("COMMITTED"));
+    assert_eq!(server.usdt(USER), Balance::at_rest(9_957 * COIN, 50 * COIN));
+    assert_eq!(server.get(USER, "/api/v1/assets").status, 200);
+    // An account can still be closed.
+    server.set_status(1002, "FUNDING", "FROZEN");
+    server.set_status(1002, "SPOT", "FROZEN");
+    assert_eq!(books(&site), before);
+
+    // The first reason is the cause; whoever halts again is written down.
+    let reply = server.admin("POST", HALT, &json!({"reason": "another look"}));
+    assert_eq!(reply.json()["reason"], json!(REASON), "{reply:?}");
+    assert_halted(&site, &server);
+    resume(&server);
+    assert_running(&site, &server);
+    // To resume what runs does nothing.
+    resume(&server);
+    assert_running(&site, &server);
+    let by = format!("admin/{ADMIN}");
+    let row = |action: &str, detail: &str, reason: &str| {
+        [&by, action, detail, reason].map(str::to_owned).to_vec()
+    };
+    let again = "they agree again";
+    let want = [
+        row("halt", REASON, REASON),
+        row("halt", REASON, "another look"),
+        row("resume", "", again),
+        row("resume", "", again),
+    ];
+    assert_eq!(audited(&site), want);
+    assert!(server.said().contains(&format!("halted actor=\"{by}\"")), "{}", server.said());
+}
+
+/// Goal: either place halts a start, the other is told, and no kill forgets it. Method: each way of saying so, a start, a
+/// kill, a start without the one that said so first.
+#[test]
+fn either_place_halts_a_start_and_a_kill_forgets_neither() {
+    let by_route = |site: &Site| {
+        let server = site.start();
+        halt(&server);
+        server.kill();
+    };
+    let by_file = |site: &Site| fs::write(file(site), REASON).expect("written");
+    let by_sql = |site: &Site| {
+        let set = format!("UPDATE engine_state SET halted = TRUE, halt_reason = '{REASON}'");
+        site.sql(&set);
+    };
+    let forget_file = |site: &Site| fs::remove_file(file(site)).expect("it was there");
+    let forget_sql = |site: &Site| {
+        site.sql("UPDATE engine_state SET halted = FALSE, halt_reason = NULL");
+    };
+    type Deed<'a> = &'a dyn Fn(&Site);
+    let ways: [(Deed<'_>, Deed<'_>); 4] = [
+        (&by_route, &forget_file),
+        (&by_route, &forget_sql),
+        (&by_file, &forget_file),
+        (&by_sql, &forget_sql),
+    ];
+    for (say, forget) in ways {
+        let site = Site::new();
+        site.start().stop();
+        say(&site);
+        let server = site.start();
+        assert_halted(&site, &server);
+        server.kill();
+        forget(&site);
+        let server = site.start();
+        assert_halted(&site, &server);
+        server.stop();
+        let server = site.start();
+        assert_halted(&site, &server);
+        resume(&server);
+        assert_running(&site, &server);
+        server.kill();
+        assert_running(&site, &site.start());
+    }
+}
+
+/// A data directory that is halted before its first start gives the development users nothing, and later all of it.
+#[test]
+fn a_first_start_may_be_halted() {
+    let site = Site::new();
+    fs::create_dir_all(&site.data_dir).expect("a directory");
+    fs::write(file(&site), REASON).expect("written");
+    let server = site.start();
+    assert_halted(&site, &server);
+    assert_eq!(site.sql_value("SELECT count(*) FROM external_operations"), "0");
+    resume(&server);
+    server.stop();
+    let server = site.start();
+    assert_eq!(server.usdt(USER).funding, Some(10_000 * COIN));
+    site.assert_books(&server);
+}
+
+/// Goal: with PostgreSQL away the file alone halts, and nobody resumes before PostgreSQL knows. Method: no connection is
+/// admitted; halt; resume, which must fail; connections again; SIGKILL; the next start is halted in both places.
+#[test]
+fn the_file_alone_halts_while_postgresql_is_away() {
+    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    site.admit_connections(false);
+    let told = halt(&server);
+    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(false)));
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
+    let reply = server.admin("POST", RESUME, &json!({"reason": "too early"}));
+    assert_refused(&reply, 503, "SYSTEM_ERROR");
+    assert!(reply.body.contains("Still halted"), "{reply:?}");
+    assert_refused(&ready(&server), 503, "SERVICE_HALTED");
+    assert!(file(&site).exists());
+    site.admit_connections(true);
+    assert_eq!(in_postgres(&site).0, "f");
+    server.kill();
+    let server = site.start();
+    assert_halted(&site, &server);
+    resume(&server);
+    assert_running(&site, &server);
+}
+
+/// Goal: a data directory that cannot be written leaves PostgreSQL to halt, and with neither the operator is told.
+/// Method: a directory stands where the file is to be; so neither can it be removed as a file.
+#[test]
+fn postgresql_alone_halts_where_the_data_directory_cannot() {
+    let site = Site::new();
+    let server = site.start();
+    fs::create_dir_all(file(&site).join("in the way")).expect("a directory");
+    let told = halt(&server);
+    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(false), &json!(true)));
+    let reply = server.admin("POST", RESUME, &json!({"reason": "too early"}));
+    assert_refused(&reply, 503, "SYSTEM_ERROR");
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
+    site.admit_connections(false);
+    let reply = server.admin("POST", HALT, &json!({"reason": REASON}));
+    assert_refused(&reply, 503, "SYSTEM_ERROR");
+    assert!(reply.body.contains("a restart would not know"), "{reply:?}");
+    site.admit_connections(true);
+    fs::remove_dir_all(file(&site)).expect("removed");
+    let told = halt(&server);
+    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(true)));
+    assert_halted(&site, &server);
+    resume(&server);
+    assert_running(&site, &server);
+}
+
+/// Where a transfer is brought to rest before the halt.
+struct Resting {
+    way: Way,
+    /// The target is disabled, so that the transfer compensates.
+    refused: bool,
+    /// The transition into this state does not come about before the halt ...
+    held: &'static str,
+    /// ... by a hold on these rows.
+    event: &'static str,
+    condition: &'static str,
+    /// Where it stays while halted.
+    stays: &'static str,
+    /// Where it ends after the resume.
+    ends: &'static str,
+}
+
+const STATE: &str = "UPDATE OF state ON transfers_tb";
+const OPERATION: &str = "INSERT ON transfer_operations";
+
+/// Goal: a transfer that a halt meets in any state goes no further than to what UBSCore has decided, survives a kill
+/// there, and ends after the resume without a restart. Method: a lock keeps it out of the state after the one named; halt;
+/// let go of the lock; SIGKILL and start, still halted; nothing may change; resume; it must end, and the sums must agree.
+#[test]
+fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
+    use Way::{ToFunding, ToSpot};
+    let case = |way, refused, held, (event, condition), stays, ends| Resting {
+        way,
+        refused,
+        held,
+        event,
+        condition,
+        stays,
+        ends,
+    };
+    // Without fusion each state is one that a transfer rests in.
+    let cases = [
+        // Funding's withdraw has not been decided.
+        case(ToSpot, false, "10", (OPERATION, "NEW.op = 1"), "10", "40"),
+        // Nobody has been asked for the deposit.
+        case(ToSpot, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
+        // UBSCore has decided, and only the mark is missing: it is written down.
+        case(ToSpot, false, "30", (STATE, "NEW.state = 40"), "40", "40"),
+        case(ToSpot, true, "30", (STATE, "NEW.state = -20"), "-20", "-30"),
+        // The refund would move Funding's money.
+        case(ToSpot, true, "-20", (OPERATION, "NEW.op = 3"), "-20", "-30"),
+        // UBSCore has paid, or has refused to; it is written down.
+        case(ToFunding, false, "10", (STATE, "NEW.state = 20"), "20", "40"),
+        case(ToFunding, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
+        // The deposit would move Funding's money.
+        case(ToFunding, false, "30", (OPERATION, "NEW.op = 2"), "30", "40"),
+        case(ToFunding, true, "30", (STATE, "NEW.state = -20"), "30", "40"),
+        // UBSCore has refunded.
+        case(ToFunding, true, "-20", (STATE, "NEW.state = -30"), "-30", "-30"),
+    ];
+    for case in cases {
+        let Resting { way, refused, held, event, condition, stays, ends } = case;
+        let name = format!("{way:?} refused {refused} held in {held}");
+        println!("{name}");
+        let site = Site::fused(false)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
+            .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
+        let server = site.start();
+        server.transfer_accepted(USER, ToSpot, "50");
+        site.wait_for_rest();
+        if refused {
+            server.set_status(USER, way.accounts().1, "DISABLED");
+        }
+        let hold = site.hold(event, condition);
+        let body = way.body_with_cid("USDT", "12", "held");
+        let reply = server.post(USER, &body);
+        let state = || site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'held'");
+        eventually(&name, || (state() == held).then_some(()));
+        site.wait_for_held();
+        assert!([200, 202, 422].contains(&reply.status), "{reply:?}");
+
+        halt(&server);
+        hold.release();
+        if refused && stays == "30" {
+            // Funding's refusal is not decided before the resume, and by then the account is open.
+            server.set_status(USER, way.accounts().1, "ACTIVE");
+        }
+        eventually(&name, || (state() == stays).then_some(()));
+        let before = books(&site);
+        let balance = server.usdt(USER);
+        assert_eq!(balance.sum(), 10_000 * COIN, "{name}: {balance:?}");
+        server.kill();
+        let server = site.start();
+        assert_halted(&site, &server);
+        assert_eq!(server.usdt(USER), balance, "{name}");
+        assert_eq!(server.post(USER, &body).req_id(), reply.req_id(), "{name}");
+        assert_eq!(books(&site), before, "{name}");
+
+        resume(&server);
+        site.wait_for_rest();
+        assert_eq!(state(), ends, "{name}");
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a question that was never put is not put while halted. Method: a death before UBSCore is asked, both ways; the
+/// start that follows is halted and must leave it at that; resume.
+#[cfg(feature = "crash")]
+#[test]
+fn a_start_that_is_halted_asks_nobody() {
+    for (way, states) in [(Way::ToSpot, "30"), (Way::ToFunding, "10")] {
+        for fuse in [true, false] {
+            let site = Site::fused(fuse);
+            let server = site.start();
+            server.transfer_accepted(USER, Way::ToSpot, "50");
+            site.wait_for_rest();
+            server.stop();
+            let dying = site.clone().with("UBSCORE_CRASH", "coordinator_before_ask");
+            let mut server = dying.start();
+            let body = way.body_with_cid("USDT", "12", "unasked");
+            drop(server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
+            server.wait();
+            fs::write(file(&site), REASON).expect("written");
+            let server = site.start();
+            assert_halted(&site, &server);
+            let state = || site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'unasked'");
+            assert_eq!(state(), states);
+            let reply = server.post(USER, &body);
+            assert_eq!(reply.status, 202, "{reply:?}");
+            let spot = server.usdt(USER).spot;
+            assert_eq!(spot, Some(50 * COIN), "nobody was asked");
+            resume(&server);
+            site.wait_for_rest();
+            assert_eq!(state(), "40");
+            site.assert_books(&server);
+        }
+    }
+}
+
+/// Goal: fused commits go no further than to the decision either, whether they are queued, held up or answered when the
+/// halt comes. Method: a Spot->Funding transfer whose fused commit (deposit and COMMITTED) is held up; halt; let go.
+#[test]
+fn a_fused_commit_shrinks_to_what_is_decided() {
+    let site = Site::new()
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
+    let server = site.start();
+    server.transfer_accepted(USER, Way::ToSpot, "50");
+    site.wait_for_rest();
+    let hold = site.hold(OPERATION, "NEW.op = 2");
+    let reply = server.transfer(USER, Way::ToFunding, "12");
+    assert_eq!(reply.status, 202, "{reply:?}");
+    site.wait_for_held();
+    halt(&server);
+    hold.release();
+    let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{}'", reply.req_id());
+    eventually("what is decided", || (site.sql_value(&state) == "20").then_some(()));
+    let available = "SELECT available FROM balances_tb WHERE user_id = 1001 AND asset_id = 3";
+    assert_eq!(units(&site.sql_value(available)), 9_950 * COIN, "no deposit while halted");
+    let want = Balance { in_flight: 12 * COIN, ..Balance::at_rest(9_950 * COIN, 38 * COIN) };
+    assert_eq!(server.usdt(USER), want);
+    resume(&server);
+    site.wait_for_rest();
+    assert_eq!(site.commits(&reply.req_id()), ["0 10", "20", "30 40"]);
+    site.assert_books(&server);
+}
+
+/// Goal: what waits for its worker when the halt comes is refused and never done. Method: one worker, held up by a row
+/// lock; transfers and deposits queue up behind it; halt; let go.
+#[test]
+fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
+    let site = Site::new()
+        .with("UBSCORE__COORDINATOR__SHARDS", 1)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 20_000);
+    let server = site.start();
+    let hold = site.hold("INSERT ON transfers_tb", "NEW.user_id = 1001");
+    let (mut transfers, mut deposits) = (Vec::new(), Vec::new());
+    let transfer = |index: usize| {
+        let body = match index {
+            0 => Way::ToSpot.body("USDT", "1"),
+            _ => Way::ToSpot.body_with_cid("USDT", "1", &format!("queued-{index}")),
+        };
+        server.post(USER, &body)
+    };
+    let deposit = |index: usize| {
+        let body = external(USER, "USDT", "1", &format!("queued-{index}"));
+        server.admin("POST", "/admin/v1/deposits", &body)
+    };
+    let (transfer, deposit) = (&transfer, &deposit);
+    thread::scope(|scope| {
+        let first: Vec<_> = (0..4).map(|index| scope.spawn(move || transfer(index))).collect();
+        site.wait_for_held();
+        let second: Vec<_> = (0..4).map(|index| scope.spawn(move || deposit(index))).collect();
+        halt(&server);
+        hold.release();
+        let join = |thread: ScopedJoinHandle<'_, Reply>| thread.join().expect("no panic");
+        transfers.extend(first.into_iter().map(join));
+        deposits.extend(second.into_iter().map(join));
+    });
+    for reply in &transfers {
+        assert_refused(reply, 503, "SERVICE_HALTED");
+    }
+    // One that came before the halt may have been done; each is told what is so.
+    for reply in &deposits {
+        assert!([200, 503].contains(&reply.status), "{reply:?}");
+    }
+    let done = deposits.iter().filter(|reply| reply.status == 200).count();
+    let recorded = "SELECT count(*) FROM external_operations WHERE idem_key LIKE 'queued-%'";
+    assert_eq!(site.sql_value(recorded), done.to_string());
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
+    resume(&server);
+    assert_eq!(server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "queued-1")).status, 200);
+    assert_running(&site, &server);
+}
+
+/// Runs `ubscore` as an operator would.
+fn cli(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_command_line_halts_and_resumes_and_says_why_it_does_not() {
+    let site = Site::new();
+    let server = site.start();
+    let ops = format!("http://{}/", server.ops);
+    let on = |command: &str, reason: &str| {
+        said(&cli(&[command, "--reason", reason, "--ops", &ops, "--dev", "--user", "77"]))
+    };
+    let (code, out, err) = on("halt", REASON);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let want = format!(
+        "halted: {REASON}\n  no money moves any more\n  kept in the data directory\n  kept in PostgreSQL\n"
+    );
+    assert_eq!(out, want);
+    assert_halted(&site, &server);
+    let (code, out, err) = on("resume", "seen and mended");
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "resumed\n", ""));
+    assert_running(&site, &server);
+    let actors: Vec<String> = audited(&site).iter().map(|row| row[0].clone()).collect();
+    assert_eq!(actors, ["admin/77", "admin/77"]);
+
+    // Refused: the service says why.
+    let (code, out, err) = on("halt", " ");
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("INVALID_REQUEST"), "{err}");
+    // A configuration file: its secret and its address, and another secret is refused.
+    let config = site.data_dir.join("operator.toml");
+    let with_secret = |secret: &str| {
+        let text = format!("[auth]\nsecret = \"{secret}\"\n[ops]\nlisten = \"{}\"\n", server.ops);
+        fs::write(&config, text).expect("written");
+        let path = config.to_str().expect("text");
+        said(&cli(&["halt", "--reason", REASON, "--config", path]))
+    };
+    let (code, _, err) = with_secret("another secret, known to nobody here");
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("UNAUTHORIZED"), "{err}");
+    assert_eq!(with_secret("short").0, 2);
+    assert_running(&site, &server);
+    // Nobody there.
+    server.stop();
+    let (code, _, err) = on("halt", REASON);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("is the service running there?"), "{err}");
+    assert_eq!(said(&cli(&["halt"])).0, 2);
+    assert_eq!(said(&cli(&["resume", "--reason", "x", "--ops", "nowhere"])).0, 2);
+}
