@@ -132,7 +132,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// A fresh database and a fresh data directory. Segments are small and tries close together, so that a test sees
-    /// many of both.
+    /// many of both; memory is taken for few accounts, since many servers run at once.
     pub(crate) fn new() -> Site {
         let number = unique();
         let database = Site::create_database();
@@ -140,6 +140,8 @@ impl Site {
         let environment = Vec::new();
         Site { database, data_dir, environment }
             .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
+            .with("UBSCORE__ENGINE__ACCOUNTS_MAX", 10_000)
+            .with("UBSCORE__ENGINE__OUTCOMES_MAX", 100_000)
             .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 20)
             .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 500)
     }

@@ -29,10 +29,10 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core sleeps.
 const YIELDS: u32 = 8;
-/// Outcomes looked at in a turn without a command, and how many of them are forgotten: about 5 us, in which a command
+/// Outcomes looked at in a turn without a command, and how many of them are forgotten: some 5 us, in which a command
 /// may have to wait.
 const IDLE_LOOKS: usize = 512;
-const IDLE_LEAVES: usize = 16;
+const IDLE_LEAVES: usize = 8;
 /// The longest sleep: a belt, since a bell ends every sleep that matters.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long the preparing thread sleeps when nobody rings.

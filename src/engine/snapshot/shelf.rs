@@ -80,7 +80,7 @@ impl Shelf {
 
     /// Writes a snapshot of `ledger`, which stands at a DIGEST record, reads it back, and only then names it.
     ///
-    /// Takes the ledger, so that there are never two of them beside UBSCore's. `go_on`: see [`write`].
+    /// Takes the ledger, so that there are never two of them beside UBSCore's. `go_on`: see [`write()`].
     ///
     /// # Errors
     /// [`Error`]: there is no new snapshot.

@@ -1,0 +1,181 @@
+//! How much memory does a Spot account take, how much an outcome, and what does an order cost among that many?
+//!
+//! Base case: the bytes of the same facts in a snapshot, one behind the other and found by nothing.
+//!
+//! `cargo bench --bench memory -- N`: N outcomes, and an account with two balances for every eighth of them. Resident
+//! bytes are what Linux counts for the process; latencies are of decision and effect in memory, without a log, and
+//! with the clock's own.
+
+mod environment;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
+use ubscore::engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
+use ubscore::engine::order::{Command, Order, Text};
+use ubscore::engine::outcomes::Recorded;
+use ubscore::transfer::{Decision, Direction, Op};
+
+use crate::environment::{Environment, per_second, ratio, scratch};
+
+const OUTCOMES: u64 = 1_000_000;
+const OUTCOMES_PER_ACCOUNT: u64 = 8;
+const ASSETS: u64 = 2;
+/// Has no factor in common with the number of accounts: neighbors in time are not neighbors in memory.
+const STRIDE: u64 = 7_919;
+/// What the goal allows for eight million outcomes, bytes.
+const BYTES_MAX: u64 = 1_500_000_000;
+const OUTCOMES_OF_GOAL: u64 = 8_000_000;
+/// The goal's p50 of an order, ns.
+const ORDER_NS_MAX: u64 = 300;
+
+fn main() -> anyhow::Result<()> {
+    let outcomes = environment::count(OUTCOMES)?;
+    let accounts = (outcomes / OUTCOMES_PER_ACCOUNT).max(1);
+    let scratch = scratch()?;
+    let environment = Environment::probe(scratch.path(), None)?;
+
+    println!("\n{:<44}{:>16}{:>14}", "resident", "bytes", "bytes each");
+    let one = Places { accounts_max: 1, outcomes_max: 1 };
+    let (accounts_places, outcomes_places) =
+        (usize::try_from(accounts)?, usize::try_from(outcomes)?);
+    let of_accounts = resident_of(Places { accounts_max: accounts_places, ..one })?;
+    row(&format!("{accounts} accounts, {ASSETS} balances each"), of_accounts, accounts);
+    let of_outcomes = resident_of(Places { outcomes_max: outcomes_places, ..one })?;
+    row(&format!("{outcomes} outcomes"), of_outcomes, outcomes);
+
+    let places = Places { accounts_max: accounts_places, outcomes_max: outcomes_places };
+    let before = resident()?;
+    let mut ledger = Ledger::new(places);
+    ledger.prefault();
+    for asset in 1..=ASSETS {
+        let asset = u32::try_from(asset)?;
+        let command = Command::RegisterAsset { asset, precision: 8, symbol: Text::EMPTY };
+        assert_eq!(run(&mut ledger, &command), Answer::Done, "asset {asset}");
+    }
+    let began = Instant::now();
+    // An eighth stays free: withdrawals keep a place for their refunds.
+    let filled = outcomes - outcomes / 8;
+    (0..filled).for_each(|number| decide(&mut ledger, &order(number, accounts, Op::Deposit)));
+    let rate = per_second(filled, began.elapsed());
+    let full = resident()?.saturating_sub(before);
+    row("both, filled", full, outcomes);
+    let base = ledger.facts().map(fact_bytes).sum();
+    row("base: the facts of the filled ledger", base, outcomes);
+    println!(
+        "\nthe filled ledger takes {} x its facts; filled with {rate} orders/s",
+        ratio(full, base)
+    );
+
+    println!("\n{:<44}{:>9}{:>9}{:>9}{:>12}", "ns", "p50", "p99", "p99.9", "max");
+    let asked = outcomes / 16;
+    latencies("the clock alone", asked, |_| {})?;
+    let mixed = |number: u64| match number.is_multiple_of(2) {
+        true => order(number, accounts, Op::Deposit),
+        false => order(number, accounts, Op::Withdraw),
+    };
+    let known = ledger.outcome_count();
+    let p50 = latencies(&format!("an order, {known} outcomes known"), asked, |number| {
+        decide(&mut ledger, &mixed(filled + number));
+    })?;
+    let raise = Command::RaiseWatermark { order_number: outcomes / 2 };
+    assert_eq!(run(&mut ledger, &raise), Answer::Done, "the watermark");
+    latencies("an order, half of them to be forgotten", asked, |number| {
+        decide(&mut ledger, &mixed(filled + asked + number));
+    })?;
+    let looked = Instant::now();
+    ledger.forget_all();
+    println!("\nthe rest forgotten at once in {:.1?}", looked.elapsed());
+    assert!(ledger.outcome_count() as u64 <= filled + 2 * asked - outcomes / 2, "not forgotten");
+    assert_eq!(sum(&ledger), ledger.digest(), "the digest");
+    println!("digest of {filled} deposits and what followed: as it must be\n");
+
+    if outcomes == OUTCOMES_OF_GOAL {
+        environment.judge("S15, memory: at most 1.5 GB", full <= BYTES_MAX);
+    }
+    environment.judge("S1, one order in memory: p50 at most 300 ns", p50 <= ORDER_NS_MAX);
+    Ok(())
+}
+
+fn row(name: &str, bytes: u64, count: u64) {
+    println!("{name:<44}{bytes:>16}{:>14}", ratio(bytes, count));
+}
+
+/// What an empty ledger takes, all its places included.
+fn resident_of(places: Places) -> anyhow::Result<u64> {
+    let before = resident()?;
+    let mut ledger = Ledger::new(places);
+    ledger.prefault();
+    let after = resident()?;
+    assert_eq!(ledger.outcome_count(), 0, "a new ledger");
+    Ok(after.saturating_sub(before))
+}
+
+/// The process's resident bytes.
+fn resident() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kilobytes = line.trim().strip_suffix(" kB").context("VmRSS in another unit")?;
+    Ok(kilobytes.parse::<u64>()? * 1_024)
+}
+
+fn order(number: u64, accounts: u64, op: Op) -> Command {
+    let direction = match op {
+        Op::Deposit => Direction::FundingToSpot,
+        _ => Direction::SpotToFunding,
+    };
+    Command::Order(Order {
+        op,
+        req_id: (u128::from(number.wrapping_mul(STRIDE)) << u64::BITS) | u128::from(number + 1),
+        cid: Text::EMPTY,
+        user: number.wrapping_mul(STRIDE) % accounts + 1,
+        asset: u32::try_from(number / accounts % ASSETS + 1).expect("few"),
+        amount: if op == Op::Deposit { 1_000 } else { 1 },
+        direction,
+        order_number: number,
+    })
+}
+
+fn run(ledger: &mut Ledger, command: &Command) -> Answer {
+    match ledger.step(command) {
+        Step::Append(entry) => ledger.apply(&entry, ledger.sequence() + 1, 0),
+        other => panic!("{command:?}: {other:?}"),
+    }
+}
+
+/// As the core does it.
+fn decide(ledger: &mut Ledger, command: &Command) {
+    let answer = run(ledger, command);
+    let success = matches!(answer, Answer::Decided(Recorded { decision: Decision::Success, .. }));
+    assert!(success, "{command:?}: {answer:?}");
+    ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+}
+
+/// Prints how long each of so many takes; returns the p50, ns.
+fn latencies(name: &str, count: u64, mut one: impl FnMut(u64)) -> anyhow::Result<u64> {
+    let mut histogram = Histogram::<u64>::new(3)?;
+    for number in 0..count {
+        let asked = Instant::now();
+        one(number);
+        histogram.record(nanoseconds(asked.elapsed()))?;
+    }
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    println!("{name:<44}{:>9}{:>9}{:>9}{:>12}", at(0.5), at(0.99), at(0.999), histogram.max());
+    Ok(at(0.5))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn fact_bytes(fact: Fact) -> u64 {
+    let (_tag, length) = fact.encode(&mut [0; FACT_BYTES_MAX]);
+    length as u64 + 1
+}
+
+fn sum(ledger: &Ledger) -> u128 {
+    ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add)
+}
