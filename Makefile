@@ -29,7 +29,7 @@ test: need-rust need-postgres
 
 soak: need-rust need-postgres
 	UBSCORE_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test --features crash --locked --test main -- --nocapture \
-	  kills_refusals_refunds_and_lost_connections_together
+	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

@@ -1,7 +1,13 @@
 //! What watches over the money from outside its path, and stops the service before it is wrong.
 //!
-//! Rooms: [`halt`] (the flag that stops the service until an operator resumes), [`frequency`] (users who transfer more
-//! often than anybody should).
+//! Rooms: [`fit`] (whether a transfer's state fits what both journals hold, pure), [`conservation`] (the rounds of the
+//! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
+//! [`verify`] (the same on a log that is only read), [`halt`] (the flag that stops the service until an operator resumes),
+//! [`frequency`] (users who transfer more often than anybody should).
 
+pub mod conservation;
+pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod rounds;
+pub mod verify;

@@ -41,10 +41,44 @@ pub enum Command {
     Snapshot(SnapshotCommand),
     /// Print a token for the HTTP API.
     Token(TokenArgs),
+    /// Compare the log with PostgreSQL, with or without a running service.
+    Verify(VerifyArgs),
     /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
     Halt(OperatorArgs),
     /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
     Resume(OperatorArgs),
+}
+
+/// What `ubscore verify` is told.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory of the log and the embedded PostgreSQL.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where PostgreSQL is; visible to other users of the machine, so a password belongs in a file.
+    #[arg(long, value_name = "URL|embedded")]
+    pub postgres: Option<Secret>,
+    /// Directory of `initdb` and `postgres` for the embedded server.
+    #[arg(long, value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+    /// With the development secret, as `serve --dev`.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+impl VerifyArgs {
+    /// What the flags change in the configuration.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            data_dir: self.data_dir.clone(),
+            postgres_url: self.postgres.clone(),
+            postgres_bin: self.postgres_bin.clone(),
+            ..Overrides::default()
+        }
+    }
 }
 
 /// What `ubscore serve` is told.

@@ -12,6 +12,7 @@ pub mod halt;
 pub mod serve;
 pub mod snapshot;
 pub mod token;
+pub mod verify;
 pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
@@ -23,6 +24,7 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 /// 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
+        Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
         Command::Snapshot(command) => {

@@ -114,6 +114,8 @@ pub struct Config {
     pub coordinator: Coordinator,
     /// When a quiet transfer is picked up again.
     pub recovery: Recovery,
+    /// The continuous audit.
+    pub conservation: Conservation,
     /// Bounds of an amount.
     pub amount: AmountBounds,
     /// When somebody is alerted, and who.
@@ -327,6 +329,16 @@ pub struct Recovery {
     pub stale_ms: u64,
 }
 
+/// The section `[conservation]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Conservation {
+    /// Between two rounds of the audit, ms.
+    pub every_ms: u64,
+    /// What PostgreSQL may take over one statement of it, ms.
+    pub statement_timeout_ms: u64,
+}
+
 /// The section `[amount]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -387,6 +399,7 @@ impl Default for Config {
             snapshot: Snapshot::default(),
             coordinator: Coordinator::default(),
             recovery: Recovery::default(),
+            conservation: Conservation::default(),
             amount: AmountBounds::default(),
             alert: Alert::default(),
             log: Log::default(),
@@ -496,6 +509,12 @@ impl Default for Coordinator {
             backoff_base_ms: 100,
             backoff_cap_ms: 30_000,
         }
+    }
+}
+
+impl Default for Conservation {
+    fn default() -> Self {
+        Self { every_ms: 10_000, statement_timeout_ms: 60_000 }
     }
 }
 
@@ -680,6 +699,14 @@ const BOUNDS: &[Bound] = &[
     bound("coordinator.backoff_base_ms", |c| Some(c.coordinator.backoff_base_ms), 1, MINUTE_MS, "ms"),
     bound("coordinator.backoff_cap_ms", |c| Some(c.coordinator.backoff_cap_ms), 1, HOUR_MS, "ms, at least coordinator.backoff_base_ms"),
     bound("recovery.stale_ms", |c| Some(c.recovery.stale_ms), 1_000, HOUR_MS, "ms"),
+    bound("conservation.every_ms", |c| Some(c.conservation.every_ms), 10, HOUR_MS, "ms"),
+    bound(
+        "conservation.statement_timeout_ms",
+        |c| Some(c.conservation.statement_timeout_ms),
+        1_000,
+        HOUR_MS,
+        "ms",
+    ),
     bound("alert.webhook_timeout_ms", |c| Some(c.alert.webhook_timeout_ms), 100, MINUTE_MS, "ms"),
     bound("alert.repeat_ms", |c| Some(c.alert.repeat_ms), 0, HOUR_MS, "ms"),
     bound("alert.stuck_ms", |c| Some(c.alert.stuck_ms), 100, HOUR_MS, "ms"),

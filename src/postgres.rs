@@ -5,6 +5,7 @@
 //! (below which everything is over),
 //! [`embedded`] (a server of our own for one machine).
 
+pub mod books;
 pub mod database;
 pub mod embedded;
 pub mod incarnation;

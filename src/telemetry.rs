@@ -49,6 +49,10 @@ pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
 /// Counter: alerts raised, by `alert`.
 pub const ALERTS_TOTAL: &str = "ubscore_alerts_total";
+/// Counter: rounds of the audit, by `result`: clean, mismatch, failed.
+pub const CONSERVATION_RUNS_TOTAL: &str = "ubscore_conservation_runs_total";
+/// Gauge, s since the Unix epoch: when the audit last found everything in order.
+pub const CONSERVATION_LAST_SUCCESS: &str = "ubscore_conservation_last_success_timestamp_seconds";
 /// Counter: alerts for the webhook, by `outcome`: delivered, failed, dropped.
 pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
 /// Gauge: 1 while the service is halted, else 0.
@@ -201,6 +205,8 @@ pub fn describe() {
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
+    describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
+    describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");
     describe_counter!(ALERTS_SENT_TOTAL, Unit::Count, "Alerts for the webhook.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }

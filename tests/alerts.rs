@@ -123,10 +123,11 @@ fn a_refund_that_fails_three_times_is_said() {
     site.assert_books(&server);
 }
 
-/// Goal: an operation repeated with another body is said, and moves nothing, on either side. Method: the row of a transfer
-/// that UBSCore, or Funding, has decided is changed by hand before the server is started again.
+/// Goal: a transfer that is not what was decided for it is said before anything of it is repeated, and moves nothing, on
+/// either side. Method: the row of a transfer that UBSCore, or Funding, has decided is changed by hand before the server is
+/// started again; mended, it goes on.
 #[test]
-fn an_operation_repeated_with_another_body_is_said() {
+fn a_transfer_changed_under_way_is_said_and_halts() {
     for way in Way::BOTH {
         let (site, webhook) = site();
         let server = site.start();
@@ -149,11 +150,13 @@ fn an_operation_repeated_with_another_body_is_said() {
         };
         set("13");
         let server = site.start();
-        let body = assert_raised(&server, &webhook, Alert::ProtocolViolation);
+        let body = assert_raised(&server, &webhook, Alert::ConservationViolated);
         assert!(body["message"].as_str().expect("text").contains(&reply.req_id()), "{body}");
         server.kill();
         set("12");
         let server = site.start();
+        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
         site.assert_books(&server);
     }
@@ -240,7 +243,8 @@ fn a_disk_without_room_for_the_next_segment_is_said() {
     assert!(body["message"].as_str().expect("text").contains("No space left"), "{body}");
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
-    site.assert_books(&server);
+    Site::assert_verified_by(&mut where_it_is(&server, &site.verify()));
+    site.assert_balances(&server);
     assert_only(&server, &[Alert::WalSpaceLow]);
 }
 
@@ -255,8 +259,23 @@ fn on_small_disk(site: &Site) -> Command {
     }
     let mount = "mount -t tmpfs -o size=2560k tmpfs \"$0\" && exec \"$@\"";
     command.args(["sh", "-c", mount]).arg(site.log_dir());
-    command.arg(server.get_program()).args(server.get_args());
+    wrap(command, &server)
+}
+
+/// A command that sees the file systems a server sees.
+fn where_it_is(server: &Server, inner: &Command) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg("--target").arg(server.pid().to_string()).arg("--mount");
+    if !geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.arg("--");
+    wrap(command, inner)
+}
+
+fn wrap(mut outer: Command, inner: &Command) -> Command {
+    outer.arg(inner.get_program()).args(inner.get_args());
     let set = |(name, value)| -> Option<(&OsStr, &OsStr)> { Some((name, value?)) };
-    command.envs(server.get_envs().filter_map(set));
-    command
+    outer.envs(inner.get_envs().filter_map(set));
+    outer
 }

@@ -14,14 +14,12 @@ use serde_json::{Value, json};
 use ubscore::entropy::{Entropy, SystemEntropy};
 
 use crate::harness::{
-    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, token, while_watched,
+    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, soak_rounds, token,
+    while_watched,
 };
 
 pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
-
-/// The environment variable that makes a soak of the test of everything at once: rounds, each with a kill.
-const SOAK_ROUNDS: &str = "UBSCORE_SOAK_ROUNDS";
 
 /// One transfer of a load: whose, and the body with its cid.
 pub(crate) struct Planned {
@@ -379,14 +377,11 @@ fn a_stop_amid_a_load_keeps_every_answer() {
 /// Goal: whatever happens at once, no unit is made or lost. Method: rounds of random transfers of four users, while
 /// accounts are closed and opened on both sides and connections are cut; at the end of each round SIGKILL at a random
 /// answer, restart, rest, sums. The seed is printed where it fails; threads and kills remain chance. `make soak` asks
-/// for more rounds by [`SOAK_ROUNDS`].
+/// for more rounds ([`soak_rounds`]).
 #[test]
 fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
     const CROWD: usize = 60;
-    let rounds = match std::env::var(SOAK_ROUNDS) {
-        Ok(rounds) => rounds.parse().expect("a number of rounds"),
-        Err(_) => 4,
-    };
+    let rounds = soak_rounds().unwrap_or(4);
     let seed = SystemEntropy.u64();
     println!("seed {seed}");
     let random = |salt: usize| {

@@ -163,6 +163,15 @@ impl Site {
         Site { database: Site::create_database(), ..self.clone() }
     }
 
+    /// The same data directory with a copy of the database, which nobody may be connected to.
+    pub(crate) fn with_copied_database(&self) -> Site {
+        let name = format!("test_{}", unique());
+        let config = run().postgres.config();
+        let statement = format!("CREATE DATABASE {name} TEMPLATE {}", self.database);
+        block_on(async { connect(&config).await.batch_execute(&statement).await }).expect("a copy");
+        Site { database: name, ..self.clone() }
+    }
+
     /// The same database with a fresh data directory.
     pub(crate) fn with_fresh_data_dir(&self) -> Site {
         self.with_data_dir(&run().directory.join(format!("data-{}", unique())))
@@ -358,9 +367,38 @@ impl Site {
         }
     }
 
+    /// Asserts that `ubscore verify` finds nothing, with or without a running server.
+    pub(crate) fn assert_verified(&self) {
+        Site::assert_verified_by(&mut self.verify());
+    }
+
+    /// The same for a [`Site::verify`] that is run in a special way.
+    pub(crate) fn assert_verified_by(verify: &mut Command) {
+        let output = verify.output().expect("the binary");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}{why}");
+        assert!(said.starts_with("ok "), "{said}");
+    }
+
+    /// `ubscore verify` on this site.
+    pub(crate) fn verify(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["verify", "--dev", "--postgres", &self.url()]);
+        command.arg("--data-dir").arg(&self.data_dir);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Asserts, with every transfer terminal, that `ubscore verify` finds nothing, and [`Site::assert_balances`].
+    pub(crate) fn assert_books(&self, server: &Server) {
+        self.assert_verified();
+        self.assert_balances(server);
+    }
+
     /// Asserts, with every transfer terminal, that each balance is what the terminal states add up to, on each side, in
     /// answers as in PostgreSQL's rows.
-    pub(crate) fn assert_books(&self, server: &Server) {
+    pub(crate) fn assert_balances(&self, server: &Server) {
         self.assert_conserved(server);
         let moved = |user: u64, symbol: &str, kind: u8| {
             let statement = format!(
@@ -675,6 +713,17 @@ impl Server {
         let token = token(ADMIN, Some(Role::Admin));
         let request = Request { body: Some(body), ..Request::new(&token, method, path) };
         send(self.ops, &request).expect("an answer")
+    }
+
+    /// GET on the operator's listener, as an operator.
+    pub(crate) fn admin_get(&self, path: &str) -> Reply {
+        let token = token(ADMIN, Some(Role::Admin));
+        send(self.ops, &Request::new(&token, "GET", path)).expect("an answer")
+    }
+
+    /// The status of `/readyz`.
+    pub(crate) fn ready(&self) -> u16 {
+        self.admin_get("/readyz").status
     }
 
     /// Posts a transfer of USDT, without a cid.
@@ -1081,4 +1130,10 @@ pub(crate) fn while_watched<T>(
         let _done = Done(&done);
         work()
     })
+}
+
+/// Rounds of a test that `make soak` repeats, where it has asked for a number.
+pub(crate) fn soak_rounds() -> Option<usize> {
+    let rounds = std::env::var("UBSCORE_SOAK_ROUNDS").ok()?;
+    Some(rounds.parse().expect("a number of rounds"))
 }

@@ -38,6 +38,9 @@ mod watermark;
 /// One log, one database, one process: what is refused, and what is fenced.
 mod ownership;
 
+/// The audit: what is changed behind the service's back.
+mod audit;
+
 /// Each layer called directly with what the layer above it would have refused.
 mod layers;
 

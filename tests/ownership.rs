@@ -146,8 +146,8 @@ fn a_process_that_comes_back_after_its_successor_ends() {
     assert_fenced(&site, old, || money(&site));
     assert_eq!(new.usdt(USER), Balance::at_rest(9_960 * COIN, 40 * COIN));
     assert_eq!(new.transfer(USER, Way::ToFunding, "40").status, 200);
-    site.wait_for_rest();
-    site.assert_books(&new);
+    successor.wait_for_rest();
+    successor.assert_books(&new);
 }
 
 /// Goal: a successor under load takes over without a seam. Method: transfers run in a crowd while the incarnation is

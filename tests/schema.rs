@@ -102,7 +102,8 @@ fn postgresql_refuses_what_may_never_be_in_a_row() {
     for (statement, state) in [
         ("UPDATE balances_tb SET available = -0.00000001", "23514"),
         ("UPDATE balances_tb SET frozen = -1", "23514"),
-        ("UPDATE external_operations SET amount = NULL", "23502"),
+        ("UPDATE external_operations SET amount = 1", "UB003"),
+        ("INSERT INTO external_operations DEFAULT VALUES", "23502"),
         ("INSERT INTO accounts_tb (user_id, account_type) VALUES (1001, 1)", "23505"),
         ("INSERT INTO accounts_tb (user_id, account_type) VALUES (0, 1)", "23514"),
         ("INSERT INTO engine_state DEFAULT VALUES", "23505"),

@@ -96,7 +96,22 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
-    ("audit", &["account", "alert", "clock", "engine", "gate", "postgres", "telemetry"]),
+    (
+        "audit",
+        &[
+            "account",
+            "adapters",
+            "alert",
+            "amount",
+            "asset",
+            "clock",
+            "engine",
+            "gate",
+            "postgres",
+            "telemetry",
+            "transfer",
+        ],
+    ),
 ];
 
 #[test]

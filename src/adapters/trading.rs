@@ -19,6 +19,7 @@ use crate::code::Code;
 use crate::engine::Handle;
 use crate::engine::ledger::Answer as EngineAnswer;
 use crate::engine::order::{Command, Order, Text};
+use crate::engine::outcomes::Recorded;
 use crate::engine::ring::{Overloaded, Pending};
 use crate::transfer::{Op, ReqId};
 
@@ -113,6 +114,39 @@ impl Trading {
         }
     }
 
+    /// Reads what is recorded for each operation, in their order, `None` where nothing is; and then the watermark,
+    /// below which something may have been forgotten.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: for one of them, so for all.
+    pub async fn recorded(
+        &self,
+        operations: &[(ReqId, Op)],
+    ) -> Result<(Vec<Option<Recorded>>, u64), Unanswered> {
+        let mut found = Vec::with_capacity(operations.len());
+        let share = self.engine.lock().share();
+        for share in operations.chunks(share) {
+            let query =
+                |&(req_id, op): &(ReqId, Op)| Command::Query { req_id: req_id.number(), op };
+            let pending =
+                self.engine.lock().submit_all(share.iter().map(query), self.clock.now_ns());
+            let mut deadline = self.clock.sleep(self.timeout);
+            for pending in pending {
+                let pending = pending.map_err(|Overloaded| Unanswered::Overloaded)?;
+                match wait(pending, &mut deadline).await {
+                    Some(EngineAnswer::Query(recorded)) => found.push(recorded),
+                    Some(_) | None => return Err(Unanswered::Silent),
+                }
+            }
+        }
+        // Behind the queries on the ring: whatever was forgotten before one of them lies below it.
+        match self.put(Command::ReadWatermark).await? {
+            EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
     async fn put(&self, command: Command) -> Result<EngineAnswer, Unanswered> {
         let pending = self.engine.lock().submit(command, self.clock.now_ns());
         let pending = pending.map_err(|Overloaded| Unanswered::Overloaded)?;
@@ -161,7 +195,7 @@ fn answer(engine: Option<EngineAnswer>) -> Answer {
         Some(EngineAnswer::Overloaded) => {
             Answer::without_record(Outcome::Unknown(Reason::Overloaded))
         }
-        Some(EngineAnswer::Done | EngineAnswer::Balance { .. }) => {
+        Some(EngineAnswer::Done | EngineAnswer::Balance { .. } | EngineAnswer::Watermark(_)) => {
             Answer::without_record(Outcome::Unknown(Reason::Mismatched))
         }
         None => Answer::without_record(Outcome::Timeout),

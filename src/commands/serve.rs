@@ -24,8 +24,10 @@ use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{self, webhook};
 use crate::asset::Catalog;
+use crate::audit::conservation::Audit;
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
+use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
@@ -38,6 +40,7 @@ use crate::http::auth::Verifier;
 use crate::http::service::{RequestLimits, Service};
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
+use crate::postgres::books::Books;
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::incarnation::{self, Incarnation};
@@ -220,6 +223,15 @@ async fn start(
     if let Err(error) = trading.raise_watermark(incarnation.watermark).await {
         warn!(%error, "the log's watermark stays behind PostgreSQL's for now");
     }
+    let books = audit_books(config, &target, &limits, &catalog);
+    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir);
+    let mut audit = audit.await.context("begin the audit")?;
+    // Before anything moves on: what does not add up must not be built upon.
+    rounds::catch_up(&mut audit, &halt, clock.as_ref()).await.context("compare the two stores")?;
+    let (check, requests) = rounds::check();
+    let every = Duration::from_millis(config.conservation.every_ms);
+    tokio::spawn(rounds::run(audit, every, Arc::clone(&halt), Arc::clone(&clock), requests));
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
     let (durable, capacity) = (engine.handle(), engine.handle());
@@ -268,7 +280,7 @@ async fn start(
         entropy: Mutex::new(Box::new(SystemEntropy)),
         metrics,
         halt,
-        resume_check: Arc::new(|| Box::pin(async { Ok(()) })),
+        check,
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
         limits: RequestLimits {
             body_bytes_max: config.http.body_bytes_max,
@@ -279,6 +291,17 @@ async fn start(
         },
     };
     Ok(Started { service: Arc::new(service), pool, engine, keeper })
+}
+
+/// What the audit reads in PostgreSQL.
+pub(super) fn audit_books(
+    config: &Config,
+    target: &tokio_postgres::Config,
+    limits: &postgres::Limits,
+    catalog: &Arc<ArcSwap<Catalog>>,
+) -> Books {
+    let statement_timeout = Duration::from_millis(config.conservation.statement_timeout_ms);
+    Books::new(target.clone(), *limits, statement_timeout, Arc::clone(catalog))
 }
 
 /// The flag that halts, as PostgreSQL and the data directory have it.
@@ -360,7 +383,7 @@ fn engine_options(config: &Config) -> engine::Options {
     }
 }
 
-fn places(config: &Config) -> Places {
+pub(super) fn places(config: &Config) -> Places {
     Places { accounts_max: config.engine.accounts_max, outcomes_max: config.engine.outcomes_max }
 }
 
@@ -403,7 +426,7 @@ fn alert_options(config: &Config) -> alert::Options {
     }
 }
 
-fn postgres_limits(config: &Config) -> postgres::Limits {
+pub(super) fn postgres_limits(config: &Config) -> postgres::Limits {
     let ms = Duration::from_millis;
     postgres::Limits {
         connect_timeout: ms(config.postgres.connect_timeout_ms),
@@ -413,7 +436,7 @@ fn postgres_limits(config: &Config) -> postgres::Limits {
     }
 }
 
-fn postgres_target(
+pub(super) fn postgres_target(
     config: &Config,
     server: Option<&Embedded>,
 ) -> anyhow::Result<tokio_postgres::Config> {
@@ -424,7 +447,7 @@ fn postgres_target(
     }
 }
 
-async fn start_embedded(config: &Config) -> anyhow::Result<Option<Embedded>> {
+pub(super) async fn start_embedded(config: &Config) -> anyhow::Result<Option<Embedded>> {
     if config.postgres.url.is_some() {
         return Ok(None);
     }
@@ -437,7 +460,7 @@ async fn start_embedded(config: &Config) -> anyhow::Result<Option<Embedded>> {
     Ok(Some(server))
 }
 
-async fn stop_embedded(server: Option<Embedded>) {
+pub(super) async fn stop_embedded(server: Option<Embedded>) {
     let Some(server) = server else { return };
     if let Err(error) = server.stop().await {
         warn!(%error, "the embedded PostgreSQL runs on; the next start adopts it");

@@ -58,6 +58,8 @@ pub enum Answer {
     },
     /// What is recorded for an operation, if anything.
     Query(Option<Recorded>),
+    /// Outcomes of smaller order numbers may have been forgotten.
+    Watermark(u64),
     /// See [`Step::Forgotten`].
     Forgotten,
     /// See [`Step::Violation`].
@@ -254,6 +256,7 @@ impl Ledger {
                 let available = self.status(user).map(|_| self.balance(user, asset));
                 Step::Known(Answer::Balance { available, sequence: self.sequence })
             }
+            Command::ReadWatermark => Step::Known(Answer::Watermark(self.watermark)),
             Command::Query { req_id, op } => {
                 Step::Known(Answer::Query(self.outcomes.get(req_id, op)))
             }

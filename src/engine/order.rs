@@ -158,6 +158,8 @@ pub enum Command {
         /// Of what.
         asset: u32,
     },
+    /// Read the watermark.
+    ReadWatermark,
     /// Read what is recorded for an operation.
     Query {
         /// The transfer.

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::error;
 
@@ -15,6 +16,7 @@ use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
 use crate::amount::Amount;
 use crate::asset::AssetStatus;
+use crate::audit::conservation::Mismatch;
 use crate::audit::halt::{Halted, NotResumed};
 use crate::code::Code;
 use crate::coordinator::Rejection;
@@ -32,6 +34,7 @@ enum Ops {
     Withdraw,
     AccountStatus,
     Asset,
+    Conservation,
     Snapshot,
     Halt,
     Resume,
@@ -50,6 +53,7 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             route: Ops::AccountStatus,
         },
         Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
+        Route { pattern: "/admin/v1/conservation", method: Method::GET, route: Ops::Conservation },
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
         Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
@@ -70,6 +74,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
             Ops::AccountStatus => set_status(&service, &parameters[0], &parameters[1], call).await,
             Ops::Asset => change_asset(&service, &parameters[0], call).await,
+            Ops::Conservation => conservation(&service, call).await,
             Ops::Snapshot => snapshot(&service, call).await,
             Ops::Halt => halt(&service, call).await,
             Ops::Resume => resume(&service, call).await,
@@ -112,6 +117,45 @@ fn metrics(service: &Service) -> String {
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     drop(engine);
     service.metrics.render()
+}
+
+/// One thing that does not add up. What a finder cannot name is null.
+#[derive(Serialize)]
+struct MismatchBody {
+    user_id: Option<u64>,
+    asset: Option<String>,
+    difference: String,
+    req_id: Option<String>,
+    what: String,
+}
+
+/// Checks everything now, and answers what was found.
+async fn conservation(service: &Service, call: Call) -> Outcome {
+    query(&call, "")?;
+    service.authenticate_admin(&call)?;
+    let found = service.check.now().await.map_err(|unchecked| {
+        error!(error = telemetry::chain(&unchecked), "a check was not made");
+        Refusal::because(Code::SystemError, format!("{unchecked}."))
+    })?;
+    let catalog = service.reads.catalog();
+    let body = |mismatch: Mismatch| MismatchBody {
+        user_id: mismatch.user.map(|user| user.number()),
+        asset: mismatch.asset.and_then(|id| Some(catalog.by_id(id)?.symbol.clone())),
+        difference: mismatch.difference,
+        req_id: mismatch.req_id.map(|req_id| req_id.to_string()),
+        what: mismatch.what,
+    };
+    #[derive(Serialize)]
+    struct Body {
+        ok: bool,
+        at: Timestamp,
+        mismatches: Vec<MismatchBody>,
+    }
+    let at = i128::from(service.clock.now_ns());
+    let at = Timestamp::from_nanosecond(at).expect("before the year 2262");
+    let mismatches: Vec<MismatchBody> = found.into_iter().map(body).collect();
+    let body = Body { ok: mismatches.is_empty(), at, mismatches };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
 #[derive(Deserialize)]
@@ -329,9 +373,9 @@ async fn resume(service: &Service, call: Call) -> Outcome {
     query(&call, "")?;
     let HaltDraft { reason } = service.json_body(call).await?;
     check_reason(&reason)?;
-    let (flag, actor, check) =
-        (Arc::clone(&service.halt), actor(caller), Arc::clone(&service.resume_check));
-    let resuming = tokio::spawn(async move { flag.resume(&actor, &reason, check()).await });
+    let (flag, actor, check) = (Arc::clone(&service.halt), actor(caller), service.check.clone());
+    let resuming =
+        tokio::spawn(async move { flag.resume(&actor, &reason, check.objection()).await });
     let resumed = resuming.await.map_err(|_broken| Code::SystemError)?;
     resumed.map_err(|still| {
         error!(why = chain(&still), "not resumed");

@@ -1,6 +1,5 @@
 //! What every route works on, and what every route does first.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,8 @@ use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{Alert, alert_about};
 use crate::audit::frequency::Frequency;
-use crate::audit::halt::{Halt, Objection};
+use crate::audit::halt::Halt;
+use crate::audit::rounds::Check;
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::coordinator::Coordinator;
@@ -51,23 +51,17 @@ pub struct Service {
     pub clock: Arc<dyn Clock>,
     /// Request ids.
     pub entropy: Mutex<Box<dyn Entropy>>,
+    /// The way to have both stores compared now.
+    pub check: Check,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
     /// Whether nothing new begins.
     pub halt: Arc<Halt>,
-    /// What is asked before the service goes on after a halt.
-    pub resume_check: ResumeCheck,
     /// How often each user transfers.
     pub frequency: Mutex<Frequency>,
     /// Limits of one request.
     pub limits: RequestLimits,
 }
-
-/// Looks at the money before a resume; an [`Objection`] keeps the service halted.
-pub type ResumeCheck = Arc<dyn Fn() -> Checking + Send + Sync>;
-
-/// The check under way.
-pub type Checking = Pin<Box<dyn Future<Output = Result<(), Objection>> + Send>>;
 
 /// Limits of one request.
 #[derive(Clone, Copy, Debug)]

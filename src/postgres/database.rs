@@ -483,7 +483,7 @@ fn unreadable(table: &'static str, what: impl Into<String>) -> Error {
 }
 
 /// A column that holds no code for a success.
-fn decision(row: &Row, column: usize) -> Result<Decision, Error> {
+pub(super) fn decision(row: &Row, column: usize) -> Result<Decision, Error> {
     Ok(match row.try_get::<_, Option<&str>>(column)? {
         None => Decision::Success,
         Some(name) => Decision::Refused(known_code(name)?),

@@ -1,0 +1,488 @@
+//! The rounds of the audit, and what each proves.
+//!
+//! ```text
+//!   log, up to what is durable  -->  one snapshot of PostgreSQL  -->  UBSCore's outcomes
+//!         (who was paid)          (balances, operations, states)       (before and after)
+//! ```
+//!
+//! - Every Funding balance is what all operations on it add up to.
+//! - Every transfer's state fits the operations that both stores hold for it ([`super::fit`]).
+//! - Every record of the log has its transfer.
+//!
+//! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals, for every account. A
+//! round looks at what is new since the last one that was kept, at whatever was not settled then, and at the next part of
+//! everything else. How far it came is kept in PostgreSQL with the totals, so that a restart goes on there; a round that
+//! found something keeps nothing, so that the next one finds it again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use wal::{Directory, Reader, Sequence};
+
+use super::fit::{Fit, Operations, Seen, fit};
+use crate::account::UserId;
+use crate::adapters::trading::{Trading, Unanswered};
+use crate::amount::units_text;
+use crate::asset::{AssetId, Catalog};
+use crate::engine::order::{self, Entry};
+use crate::engine::outcomes::Recorded;
+use crate::engine::{replay, snapshot};
+use crate::postgres::books::{Books, Ending, Page, Unbalanced};
+use crate::telemetry::chain;
+use crate::transfer::{Direction, Op, ReqId};
+
+/// The operations of a transfer.
+const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
+/// Records of the log read in one round.
+const RECORDS_PER_ROUND: u64 = 20_000;
+
+/// One thing that does not add up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Whose money, where a user can be named.
+    pub user: Option<UserId>,
+    /// Of what.
+    pub asset: Option<AssetId>,
+    /// What the user has too many, or lacks where it is negative, decimal text.
+    pub difference: String,
+    /// Which transfer.
+    pub req_id: Option<ReqId>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(user) = self.user {
+            write!(out, "user {user}, ")?;
+        }
+        if let Some(asset) = self.asset {
+            write!(out, "asset {}, ", asset.0)?;
+        }
+        if let Some(req_id) = self.req_id {
+            write!(out, "transfer {req_id}, ")?;
+        }
+        write!(out, "difference {}: {}", self.difference, self.what)
+    }
+}
+
+/// What a round found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Nothing, if all is well.
+    pub mismatches: Vec<Mismatch>,
+    /// Everything that is old has been looked at since the sweep began.
+    pub swept: bool,
+    /// Every durable record of the log has been looked at.
+    pub caught_up: bool,
+    /// Transfers that were under way.
+    pub open: usize,
+    /// The stores do not belong together, and no round comes any further.
+    pub stuck: bool,
+}
+
+impl Report {
+    fn stuck(what: String) -> Report {
+        Report {
+            mismatches: vec![Mismatch::between_stores(what)],
+            stuck: true,
+            ..Report::default()
+        }
+    }
+}
+
+impl Mismatch {
+    /// The stores as wholes do not belong together.
+    fn between_stores(what: String) -> Mismatch {
+        let (user, asset, req_id) = (None, None, None);
+        Mismatch { user, asset, difference: "unknown".to_owned(), req_id, what }
+    }
+}
+
+/// A round that could not be finished. Nothing is known by it, and nothing was kept.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// PostgreSQL.
+    #[error("read PostgreSQL")]
+    Postgres(#[from] crate::postgres::Error),
+    /// UBSCore.
+    #[error("ask UBSCore")]
+    Trading(#[from] Unanswered),
+    /// The log.
+    #[error("read the log")]
+    Log(#[from] wal::Error),
+    /// A snapshot.
+    #[error("read a snapshot")]
+    Snapshot(#[from] Box<snapshot::Error>),
+    /// The log does not reach to where the newest snapshot stands.
+    #[error("the log does not hold the record at which {} stands", path.display())]
+    Unconfirmed {
+        /// The snapshot's file.
+        path: PathBuf,
+    },
+    /// The log, as it is replayed.
+    #[error("replay the log")]
+    Replay(#[from] Box<replay::Error>),
+    /// A record of the log is of an operation that belongs to Funding.
+    #[error("record {sequence} of the log: {} of transfer {req_id} belongs to Funding", op.name())]
+    Misplaced {
+        /// Which record.
+        sequence: Sequence,
+        /// Of which transfer.
+        req_id: ReqId,
+        /// Which operation.
+        op: Op,
+    },
+    /// A record of the log.
+    #[error("record {sequence} of the log")]
+    Record {
+        /// Which one.
+        sequence: Sequence,
+        /// Why it cannot be read.
+        #[source]
+        source: order::Error,
+    },
+}
+
+/// Where Spot's outcomes are asked for: the running UBSCore, or a log that is only read.
+pub trait Spot {
+    /// The last record that is durable.
+    ///
+    /// # Errors
+    /// [`Error`].
+    fn durable(&mut self) -> Result<Sequence, Error>;
+
+    /// What is recorded for each operation, in their order, `None` where nothing is; and the watermark, below which
+    /// something may have been forgotten. Whatever was durable before is told.
+    fn recorded(&mut self, operations: &[(ReqId, Op)]) -> impl Future<Output = Answered> + Send;
+}
+
+/// See [`Spot::recorded`].
+pub type Answered = Result<(Vec<Option<Recorded>>, u64), Error>;
+
+impl Spot for Arc<Trading> {
+    fn durable(&mut self) -> Result<Sequence, Error> {
+        Ok(Trading::durable(self))
+    }
+
+    async fn recorded(&mut self, operations: &[(ReqId, Op)]) -> Answered {
+        Ok(Trading::recorded(self, operations).await?)
+    }
+}
+
+/// The audit's own state: little more than what is under way.
+pub struct Audit<S> {
+    books: Books,
+    spot: S,
+    catalog: Arc<ArcSwap<Catalog>>,
+    /// The log's directory.
+    log: PathBuf,
+    reader: Option<Reader<Directory>>,
+    /// Records up to this one have been read.
+    read: Sequence,
+    /// Transfers that were not settled, and those of rounds that were not kept.
+    open: BTreeSet<ReqId>,
+    /// Nothing is kept, whatever is found.
+    read_only: bool,
+}
+
+impl<S: Spot> Audit<S> {
+    /// An audit that goes on where the last one that was kept ended.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn begin(
+        mut books: Books,
+        spot: S,
+        catalog: Arc<ArcSwap<Catalog>>,
+        log: PathBuf,
+    ) -> Result<Audit<S>, Error> {
+        books.take_over().await?;
+        Ok(Audit { read_only: false, ..Audit::read_only(books, spot, catalog, log).await? })
+    }
+
+    /// The same, but for an audit that keeps nothing.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn read_only(
+        mut books: Books,
+        spot: S,
+        catalog: Arc<ArcSwap<Catalog>>,
+        log: PathBuf,
+    ) -> Result<Audit<S>, Error> {
+        let read = books.log_sequence().await?;
+        let (reader, open) = (None, BTreeSet::new());
+        Ok(Audit { books, spot, catalog, log, reader, read, open, read_only: true })
+    }
+
+    /// Has the next round look at these transfers as well.
+    pub fn name(&mut self, transfers: &[ReqId]) {
+        self.open.extend(transfers);
+    }
+
+    /// What it was made of.
+    pub fn into_parts(self) -> (Books, S) {
+        (self.books, self.spot)
+    }
+
+    /// Looks at everything again from its beginning, a part a round.
+    pub fn rewind(&mut self) {
+        self.books.rewind();
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    /// [`Error`]: a store does not answer, or the log cannot be read.
+    pub async fn round(&mut self) -> Result<Report, Error> {
+        let durable = self.spot.durable()?;
+        if self.read > durable {
+            return Ok(Report::stuck(format!(
+                "the log ends at record {durable}, but PostgreSQL has been compared with it up to {}: \
+                 the log is behind",
+                self.read
+            )));
+        }
+        let caught_up = match tokio::task::block_in_place(|| self.read_log(durable)) {
+            // It may be readable the next time.
+            Err(Error::Log(away @ wal::Error::Medium { .. })) => return Err(away.into()),
+            Err(Error::Log(gone @ wal::Error::Missing { .. })) => {
+                let read = self.read;
+                return Ok(Report::stuck(format!(
+                    "PostgreSQL has been compared with the log up to record {read} only, and what \
+                     follows is not there any more: PostgreSQL is behind ({gone})"
+                )));
+            }
+            Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
+                return Ok(Report::stuck(chain(&error)));
+            }
+            read => read?,
+        };
+        let result = self.compare(durable, caught_up).await;
+        if result.is_err() {
+            // Whatever its connection is in the middle of.
+            self.books.abandon();
+        }
+        result
+    }
+
+    /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`]. Tells whether that
+    /// was all.
+    fn read_log(&mut self, durable: Sequence) -> Result<bool, Error> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            None => self.reader.insert(Reader::open_path(&self.log, self.read + 1)?),
+        };
+        let last = durable.min(self.read + RECORDS_PER_ROUND);
+        while self.read < last {
+            let Some(record) = reader.next()? else { break };
+            let sequence = record.sequence;
+            let entry = Entry::decode(record.kind, record.payload)
+                .map_err(|source| Error::Record { sequence, source })?;
+            if let Entry::Order { order, .. } = entry
+                && let Some(req_id) = ReqId::new(order.req_id)
+            {
+                if !is_spot(order.direction, order.op) {
+                    return Err(Error::Misplaced { sequence, req_id, op: order.op });
+                }
+                self.open.insert(req_id);
+            }
+            self.read = sequence;
+        }
+        Ok(self.read >= durable)
+    }
+
+    async fn compare(&mut self, durable: Sequence, caught_up: bool) -> Result<Report, Error> {
+        let findings = self.books.open(&self.open).await?;
+        let mut asked = Vec::with_capacity(findings.pages.len() * 2);
+        for page in &findings.pages {
+            let direction = page.transfer.as_ref().map(|transfer| transfer.intent.direction);
+            let here = |op: &Op| direction.is_none_or(|direction| is_spot(direction, *op));
+            asked.extend(OPS.into_iter().filter(here).map(|op| (page.req_id, op)));
+        }
+        let (recorded, watermark) = self.spot.recorded(&asked).await?;
+        let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
+        let mut report = Report { swept: findings.swept, caught_up, ..Report::default() };
+        report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
+        let mut open = BTreeSet::new();
+        let catalog = self.catalog.load_full();
+        for page in &findings.pages {
+            let spot = &OPS.map(|op| recorded.remove(&(page.req_id, op)).flatten());
+            let judged = Judged { page, spot, durable, watermark, catalog: &catalog };
+            match judged.verdict() {
+                Ok(Fit::Settled) => {}
+                // Neither store has anything of it: an accept that was given up, or never was.
+                Ok(_) if page.transfer.is_none() && spot.iter().all(Option::is_none) => {}
+                Ok(_) => {
+                    open.insert(page.req_id);
+                }
+                Err(mismatch) => {
+                    open.insert(page.req_id);
+                    report.mismatches.push(mismatch);
+                }
+            }
+        }
+        report.open = open.len();
+        let ending = match (self.read_only, report.mismatches.is_empty()) {
+            (true, _) => Ending::GoOn,
+            (false, true) => Ending::Keep(self.read),
+            (false, false) => Ending::Again,
+        };
+        self.books.close(ending).await?;
+        match ending {
+            Ending::Keep(_) | Ending::GoOn => self.open = open,
+            // They are all to be looked at again.
+            Ending::Again => self.open.extend(open),
+        }
+        Ok(report)
+    }
+}
+
+impl From<Unbalanced> for Mismatch {
+    fn from(unbalanced: Unbalanced) -> Mismatch {
+        Mismatch {
+            user: Some(unbalanced.user),
+            asset: Some(unbalanced.asset),
+            difference: unbalanced.difference,
+            req_id: None,
+            what: unbalanced.what.to_owned(),
+        }
+    }
+}
+
+/// Everything both stores have of one transfer.
+struct Judged<'a> {
+    page: &'a Page,
+    /// UBSCore's WITHDRAW, DEPOSIT and REFUND.
+    spot: &'a [Option<Recorded>; 3],
+    /// What was durable in the log before PostgreSQL was read.
+    durable: Sequence,
+    watermark: u64,
+    catalog: &'a Catalog,
+}
+
+impl Judged<'_> {
+    fn verdict(&self) -> Result<Fit, Mismatch> {
+        let Page { transfer, operations, unreadable, .. } = self.page;
+        if let Some(why) = unreadable {
+            return Err(self.mismatch(0, format!("a row cannot be read: {why}")));
+        }
+        let Some(transfer) = transfer else {
+            let at_home = operations.is_empty();
+            let paid = self.spot.iter().flatten().any(|spot| spot.sequence <= self.durable);
+            return match at_home && !paid {
+                true => Ok(Fit::Open),
+                false => Err(self.mismatch(
+                    self.lone_difference(),
+                    "there are operations, but PostgreSQL has no such transfer".to_owned(),
+                )),
+            };
+        };
+        let intent = &transfer.intent;
+        for operation in operations {
+            let same = (operation.user, operation.asset, operation.amount)
+                == (intent.user, intent.asset, intent.amount);
+            if !same {
+                let op = operation.op.name();
+                return Err(self.mismatch(
+                    0,
+                    format!("its {op} on Funding is of another user, asset or amount"),
+                ));
+            }
+            if is_spot(intent.direction, operation.op) {
+                let op = operation.op.name();
+                return Err(self.mismatch(
+                    i128::from(intent.amount.units()),
+                    format!("Funding has a {op}, which belongs to Spot"),
+                ));
+            }
+        }
+        for (op, spot) in OPS.into_iter().zip(self.spot) {
+            let Some(spot) = spot else { continue };
+            let same = (spot.user, spot.asset, spot.amount)
+                == (intent.user.number(), intent.asset.0, intent.amount.units());
+            if !same {
+                let what = format!("its {} on Spot is of another user, asset or amount", op.name());
+                return Err(self.mismatch(0, what));
+            }
+        }
+        let seen = |op: Op| self.seen(intent.direction, intent.order_number, op);
+        let operations = Operations {
+            withdraw: seen(Op::Withdraw),
+            deposit: seen(Op::Deposit),
+            refund: seen(Op::Refund),
+        };
+        match fit(Some(transfer.state), intent.direction, intent.amount, operations) {
+            Fit::Broken { op, difference } => {
+                let (state, op) = (transfer.state.name(), op.name());
+                let what = format!("its state {state} does not fit what is recorded for its {op}");
+                Err(self.mismatch(difference, what))
+            }
+            fits => Ok(fits),
+        }
+    }
+
+    fn seen(&self, direction: Direction, order_number: u64, op: Op) -> Seen {
+        if !is_spot(direction, op) {
+            let found = self.page.operations.iter().find(|operation| operation.op == op);
+            return Seen::in_snapshot(found.map(|operation| operation.decision));
+        }
+        match &self.spot[usize::from(op as u8) - 1] {
+            None if order_number < self.watermark => Seen::Forgotten,
+            None => Seen::At { before: None, after: None },
+            Some(spot) => {
+                let before = (spot.sequence <= self.durable).then_some(spot.decision);
+                Seen::At { before, after: Some(spot.decision) }
+            }
+        }
+    }
+
+    /// What operations without a transfer have added up to, smallest units.
+    fn lone_difference(&self) -> i128 {
+        use crate::transfer::Decision::Success;
+        let effect = |op: Op, units: u64| match op {
+            Op::Withdraw => -i128::from(units),
+            _ => i128::from(units),
+        };
+        let funding = self.page.operations.iter().filter(|o| o.decision == Success);
+        let funding: i128 = funding.map(|o| effect(o.op, o.amount.units())).sum();
+        let spot = OPS.into_iter().zip(self.spot);
+        let spot = spot.filter_map(|(op, spot)| spot.as_ref().map(|spot| (op, spot)));
+        let spot = spot.filter(|(_, spot)| spot.decision == Success);
+        funding + spot.map(|(op, spot)| effect(op, spot.amount)).sum::<i128>()
+    }
+
+    fn mismatch(&self, difference: i128, what: String) -> Mismatch {
+        let intent = self.page.transfer.as_ref().map(|transfer| &transfer.intent);
+        let funding = self.page.operations.first();
+        let spot = self.spot.iter().flatten().next();
+        let user = intent.map(|intent| intent.user);
+        let user = user.or(funding.map(|operation| operation.user));
+        let asset = intent.map(|intent| intent.asset);
+        let asset = asset.or(funding.map(|operation| operation.asset));
+        let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
+        let precision =
+            asset.and_then(|asset| self.catalog.by_id(asset)).map_or(0, |a| a.precision);
+        let sign = if difference < 0 { "-" } else { "" };
+        let difference = format!("{sign}{}", units_text(difference.unsigned_abs(), precision));
+        Mismatch {
+            user: user.or(spot.and_then(|spot| UserId::new(spot.user))),
+            asset,
+            difference,
+            req_id: Some(self.page.req_id),
+            what,
+        }
+    }
+}
+
+/// Where an operation of a transfer takes place.
+fn is_spot(direction: Direction, op: Op) -> bool {
+    match (direction, op) {
+        (Direction::FundingToSpot, op) => op == Op::Deposit,
+        (Direction::SpotToFunding, op) => matches!(op, Op::Withdraw | Op::Refund),
+    }
+}

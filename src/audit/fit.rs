@@ -1,0 +1,272 @@
+//! Whether a transfer's state fits the operations that both journals hold for it: one table, no I/O.
+//!
+//! PostgreSQL is read in one snapshot, UBSCore's outcomes before and after it. What a state claims must be in a journal
+//! afterwards; what it denies must not have been there before. So a transfer that moves meanwhile is never misread.
+
+use crate::amount::Amount;
+use crate::transfer::{Decision, Direction, Duty, Op, Participant, State};
+
+/// What one journal holds for one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Below the watermark, UBSCore may have forgotten it. The totals vouch for it.
+    Forgotten,
+    /// Decided before PostgreSQL's snapshot, and decided now.
+    At {
+        /// Before the snapshot.
+        before: Option<Decision>,
+        /// After the snapshot.
+        after: Option<Decision>,
+    },
+}
+
+impl Seen {
+    /// What the snapshot itself holds.
+    pub fn in_snapshot(decision: Option<Decision>) -> Seen {
+        Seen::At { before: decision, after: decision }
+    }
+
+    fn succeeded(self) -> bool {
+        matches!(self, Seen::At { after: Some(Decision::Success), .. })
+    }
+}
+
+/// WITHDRAW, DEPOSIT and REFUND of one transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operations {
+    /// The source pays.
+    pub withdraw: Seen,
+    /// The target credits.
+    pub deposit: Seen,
+    /// The source gets its money back.
+    pub refund: Seen,
+}
+
+/// What a state says about an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    Succeeded,
+    Refused,
+    Undecided,
+    /// It is being asked for.
+    Anything,
+}
+
+/// What came of comparing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Terminal, and everything is where it should be.
+    Settled,
+    /// Under way, and nothing contradicts it.
+    Open,
+    /// The journals contradict the state in this operation.
+    Broken {
+        /// In which one.
+        op: Op,
+        /// Smallest units that the user has too many, or lacks.
+        difference: i128,
+    },
+}
+
+/// Compares. `state`: `None` where PostgreSQL has no such transfer.
+pub fn fit(
+    state: Option<State>,
+    direction: Direction,
+    amount: Amount,
+    operations: Operations,
+) -> Fit {
+    let Operations { withdraw, deposit, refund } = operations;
+    for (op, seen) in [(Op::Withdraw, withdraw), (Op::Deposit, deposit), (Op::Refund, refund)] {
+        let claim = state.map_or(Claim::Undecided, |state| claim(state, direction, op));
+        let fits = match (seen, claim) {
+            (Seen::Forgotten, _) | (_, Claim::Anything) => true,
+            (Seen::At { after, .. }, Claim::Succeeded) => after == Some(Decision::Success),
+            (Seen::At { after, .. }, Claim::Refused) => {
+                matches!(after, Some(Decision::Refused(_)))
+            }
+            (Seen::At { before, .. }, Claim::Undecided) => before.is_none(),
+        };
+        if !fits {
+            let units = i128::from(amount.units());
+            let one = |seen: Seen| if seen.succeeded() { units } else { 0 };
+            let held = one(deposit) + one(refund) - one(withdraw);
+            let claimed = if state.is_some_and(is_in_flight) { -units } else { 0 };
+            return Fit::Broken { op, difference: held - claimed };
+        }
+    }
+    match state {
+        Some(state) if state.is_terminal() => Fit::Settled,
+        Some(_) | None => Fit::Open,
+    }
+}
+
+fn is_in_flight(state: State) -> bool {
+    match state {
+        State::SourceDone | State::TargetPending | State::Compensating => true,
+        State::Init
+        | State::SourcePending
+        | State::Committed
+        | State::Failed
+        | State::RolledBack => false,
+    }
+}
+
+fn claim(state: State, direction: Direction, op: Op) -> Claim {
+    // Whoever is asked outside PostgreSQL decides before the state tells. Funding decides with it, in one commit.
+    if state.duty(direction) == Duty::Ask(Participant::Trading, op) {
+        return Claim::Anything;
+    }
+    use Claim::{Refused, Succeeded, Undecided};
+    let [withdraw, deposit, refund] = match state {
+        State::Init | State::SourcePending => [Undecided, Undecided, Undecided],
+        State::SourceDone | State::TargetPending => [Succeeded, Undecided, Undecided],
+        State::Committed => [Succeeded, Succeeded, Undecided],
+        State::Failed => [Refused, Undecided, Undecided],
+        State::Compensating => [Succeeded, Refused, Undecided],
+        State::RolledBack => [Succeeded, Refused, Succeeded],
+    };
+    match op {
+        Op::Withdraw => withdraw,
+        Op::Deposit => deposit,
+        Op::Refund => refund,
+        Op::ExtDeposit | Op::ExtWithdraw => Undecided,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+    use crate::transfer::Event;
+
+    const REFUSED: Decision = Decision::Refused(Code::AccountFrozen);
+
+    fn amount() -> Amount {
+        Amount::new(10).expect("not zero")
+    }
+
+    /// Every history of a transfer as steps, each of which is one participant's decision (Spot: before the state
+    /// follows; Funding: with it) or one transition.
+    fn histories(direction: Direction) -> Vec<Vec<(State, [Option<Decision>; 3])>> {
+        let mut histories = Vec::new();
+        for refused in [None, Some(Op::Withdraw), Some(Op::Deposit)] {
+            let (mut state, mut decided) = (State::Init, [None; 3]);
+            let mut history = vec![(state, decided)];
+            loop {
+                let event = match state.duty(direction) {
+                    Duty::Nothing => break,
+                    Duty::Proceed => Event::Proceed,
+                    Duty::Ask(participant, op) => {
+                        let decision =
+                            if refused == Some(op) { REFUSED } else { Decision::Success };
+                        decided[usize::from(op as u8) - 1] = Some(decision);
+                        if participant == Participant::Trading {
+                            history.push((state, decided));
+                        }
+                        decision.event()
+                    }
+                };
+                state = state.next(event).expect("the table admits it");
+                history.push((state, decided));
+            }
+            histories.push(history);
+        }
+        histories
+    }
+
+    /// Where an operation lies, by the documents: Funding's are in PostgreSQL's snapshot.
+    fn is_spot(direction: Direction, op: Op) -> bool {
+        (direction == Direction::FundingToSpot) == (op == Op::Deposit)
+    }
+
+    fn operations(
+        direction: Direction,
+        at: [Option<Decision>; 3],
+        before: [Option<Decision>; 3],
+        after: [Option<Decision>; 3],
+    ) -> Operations {
+        let seen = |op: Op| {
+            let index = usize::from(op as u8) - 1;
+            match is_spot(direction, op) {
+                true => Seen::At { before: before[index], after: after[index] },
+                false => Seen::in_snapshot(at[index]),
+            }
+        };
+        let (withdraw, deposit) = (seen(Op::Withdraw), seen(Op::Deposit));
+        Operations { withdraw, deposit, refund: seen(Op::Refund) }
+    }
+
+    /// Goal: no legal history is ever called broken, however it runs on between the three reads. Method: every history
+    /// and every three moments of it in order.
+    #[test]
+    fn no_legal_history_is_broken_at_any_three_moments() {
+        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for history in histories(direction) {
+                for before in 0..history.len() {
+                    for snapshot in before..history.len() {
+                        for after in snapshot..history.len() {
+                            let (state, at) = history[snapshot];
+                            let (before, after) = (history[before].1, history[after].1);
+                            let seen = operations(direction, at, before, after);
+                            let want = match state.is_terminal() {
+                                true => Fit::Settled,
+                                false => Fit::Open,
+                            };
+                            assert_eq!(fit(Some(state), direction, amount(), seen), want);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goal: whatever is taken from, put into or changed in a journal of a settled transfer is found.
+    #[test]
+    fn every_changed_operation_of_a_settled_transfer_is_broken() {
+        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for history in histories(direction) {
+                let &(state, decided) = history.last().expect("not empty");
+                for index in 0..3 {
+                    for other in [None, Some(Decision::Success), Some(REFUSED)] {
+                        if other == decided[index] {
+                            continue;
+                        }
+                        let mut changed = decided;
+                        changed[index] = other;
+                        let seen = operations(direction, changed, changed, changed);
+                        let found = fit(Some(state), direction, amount(), seen);
+                        assert!(matches!(found, Fit::Broken { .. }), "{state:?} {changed:?}");
+                    }
+                }
+                if decided != [None; 3] {
+                    let seen = operations(direction, decided, decided, decided);
+                    let found = fit(None, direction, amount(), seen);
+                    assert!(matches!(found, Fit::Broken { .. }), "{decided:?} without a transfer");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_difference_is_what_the_user_has_too_many_or_lacks() {
+        let decided = |withdraw, deposit| {
+            let seen = |yes: bool| Seen::in_snapshot(yes.then_some(Decision::Success));
+            Operations { withdraw: seen(withdraw), deposit: seen(deposit), refund: seen(false) }
+        };
+        let direction = Direction::FundingToSpot;
+        let broken = |state, withdraw, deposit| match fit(
+            state,
+            direction,
+            amount(),
+            decided(withdraw, deposit),
+        ) {
+            Fit::Broken { difference, .. } => difference,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(broken(Some(State::Committed), true, false), -10);
+        assert_eq!(broken(Some(State::Committed), false, true), 10);
+        assert_eq!(broken(Some(State::SourcePending), false, true), 10);
+        assert_eq!(broken(Some(State::SourceDone), true, true), 10);
+        assert_eq!(broken(None, false, true), 10);
+    }
+}

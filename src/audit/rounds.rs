@@ -1,0 +1,157 @@
+//! When the audit's rounds are run, and what follows from what they find: an alert each, and HALT.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use super::conservation::{Audit, Error, Mismatch, Report, Spot};
+use super::halt::{Halt, Objection};
+use crate::alert::{Alert, alert_about};
+use crate::clock::Clock;
+use crate::telemetry::{self, chain};
+
+/// Mismatches that are alerted one by one.
+const ALERTS_MAX: usize = 20;
+/// Checks asked for and not begun.
+const REQUESTS_MAX: usize = 16;
+
+/// What a check found: nothing, where all is well.
+pub type Checked = Result<Vec<Mismatch>, Arc<Error>>;
+
+/// The way to ask for a check now.
+#[derive(Clone)]
+pub struct Check {
+    requests: mpsc::Sender<oneshot::Sender<Checked>>,
+}
+
+/// A check that was not made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unchecked {
+    /// Too many others wait, or the service is stopping.
+    #[error("the audit is busy or has stopped")]
+    Busy,
+    /// It could not be finished.
+    #[error("the check could not be finished")]
+    Failed(#[source] Arc<Error>),
+}
+
+impl Check {
+    /// Looks at everything, whatever has been looked at before. Halts where it finds something.
+    ///
+    /// # Errors
+    /// [`Unchecked`]: nothing is known.
+    pub async fn now(&self) -> Result<Vec<Mismatch>, Unchecked> {
+        let (reply, receiver) = oneshot::channel();
+        self.requests.try_send(reply).map_err(|_| Unchecked::Busy)?;
+        receiver.await.map_err(|_| Unchecked::Busy)?.map_err(Unchecked::Failed)
+    }
+
+    /// The same, for whoever wants to resume.
+    ///
+    /// # Errors
+    /// [`Objection`]: something was found, or nothing is known.
+    pub async fn objection(self) -> Result<(), Objection> {
+        let found = self.now().await.map_err(|unchecked| Objection(chain(&unchecked)))?;
+        match found.first() {
+            None => Ok(()),
+            Some(first) => Err(Objection(format!("{first}; and {} more", found.len() - 1))),
+        }
+    }
+}
+
+/// The task's own end of [`Check`].
+pub struct Requests(mpsc::Receiver<oneshot::Sender<Checked>>);
+
+/// A way to ask, and its other end.
+pub fn check() -> (Check, Requests) {
+    let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+    (Check { requests }, Requests(receiver))
+}
+
+/// Compares everything new since the last run of this service, before it is ready.
+///
+/// # Errors
+/// [`Error`]: nothing is known.
+pub async fn catch_up(
+    audit: &mut Audit<impl Spot>,
+    halt: &Halt,
+    clock: &dyn Clock,
+) -> Result<(), Error> {
+    loop {
+        let report = audit.round().await?;
+        if conclude(&report, halt, clock).await || report.caught_up {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs a round every `every`, and checks when asked. Ends when every [`Check`] is gone.
+pub async fn run(
+    mut audit: Audit<impl Spot>,
+    every: Duration,
+    halt: Arc<Halt>,
+    clock: Arc<dyn Clock>,
+    Requests(mut requests): Requests,
+) {
+    loop {
+        let asked = tokio::select! {
+            request = requests.recv() => match request {
+                Some(reply) => Some(reply),
+                None => return,
+            },
+            () = clock.sleep(every) => None,
+        };
+        match asked {
+            Some(reply) => {
+                // Whoever asked may have gone.
+                drop(reply.send(everything(&mut audit, &halt, clock.as_ref()).await));
+            }
+            // What it found is known, and is looked at again before a resume.
+            None if halt.is_halted() => {}
+            None => match audit.round().await {
+                Ok(report) => drop(conclude(&report, &halt, clock.as_ref()).await),
+                Err(error) => failed(&error),
+            },
+        }
+    }
+}
+
+async fn everything(audit: &mut Audit<impl Spot>, halt: &Halt, clock: &dyn Clock) -> Checked {
+    audit.rewind();
+    loop {
+        let report = audit.round().await.map_err(|error| {
+            failed(&error);
+            Arc::new(error)
+        })?;
+        if conclude(&report, halt, clock).await || (report.swept && report.caught_up) {
+            return Ok(report.mismatches);
+        }
+    }
+}
+
+fn failed(error: &Error) {
+    metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "failed").increment(1);
+    warn!(error = chain(error), "a round of the audit could not be finished");
+}
+
+/// Alerts and halts where something was found; tells whether it was.
+async fn conclude(report: &Report, halt: &Halt, clock: &dyn Clock) -> bool {
+    let Some(first) = report.mismatches.first() else {
+        metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
+        metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);
+        return false;
+    };
+    metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "mismatch").increment(1);
+    for mismatch in report.mismatches.iter().take(ALERTS_MAX) {
+        alert_about(Alert::ConservationViolated, mismatch, format_args!("{mismatch}"));
+    }
+    let more = report.mismatches.len() - 1;
+    // A resume that waits for this very check holds the flag, and the service is halted already.
+    if !halt.is_halted() {
+        info!(found = report.mismatches.len(), "the audit halts the service");
+        halt.halt("audit", &format!("{first}; and {more} more")).await;
+    }
+    true
+}

@@ -1,0 +1,191 @@
+//! The same comparison without a running UBSCore: the log and its newest snapshot are replayed, and everything is looked
+//! at once. Nothing is kept.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use wal::{Directory, Reader, Sequence};
+
+use super::conservation::{Answered, Audit, Error, Mismatch, Spot};
+use crate::account::UserId;
+use crate::amount::units_text;
+use crate::asset::{AssetId, Catalog};
+use crate::engine::fact::{Fact, Totals};
+use crate::engine::ledger::{Answer, Ledger, Places, Step};
+use crate::engine::order::Command;
+use crate::engine::replay::{Replay, replay};
+use crate::engine::snapshot::shelf::Shelf;
+use crate::postgres::books::{Books, Passed};
+use crate::transfer::{Op, ReqId};
+
+/// Transfers of the log looked at in one round.
+const NAMES_PER_ROUND: usize = 20_000;
+
+/// Where the two stores are.
+pub struct Stores {
+    /// PostgreSQL.
+    pub books: Books,
+    /// Its assets.
+    pub catalog: Arc<ArcSwap<Catalog>>,
+    /// The log's directory.
+    pub log: PathBuf,
+    /// The snapshots' directory.
+    pub snapshots: PathBuf,
+    /// What the ledger may hold.
+    pub places: Places,
+}
+
+/// What was compared, and what was found.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// The last record of the log.
+    pub sequence: Sequence,
+    /// Outcomes that the log and its snapshot hold.
+    pub outcomes: usize,
+    /// Transfers that were under way.
+    pub open: usize,
+    /// Nothing, if all is well.
+    pub mismatches: Vec<Mismatch>,
+}
+
+/// A log that is read to its end, and further when it has grown.
+struct Replayed {
+    reader: Reader<Directory>,
+    ledger: Ledger,
+}
+
+impl Replayed {
+    fn open(log: &Path, snapshots: &Path, places: Places) -> Result<Replayed, Error> {
+        let choice = Shelf::at(snapshots).choose().map_err(Box::new)?;
+        let from = choice.newest.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
+        let mut reader = Reader::open_path(log, from)?;
+        let mut replay = match choice.newest {
+            Some(snapshot) => Replay::from_snapshot(snapshot, places).map_err(Box::new)?,
+            None => Replay::from_nothing(places),
+        };
+        while let Some(record) = reader.next()? {
+            replay.take(&record).map_err(Box::new)?;
+        }
+        match replay.unconfirmed() {
+            Some(snapshot) => Err(Error::Unconfirmed { path: snapshot.path.clone() }),
+            None => Ok(Replayed { reader, ledger: replay.ledger() }),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), Error> {
+        while let Some(record) = self.reader.next()? {
+            replay(&mut self.ledger, &record).map_err(Box::new)?;
+        }
+        Ok(())
+    }
+}
+
+impl Spot for Replayed {
+    fn durable(&mut self) -> Result<Sequence, Error> {
+        tokio::task::block_in_place(|| self.go_on())?;
+        Ok(self.ledger.sequence())
+    }
+
+    async fn recorded(&mut self, operations: &[(ReqId, Op)]) -> Answered {
+        tokio::task::block_in_place(|| self.go_on())?;
+        let query = |&(req_id, op): &(ReqId, Op)| {
+            let query = Command::Query { req_id: req_id.number(), op };
+            match self.ledger.step(&query) {
+                Step::Known(Answer::Query(recorded)) => recorded,
+                other => unreachable!("{other:?} answers no query"),
+            }
+        };
+        Ok((operations.iter().map(query).collect(), self.ledger.watermark()))
+    }
+}
+
+/// Compares everything once: every account, every transfer, every outcome of the log, and what lies below the watermark by
+/// its totals.
+///
+/// # Errors
+/// [`Error`]: a store cannot be read; nothing is known.
+pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
+    let Stores { books, catalog, log, snapshots, places } = stores;
+    let replayed = tokio::task::block_in_place(|| Replayed::open(&log, &snapshots, places))?;
+    let mut verdict = Verdict { outcomes: replayed.ledger.outcome_count(), ..Verdict::default() };
+    let mut names: Vec<ReqId> = replayed.ledger.facts().filter_map(outcome_of).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut audit = Audit::read_only(books, replayed, Arc::clone(&catalog), log).await?;
+    let mut names = names.chunks(NAMES_PER_ROUND);
+    let mut found = BTreeMap::new();
+    let mut swept = false;
+    loop {
+        let more = names.next();
+        audit.name(more.unwrap_or_default());
+        let report = audit.round().await?;
+        // A later round may have seen the end of what an earlier one saw the middle of; none takes a mismatch back.
+        for mismatch in report.mismatches {
+            found.insert(mismatch.to_string(), mismatch);
+        }
+        verdict.open = report.open;
+        swept |= report.swept;
+        if report.stuck || (swept && report.caught_up && names.len() == 0) {
+            break;
+        }
+    }
+    verdict.mismatches.extend(found.into_values());
+    let (mut books, replayed) = audit.into_parts();
+    verdict.sequence = replayed.ledger.sequence();
+    let (watermark, passed) = books.passed().await?;
+    // In between, PostgreSQL is ahead: the next raise or start brings the log there.
+    if watermark == replayed.ledger.watermark() {
+        let settled = replayed.ledger.settled();
+        verdict.mismatches.extend(below_the_watermark(&passed, &settled, &catalog.load()));
+    }
+    Ok(verdict)
+}
+
+fn outcome_of(fact: Fact) -> Option<ReqId> {
+    match fact {
+        Fact::Outcome { req_id, .. } => ReqId::new(req_id),
+        _ => None,
+    }
+}
+
+/// What terminal states claim of UBSCore below the watermark against what UBSCore has done there.
+fn below_the_watermark(
+    passed: &[Passed],
+    settled: &BTreeMap<(u64, u32), Totals>,
+    catalog: &Catalog,
+) -> Vec<Mismatch> {
+    let mut left = settled.clone();
+    let mut mismatches = Vec::new();
+    let mut compare = |user: u64, asset: u32, claimed: Totals, done: Totals| {
+        if claimed == done {
+            return;
+        }
+        let precision = catalog.by_id(AssetId(asset)).map_or(0, |asset| asset.precision);
+        let text = |totals: Totals| {
+            [Op::Withdraw, Op::Deposit, Op::Refund]
+                .map(|op| format!("{} {}", op.name(), units_text(totals.of(op), precision)))
+                .join(", ")
+        };
+        let (difference, what) = (
+            "unknown".to_owned(),
+            format!(
+                "below the watermark transfers claim {} of Spot, and UBSCore has done {}",
+                text(claimed),
+                text(done)
+            ),
+        );
+        let (user, asset) = (UserId::new(user), Some(AssetId(asset)));
+        mismatches.push(Mismatch { user, asset, difference, req_id: None, what });
+    };
+    for Passed { user, asset, claimed: [withdrawals, deposits, refunds] } in passed {
+        let claimed = Totals { withdrawals: *withdrawals, deposits: *deposits, refunds: *refunds };
+        let done = left.remove(&(user.number(), asset.0)).unwrap_or_default();
+        compare(user.number(), asset.0, claimed, done);
+    }
+    for ((user, asset), done) in left {
+        compare(user, asset, Totals::default(), done);
+    }
+    mismatches
+}

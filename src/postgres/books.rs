@@ -1,0 +1,385 @@
+//! What the audit reads: one snapshot of PostgreSQL, and in it everything that is new since the last one.
+//!
+//! [`Books::open`] begins the snapshot and reads; [`Books::close`] keeps how far it came, or forgets it. Totals of all
+//! operations are kept per account ([`Unbalanced`] is one whose balance differs); transfers are handed out with their
+//! operations, for the audit to compare with UBSCore's.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio_postgres::{Client, Config, Row};
+use wal::Sequence;
+
+use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
+use super::store::Transfer;
+use super::{Error, Limits, connect};
+use crate::account::UserId;
+use crate::amount::{Amount, units_from_text};
+use crate::asset::{AssetId, Catalog};
+use crate::transfer::{Decision, Op, ReqId};
+
+/// Transfers read by one statement.
+const TRANSFERS_PER_READ: usize = 5_000;
+/// Accounts and transfers looked at in passing, beside what is new, in one opening.
+const SWEEP_ROWS: i64 = 20_000;
+/// The most unbalanced accounts reported by one opening.
+const UNBALANCED_MAX: i64 = 100;
+
+/// A Funding operation as recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Which one.
+    pub op: Op,
+    /// What was decided.
+    pub decision: Decision,
+    /// Whose account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// What PostgreSQL has of one transfer.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Its name.
+    pub req_id: ReqId,
+    /// The transfer, `None` where there are only operations or nothing.
+    pub transfer: Option<Transfer>,
+    /// Its Funding operations.
+    pub operations: Vec<Operation>,
+    /// Why one of its rows cannot be read.
+    pub unreadable: Option<String>,
+}
+
+/// An account whose balance is not what its operations add up to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbalanced {
+    /// Whose.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// What it has too many, or lacks, decimal text.
+    pub difference: String,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// What one opening found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Everything new, named, or swept over.
+    pub pages: Vec<Page>,
+    /// Balances that do not add up.
+    pub unbalanced: Vec<Unbalanced>,
+    /// Whether the sweep has come to the end of both tables, and begins anew with the next opening.
+    pub swept: bool,
+}
+
+/// How an opening ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Keep how far the tables have come, and the log up to this record.
+    Keep(Sequence),
+    /// Keep nothing, so that the next opening finds the same again.
+    Again,
+    /// Keep nothing, and sweep on with the next opening.
+    GoOn,
+}
+
+/// What has passed below the watermark on one account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Whose.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// What terminal states claim of UBSCore: withdrawals, deposits, refunds, smallest units.
+    pub claimed: [u128; 3],
+}
+
+/// The audit's connection to PostgreSQL.
+pub struct Books {
+    config: Config,
+    limits: Limits,
+    catalog: Arc<ArcSwap<Catalog>>,
+    client: Option<Client>,
+    /// The last account, transfer and operation the sweep has passed.
+    swept: (i64, i64, String),
+    /// Where it will stand if this opening is kept.
+    next: (i64, i64, String),
+}
+
+impl Books {
+    /// Books that connect when they are first opened. Statements may take `statement_timeout`.
+    pub fn new(
+        config: Config,
+        limits: Limits,
+        statement_timeout: Duration,
+        catalog: Arc<ArcSwap<Catalog>>,
+    ) -> Books {
+        let limits =
+            Limits { statement_timeout, idle_in_transaction_timeout: statement_timeout, ..limits };
+        let start = (0, -1, String::new());
+        let (swept, next) = (start.clone(), start);
+        Books { config, limits, catalog, client: None, swept, next }
+    }
+
+    /// Takes the tables over at a start: they may have come from another cluster, whose transactions have other numbers.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn take_over(&mut self) -> Result<(), Error> {
+        let client = self.client().await?;
+        let foreign = "SELECT audit_rebase() FROM audit_state WHERE \
+             pg_snapshot_xmax(snapshot::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())";
+        client.execute(foreign, &[]).await?;
+        self.client = Some(client);
+        Ok(())
+    }
+
+    /// Up to where the log has been compared.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn log_sequence(&mut self) -> Result<Sequence, Error> {
+        let client = self.client().await?;
+        let row = client.query_one("SELECT log_sequence FROM audit_state", &[]).await?;
+        self.client = Some(client);
+        Ok(u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
+    }
+
+    /// Begins the sweep anew.
+    pub fn rewind(&mut self) {
+        self.swept = (0, -1, String::new());
+    }
+
+    async fn client(&mut self) -> Result<Client, Error> {
+        match self.client.take() {
+            Some(client) if !client.is_closed() => Ok(client),
+            Some(_) | None => connect(&self.config, &self.limits).await,
+        }
+    }
+
+    /// Begins a snapshot and reads what is new, `named`, and the next part of the sweep.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away. Nothing is kept.
+    pub async fn open(&mut self, named: &BTreeSet<ReqId>) -> Result<Findings, Error> {
+        let client = self.client().await?;
+        let findings = self.read(&client, named).await?;
+        self.client = Some(client);
+        Ok(findings)
+    }
+
+    async fn read(&mut self, client: &Client, named: &BTreeSet<ReqId>) -> Result<Findings, Error> {
+        client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
+        let row = client.query_one("SELECT snapshot FROM audit_state", &[]).await?;
+        let snapshot: String = row.try_get(0)?;
+        let mut findings = Findings::default();
+
+        let mut names: BTreeSet<String> = named.iter().map(ToString::to_string).collect();
+        for row in client.query("SELECT audit_transfers_since($1)", &[&snapshot]).await? {
+            names.insert(row.try_get(0)?);
+        }
+        let (mut last_user, mut last_number, mut last_operation) = self.swept.clone();
+
+        // Accounts: those with something new, and the next ones in their order. A page that is full of one table ends at
+        // its last user, so that the other's rows up to there are looked at as well.
+        let until = "SELECT max(user_id), count(*) FROM \
+             (SELECT user_id FROM balances_tb WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page \
+             UNION ALL SELECT max(user_id), count(*) FROM \
+             (SELECT user_id FROM audit_totals WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page";
+        let (mut until_user, mut user_rows) = (i64::MAX, 0);
+        for page in client.query(until, &[&last_user, &SWEEP_ROWS]).await? {
+            let (last, rows): (Option<i64>, i64) = (page.try_get(0)?, page.try_get(1)?);
+            if rows == SWEEP_ROWS {
+                until_user = until_user.min(last.unwrap_or(i64::MAX));
+            }
+            user_rows = user_rows.max(rows);
+        }
+        let unbalanced = "SELECT user_id, asset_id, difference::text \
+                          FROM audit_unbalanced($1, $2, $3) LIMIT $4";
+        let rows = client
+            .query(unbalanced, &[&snapshot, &last_user, &until_user, &UNBALANCED_MAX])
+            .await?;
+        let what = "the Funding balance is not what its operations add up to";
+        findings.unbalanced.extend(unbalanced_from_rows(&rows, what)?);
+        last_user = until_user;
+
+        // Transfers in the order of their accepts, and operations in that of their names: each may lack the other.
+        let page = "SELECT req_id, order_number FROM transfers_tb \
+                    WHERE order_number > $1 ORDER BY order_number LIMIT $2";
+        let rows = client.query(page, &[&last_number, &SWEEP_ROWS]).await?;
+        let number_rows = i64::try_from(rows.len()).expect("a page");
+        for row in &rows {
+            names.insert(row.try_get(0)?);
+            last_number = row.try_get(1)?;
+        }
+        let page = "SELECT DISTINCT req_id FROM transfer_operations \
+                    WHERE req_id > $1 ORDER BY req_id LIMIT $2";
+        let rows = client.query(page, &[&last_operation, &SWEEP_ROWS]).await?;
+        let operation_rows = i64::try_from(rows.len()).expect("a page");
+        for row in &rows {
+            last_operation = row.try_get(0)?;
+            names.insert(last_operation.clone());
+        }
+
+        findings.swept = [user_rows, number_rows, operation_rows].iter().all(|n| *n < SWEEP_ROWS);
+        self.next = match findings.swept {
+            true => (0, -1, String::new()),
+            false => (last_user, last_number, last_operation),
+        };
+        if findings.swept {
+            let changes = "SELECT user_id, asset_id, difference::text \
+                           FROM audit_external_changes($1) LIMIT $2";
+            let rows = client.query(changes, &[&snapshot, &UNBALANCED_MAX]).await?;
+            let what = "external operations do not add up to what they were";
+            findings.unbalanced.extend(unbalanced_from_rows(&rows, what)?);
+        }
+        let names: Vec<String> = names.into_iter().collect();
+        for names in names.chunks(TRANSFERS_PER_READ) {
+            self.read_pages(client, names, &mut findings.pages).await?;
+        }
+        Ok(findings)
+    }
+
+    async fn read_pages(
+        &self,
+        client: &Client,
+        names: &[String],
+        pages: &mut Vec<Page>,
+    ) -> Result<(), Error> {
+        let first = pages.len();
+        for name in names {
+            let req_id = ReqId::parse(name).ok_or_else(|| Error::Row {
+                table: "transfer_operations",
+                what: format!("req_id {name}"),
+            })?;
+            let (transfer, operations, unreadable) = (None, Vec::new(), None);
+            pages.push(Page { req_id, transfer, operations, unreadable });
+        }
+        let pages = &mut pages[first..];
+        // Sorted, as the names came out of a set.
+        let at = |name: &str| names.binary_search_by(|known| known.as_str().cmp(name)).ok();
+        let catalog = self.catalog.load();
+        let transfers =
+            format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = ANY($1)");
+        for row in client.query(&transfers, &[&names]).await? {
+            let Some(index) = at(row.try_get(2)?) else { continue };
+            match transfer_from_row(&row, &catalog) {
+                Ok(transfer) => pages[index].transfer = Some(transfer),
+                Err(error) => pages[index].unreadable = Some(error.to_string()),
+            }
+        }
+        let operations = "SELECT req_id, op, code, user_id, asset_id, amount \
+                          FROM transfer_operations WHERE req_id = ANY($1)";
+        for row in client.query(operations, &[&names]).await? {
+            let Some(index) = at(row.try_get(0)?) else { continue };
+            match operation_from_row(&row, &catalog) {
+                Ok(operation) => pages[index].operations.push(operation),
+                Err(error) => pages[index].unreadable = Some(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The watermark, and what has passed below it.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn passed(&mut self) -> Result<(u64, Vec<Passed>), Error> {
+        let client = self.client().await?;
+        // One statement is one snapshot: the two rise together.
+        let passed = "SELECT e.watermark, t.user_id, t.asset_id, spot_withdrawn::text, \
+                        spot_deposited::text, spot_refunded::text \
+                      FROM engine_state e LEFT JOIN watermark_totals t ON TRUE";
+        let rows = client.query(passed, &[]).await?;
+        self.client = Some(client);
+        let catalog = self.catalog.load();
+        let (mut watermark, mut all) = (0, Vec::new());
+        for row in rows {
+            let bad = |what: &str| Error::Row { table: "watermark_totals", what: what.to_owned() };
+            watermark = u64::try_from(row.try_get::<_, i64>(0)?).map_err(|_| bad("watermark"))?;
+            let Some(user) = row.try_get::<_, Option<i64>>(1)? else { continue };
+            let user = u64::try_from(user).ok().and_then(UserId::new);
+            let asset = u32::try_from(row.try_get::<_, i32>(2)?).map_err(|_| bad("asset_id"))?;
+            let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("asset_id"))?;
+            let units = |column: usize| -> Result<u128, Error> {
+                let text = row.try_get(column)?;
+                units_from_text(text, asset.precision).ok_or_else(|| bad("a sum"))
+            };
+            let claimed = [units(3)?, units(4)?, units(5)?];
+            let user = user.ok_or_else(|| bad("user_id"))?;
+            all.push(Passed { user, asset: asset.id, claimed });
+        }
+        Ok((watermark, all))
+    }
+
+    /// Drops the connection, and with it whatever it was in the middle of.
+    pub fn abandon(&mut self) {
+        self.client = None;
+    }
+
+    /// Ends the snapshot.
+    ///
+    /// # Errors
+    /// [`Error`]: it may not have been kept; the next opening begins where the last one that was kept ended.
+    pub async fn close(&mut self, ending: Ending) -> Result<(), Error> {
+        let Some(client) = self.client.take() else { return Ok(()) };
+        let Ending::Keep(reached) = ending else {
+            client.batch_execute("ROLLBACK").await?;
+            if ending == Ending::GoOn {
+                self.swept = self.next.clone();
+            }
+            self.client = Some(client);
+            return Ok(());
+        };
+        let reached = i64::try_from(reached).expect("2^63 records");
+        client.execute("SELECT audit_add(snapshot) FROM audit_state", &[]).await?;
+        // No fence: of two audits that add the same, this update lets one commit.
+        let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, \
+                    log_sequence = GREATEST(log_sequence, $1)";
+        client.execute(keep, &[&reached]).await?;
+        client.batch_execute("COMMIT").await?;
+        self.swept = self.next.clone();
+        self.client = Some(client);
+        Ok(())
+    }
+}
+
+fn unbalanced_from_rows(rows: &[Row], what: &'static str) -> Result<Vec<Unbalanced>, Error> {
+    let read = |row: &Row| {
+        let bad = |what: &str| Error::Row { table: "balances_tb", what: what.to_owned() };
+        let user = u64::try_from(row.try_get::<_, i64>(0)?).ok().and_then(UserId::new);
+        let asset = u32::try_from(row.try_get::<_, i32>(1)?);
+        Ok(Unbalanced {
+            user: user.ok_or_else(|| bad("user_id"))?,
+            asset: AssetId(asset.map_err(|_| bad("asset_id"))?),
+            difference: row.try_get(2)?,
+            what,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+fn operation_from_row(row: &Row, catalog: &Catalog) -> Result<Operation, Error> {
+    let name: &str = row.try_get(0)?;
+    let bad =
+        |what: &str| Error::Row { table: "transfer_operations", what: format!("{name}: {what}") };
+    let op = u8::try_from(row.try_get::<_, i16>(1)?).ok().and_then(Op::from_number);
+    let user = u64::try_from(row.try_get::<_, i64>(3)?).ok().and_then(UserId::new);
+    let asset = u32::try_from(row.try_get::<_, i32>(4)?).map_err(|_| bad("asset_id"))?;
+    let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("asset_id"))?;
+    let amount = Amount::from_decimal(row.try_get(5)?, asset.precision);
+    Ok(Operation {
+        op: op.ok_or_else(|| bad("op"))?,
+        decision: decision(row, 2)?,
+        user: user.ok_or_else(|| bad("user_id"))?,
+        asset: asset.id,
+        amount: amount.ok_or_else(|| bad("amount"))?,
+    })
+}

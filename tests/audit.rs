@@ -1,0 +1,265 @@
+//! The audit: what is changed behind the service's back is found, named and halts; and nothing else does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+use ubscore::alert::Alert;
+
+use crate::harness::{Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
+
+const USER: u64 = 1001;
+
+/// A site whose audit looks many times a second.
+fn watched() -> Site {
+    Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 50)
+}
+
+/// Four transfers that have ended each way, and one that was refused.
+fn history(site: &Site, server: &Server) {
+    for (way, amount) in
+        [(Way::ToSpot, "10"), (Way::ToSpot, "5"), (Way::ToFunding, "3"), (Way::ToFunding, "1")]
+    {
+        assert_eq!(server.transfer(USER, way, amount).status, 200);
+    }
+    assert_eq!(server.transfer(USER, Way::ToFunding, "9999").status, 422);
+    server.deposit(USER + 1, "BTC", "2.5");
+    site.wait_for_rest();
+}
+
+fn runs(server: &Server, result: &str) -> u64 {
+    let name = format!("ubscore_conservation_runs_total{{result=\"{result}\"}} ");
+    let metrics = server.metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    line.map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// One change behind the service's back, and what the alert must say.
+struct Tampering {
+    deed: &'static str,
+    undo: &'static str,
+    says: &'static [&'static str],
+}
+
+const TAMPERINGS: &[Tampering] = &[
+    Tampering {
+        deed: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
+        undo: "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3",
+        says: &["user 1001", "asset 3", "difference 7.00000000", "balance"],
+    },
+    Tampering {
+        deed: "CREATE TABLE kept AS SELECT * FROM balances_tb WHERE user_id = 1002 AND asset_id = 3; \
+               DELETE FROM balances_tb WHERE user_id = 1002 AND asset_id = 3",
+        undo: "INSERT INTO balances_tb SELECT * FROM kept; DROP TABLE kept",
+        says: &["user 1002", "difference -10000.00000000", "balance"],
+    },
+    Tampering {
+        deed: "SET session_replication_role = replica; \
+               UPDATE external_operations SET amount = 3.5 WHERE amount = 2.5",
+        undo: "SET session_replication_role = replica; \
+               UPDATE external_operations SET amount = 2.5 WHERE amount = 3.5",
+        says: &["user 1002", "asset 1", "difference 1.00000000", "external"],
+    },
+    Tampering {
+        deed: "SET session_replication_role = replica; \
+               CREATE TABLE kept AS SELECT o.* FROM transfer_operations o JOIN transfers_tb t USING (req_id) \
+               WHERE t.state = 40 AND t.transfer_type = 2 AND t.amount = 3; \
+               DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept)",
+        undo: "INSERT INTO transfer_operations SELECT * FROM kept; DROP TABLE kept",
+        says: &["user 1001", "asset 3", "difference -3", "COMMITTED", "DEPOSIT"],
+    },
+    Tampering {
+        deed: "SET session_replication_role = replica; \
+               UPDATE transfer_operations SET amount = 11 WHERE amount = 10 AND user_id = 1001",
+        undo: "SET session_replication_role = replica; \
+               UPDATE transfer_operations SET amount = 10 WHERE amount = 11 AND user_id = 1001",
+        says: &["user 1001", "asset 3", "WITHDRAW", "another user, asset or amount"],
+    },
+    Tampering {
+        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+               SELECT req_id, 3, 1, user_id, asset_id, amount FROM transfers_tb \
+               WHERE transfer_type = 1 AND amount = 10",
+        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE op = 3",
+        says: &["user 1001", "asset 3", "difference 10", "REFUND"],
+    },
+    Tampering {
+        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+               VALUES ('01ARZ3NDEKTSV4RRFFQ69G5FAV', 2, 1, 1002, 3, 4)",
+        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = '01ARZ3NDEKTSV4RRFFQ69G5FAV'",
+        says: &["user 1002", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "difference 4", "no such transfer"],
+    },
+    Tampering {
+        deed: "SET session_replication_role = replica; \
+               UPDATE transfers_tb SET state = -10 WHERE transfer_type = 2 AND amount = 1",
+        undo: "SET session_replication_role = replica; \
+               UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
+        says: &["user 1001", "asset 3", "FAILED"],
+    },
+    Tampering {
+        deed: "CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
+               DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
+        undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
+        says: &["user 1001", "asset 3", "no such transfer"],
+    },
+];
+
+/// Goal: whatever is changed in PostgreSQL behind the service's back is found while it runs, is named by user, asset and
+/// difference, and halts; mended, a resume goes on. Method: each change by SQL on a service at rest.
+#[test]
+fn what_is_changed_by_sql_is_found_named_and_halts() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    for Tampering { deed, undo, says } in TAMPERINGS {
+        assert_eq!(server.ready(), 200, "before {deed}");
+        let said_before = server.said().len();
+        site.sql(deed);
+        eventually("the halt", || (server.ready() == 503).then_some(()));
+        let said = server.said()[said_before..].to_owned();
+        assert_alerted(&said, says);
+        let refused = server.transfer(USER, Way::ToSpot, "1");
+        assert_eq!(refused.refusal(), (503, "SERVICE_HALTED".to_owned()));
+
+        // Not mended, it stays halted.
+        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "too early" }));
+        assert_ne!(resumed.status, 200, "{deed}: {resumed:?}");
+        let report = server.admin_get("/admin/v1/conservation").json();
+        assert_eq!(report["ok"], json!(false), "{report}");
+        assert!(!report["mismatches"].as_array().expect("a list").is_empty(), "{report}");
+        site.sql(undo);
+        let report = server.admin_get("/admin/v1/conservation").json();
+        assert_eq!((&report["ok"], &report["mismatches"]), (&json!(true), &json!([])), "{deed}");
+        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
+    }
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// The first line of defense: nothing that is written down is changed or removed by an ordinary statement.
+#[test]
+fn journals_refuse_to_be_changed() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    for table in ["transfer_operations", "external_operations"] {
+        for statement in [format!("UPDATE {table} SET amount = 1"), format!("DELETE FROM {table}")]
+        {
+            let refused = site.session().sql_refused(&statement);
+            assert!(refused.contains("UB003") || refused.contains("journal"), "{refused}");
+        }
+    }
+    site.assert_books(&server);
+}
+
+/// Goal: a change made while the service was down is found at the start. Method: the same changes, after a kill.
+#[test]
+fn what_is_changed_while_it_is_down_is_found_at_the_start() {
+    let site = watched();
+    let mut server = site.start();
+    history(&site, &server);
+    for Tampering { deed, undo, .. } in TAMPERINGS {
+        server.kill();
+        site.sql(deed);
+        server = site.start();
+        eventually("the halt", || (server.ready() == 503).then_some(()));
+        server.kill();
+        site.sql(undo);
+        server = site.start();
+        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
+    }
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: PostgreSQL behind the log is found at the start, transfer by transfer. Method: a copy of the database, more
+/// transfers, and then the copy in the database's place, as a restored backup.
+#[test]
+fn a_database_restored_from_a_backup_is_found_at_the_start() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    server.stop();
+    let restored = site.with_copied_database();
+    let server = site.start();
+    let lost = server.transfer(USER, Way::ToSpot, "2");
+    assert_eq!(lost.status, 200);
+    site.wait_for_rest();
+    server.kill();
+
+    let server = restored.start();
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    let said = server.said();
+    assert_alerted(
+        &said,
+        &["user 1001", "asset 3", "difference 2", &lost.req_id(), "no such transfer"],
+    );
+}
+
+/// Asserts that one line of the log is the alert, with every one of these words.
+fn assert_alerted(said: &str, words: &[&str]) {
+    let mut alerts = said.lines().filter(|line| line.contains("conservation_violated"));
+    let all = |line: &str| words.iter().all(|word| line.contains(word));
+    assert!(alerts.any(all), "no alert says {words:?} in {said}");
+}
+
+/// Goal: no false alarm. Method: rounds without a pause under a load of both ways and refusals, while outcomes are
+/// forgotten and snapshots made, connections are cut and the process is stopped for a while; a SIGKILL, and the same
+/// again. `make soak` asks for more rounds ([`soak_rounds`]).
+#[test]
+fn a_busy_service_is_never_called_wrong() {
+    const KILLS: usize = 2;
+    let rounds = (soak_rounds().unwrap_or(120) / KILLS) as u64;
+    for fuse in [true, false] {
+        let site = Site::fused(fuse)
+            .with("UBSCORE__CONSERVATION__EVERY_MS", 10)
+            .with("UBSCORE__OUTCOMES__KEEP_HOURS", "0.0001")
+            .with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 50)
+            .with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 200)
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
+        for _ in 0..KILLS {
+            let server = site.start();
+            let disturb = || {
+                thread::sleep(Duration::from_millis(700));
+                site.cut_connections();
+                thread::sleep(Duration::from_millis(700));
+                server.signal(Signal::STOP);
+                thread::sleep(Duration::from_millis(100));
+                server.signal(Signal::CONT);
+            };
+            let done = AtomicBool::new(false);
+            while_watched(1, disturb, || {
+                crowd(8, |caller| {
+                    let user = USER + u64::try_from(caller % 2).expect("small");
+                    let mut load = caller;
+                    while !done.load(Ordering::Relaxed) {
+                        // Its answer does not matter here; some find no money, some lose PostgreSQL.
+                        server.transfer(user, Way::BOTH[load % 2], ["1", "2", "5000"][load % 3]);
+                        if caller == 0 && runs(&server, "clean") >= rounds {
+                            done.store(true, Ordering::Relaxed);
+                        }
+                        load += 1;
+                    }
+                });
+            });
+            let said = server.said();
+            assert_eq!(runs(&server, "mismatch"), 0, "{said}");
+            for alert in
+                [Alert::ConservationViolated, Alert::ProtocolViolation, Alert::SnapshotMismatch]
+            {
+                assert!(!said.contains(alert.name()), "{said}");
+            }
+            server.kill();
+        }
+        let server = site.start();
+        site.wait_for_rest();
+        let report = server.admin_get("/admin/v1/conservation").json();
+        assert_eq!(report["ok"], json!(true), "{report}");
+        site.assert_books(&server);
+    }
+}
