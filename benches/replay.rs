@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
         let began = Instant::now();
         let replayed = Closed::open(options.clone())?.replay(0, |_| {})?;
         replay.push(began.elapsed());
-        assert_eq!(replayed.sequence(), records, "records replayed");
+        assert_eq!(replayed.ledger().sequence(), records, "records replayed");
     }
     check_balances(options, orders)?;
 

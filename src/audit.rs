@@ -2,12 +2,15 @@
 //!
 //! Rooms: [`fit`] (whether a transfer's state fits what both journals hold, pure), [`conservation`] (the rounds of the
 //! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
-//! [`verify`] (the same on a log that is only read), [`halt`] (the flag that stops the service until an operator resumes),
+//! [`settled`] (what lies below the watermark), [`verify`] (the same on a log that is only read), [`repair`]
+//! (what the log proves of transfers that PostgreSQL has lost), [`halt`] (the flag that stops the service until an operator resumes),
 //! [`frequency`] (users who transfer more often than anybody should).
 
 pub mod conservation;
 pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod repair;
 pub mod rounds;
+pub mod settled;
 pub mod verify;

@@ -43,6 +43,9 @@ pub enum Command {
     Token(TokenArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
     Verify(VerifyArgs),
+    /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
+    /// something is left that nothing proves.
+    Repair(RepairArgs),
     /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
     Halt(OperatorArgs),
     /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
@@ -79,6 +82,24 @@ impl VerifyArgs {
             ..Overrides::default()
         }
     }
+}
+
+/// What `ubscore repair` is told.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub struct RepairArgs {
+    /// Say what would be done, and change nothing.
+    #[arg(long, group = "what")]
+    pub plan: bool,
+    /// Do it.
+    #[arg(long, group = "what", requires = "reason")]
+    pub apply: bool,
+    /// Why, for those who come later.
+    #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
+    pub reason: Option<String>,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: VerifyArgs,
 }
 
 /// What `ubscore serve` is told.

@@ -9,6 +9,7 @@ use crate::config;
 
 pub mod dev;
 pub mod halt;
+pub mod repair;
 pub mod serve;
 pub mod snapshot;
 pub mod token;
@@ -24,6 +25,7 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 /// 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
+        Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),

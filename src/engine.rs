@@ -256,14 +256,9 @@ impl Closed {
 }
 
 impl Replayed {
-    /// The last record of the log, 0 for none.
-    pub fn sequence(&self) -> Sequence {
-        self.ledger.sequence()
-    }
-
-    /// Outcomes of smaller order numbers may have been forgotten.
-    pub fn watermark(&self) -> u64 {
-        self.ledger.watermark()
+    /// What the log has led to.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// Opens a fresh segment and starts the threads.

@@ -61,6 +61,14 @@ pub struct Options {
     pub archive_command: String,
 }
 
+/// What the keeper and the rest of the service tell each other.
+pub struct Watch {
+    /// Records behind this one are still needed by somebody.
+    pub needed_after: Box<dyn Fn() -> Sequence + Send>,
+    /// Told why the log or the snapshots cannot be right.
+    pub mismatch: Box<dyn Fn(String) + Send>,
+}
+
 /// Why there is no new snapshot, or why something stays that could go.
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -122,13 +130,19 @@ impl Keeper {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(options: Options, engine: &Engine, clock: Arc<dyn Clock>) -> io::Result<Keeper> {
+    pub fn start(
+        options: Options,
+        engine: &Engine,
+        clock: Arc<dyn Clock>,
+        watch: Watch,
+    ) -> io::Result<Keeper> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, requests) = sync_channel(1);
         let Covered { identity, snapshot, log_bytes } = engine.covered();
         let work = Work {
             options,
             clock,
+            watch,
             engine: engine.handle(),
             identity,
             stop: Arc::clone(&stop),
@@ -160,6 +174,7 @@ impl Keeper {
 struct Work {
     options: Options,
     clock: Arc<dyn Clock>,
+    watch: Watch,
     engine: Handle,
     identity: wal::Identity,
     stop: Arc<AtomicBool>,
@@ -198,15 +213,17 @@ impl Work {
                 continue;
             };
             match done {
-                Ok(()) => lingering = false,
+                Ok(all) => lingering = !all,
                 Err(Error::Stopped) => return,
                 Err(Error::Overloaded) => {}
                 Err(error) => {
-                    let kind = match error.is_mismatch() {
-                        true => Alert::SnapshotMismatch,
-                        false => Alert::SnapshotFailed,
-                    };
-                    alert(kind, format_args!("will try again: {}", chain(&error)));
+                    let why = chain(&error);
+                    if error.is_mismatch() {
+                        alert(Alert::SnapshotMismatch, format_args!("{why}"));
+                        (self.watch.mismatch)(why);
+                    } else {
+                        alert(Alert::SnapshotFailed, format_args!("will try again: {why}"));
+                    }
                     let pause = u64::try_from(PAUSE.as_nanos()).expect("seconds");
                     not_before_ns = self.clock.monotonic_ns() + pause;
                 }
@@ -287,14 +304,17 @@ impl Work {
         Err(Error::NoDigest(after))
     }
 
-    /// Removes old snapshots, and the segments below the oldest that stays, each once it is archived.
-    fn let_go(&mut self) -> Result<(), Error> {
+    /// Removes old snapshots, and the segments below the oldest that stays, each once it is archived; but nothing that
+    /// is still needed. Tells whether that was all.
+    fn let_go(&mut self) -> Result<bool, Error> {
         let Some(oldest) = self.options.shelf.prune(self.identity, self.options.keep)? else {
-            return Ok(());
+            return Ok(true);
         };
+        let needed = (self.watch.needed_after)() + 1;
+        let (all, oldest) = (oldest <= needed, oldest.min(needed));
         if self.options.archive_command.is_empty() {
             self.engine.remove_before(oldest);
-            return Ok(());
+            return Ok(all);
         }
         let log_dir = &self.options.log_dir;
         let failed = |source| Error::Log { dir: log_dir.clone(), source };
@@ -319,6 +339,6 @@ impl Work {
             }
             self.engine.remove_before(next_first);
         }
-        Ok(())
+        Ok(all)
     }
 }

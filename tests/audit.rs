@@ -1,5 +1,6 @@
 //! The audit: what is changed behind the service's back is found, named and halts; and nothing else does.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -8,7 +9,10 @@ use rustix::process::Signal;
 use serde_json::json;
 use ubscore::alert::Alert;
 
-use crate::harness::{Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
+use crate::harness::{
+    Server, Site, Way, copy_files, crowd, eventually, soak_rounds, while_watched,
+};
+use crate::snapshot::segments;
 
 const USER: u64 = 1001;
 
@@ -199,6 +203,52 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
         &said,
         &["user 1001", "asset 3", "difference 2", &lost.req_id(), "no such transfer"],
     );
+}
+
+/// Goal: an older copy of the log, with its snapshots, is found at the start. Method: more transfers after the copy was
+/// made, and the copy in the log's place.
+#[test]
+fn an_older_copy_of_the_log_is_found_at_the_start() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    server.kill();
+    let older = site.data_dir.join("older");
+    copy_files(&site.log_dir(), &older);
+    let server = site.start();
+    for way in Way::BOTH {
+        assert_eq!(server.transfer(USER, way, "1").status, 200);
+    }
+    site.wait_for_rest();
+    server.kill();
+    fs::remove_dir_all(site.log_dir()).expect("removed");
+    copy_files(&older, &site.log_dir());
+    let (code, said) = site.start_refused();
+    assert!(code != 0 && said.contains("durable"), "{code} {said}");
+}
+
+/// Goal: a segment of another log is found at the start, wherever it is slipped in. Method: a segment of another site
+/// behind the last, and in the place of the last.
+#[test]
+fn a_segment_of_another_log_is_found_at_the_start() {
+    let [other, site] = [watched(), watched()];
+    for site in [&other, &site] {
+        let server = site.start();
+        history(site, &server);
+        server.kill();
+        // Every start with something new has a segment of its own.
+        site.start().kill();
+    }
+    let (_, foreign) = segments(&other).pop().expect("a segment");
+    let (number, last) = segments(&site).pop().expect("a segment");
+    let behind = last.with_file_name(format!("segment-{:016x}.wal", number + 1));
+    for place in [behind, last] {
+        fs::copy(&foreign, &place).expect("copied");
+        let (code, said) = site.start_refused();
+        let name = place.file_name().and_then(|name| name.to_str()).expect("text");
+        assert!(code != 0 && said.contains(name), "{code} {said}");
+        fs::remove_file(&place).expect("removed");
+    }
 }
 
 /// Asserts that one line of the log is the alert, with every one of these words.

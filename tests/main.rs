@@ -41,6 +41,9 @@ mod ownership;
 /// The audit: what is changed behind the service's back.
 mod audit;
 
+/// What the log brings back of a database that has lost something.
+mod repair;
+
 /// Each layer called directly with what the layer above it would have refused.
 mod layers;
 

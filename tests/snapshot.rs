@@ -20,14 +20,17 @@ use ubscore::engine::snapshot::Snapshot;
 
 use crate::crash::{Planned, USERS, assert_kept, endow, post_to};
 use crate::harness::{
-    Request, Server, Site, Way, copy_files, crowd, eventually, refused, send, token,
+    Request, Server, Site, Way, assert_refused, copy_files, crowd, eventually, refused, send, token,
 };
 
 const USER: u64 = USERS[0];
 
 /// A site whose log rolls and whose snapshots come often.
 fn small() -> Site {
-    Site::new().with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+    // Segments are kept until the audit has read them.
+    Site::new()
+        .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+        .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
 }
 
 /// All snapshots as (sequence, path), newest first.
@@ -38,7 +41,7 @@ fn snapshots(site: &Site) -> Vec<(u64, PathBuf)> {
 }
 
 /// All segments as (number, path), oldest first.
-fn segments(site: &Site) -> Vec<(u64, PathBuf)> {
+pub(crate) fn segments(site: &Site) -> Vec<(u64, PathBuf)> {
     files(&site.log_dir(), "segment-", ".wal")
 }
 
@@ -442,8 +445,9 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
     assert!(code == Some(2) && said.contains(name(&path)), "{said}");
 }
 
-/// Goal: whatever stands in the way of a snapshot is told, and neither transfers nor the log suffer. Method: a file in
-/// the place of the directory, which goes again; then a snapshot changed under the running server.
+/// Goal: what stands in the way of a snapshot is told, and neither transfers nor the log suffer; a snapshot that says
+/// another thing than the log halts. Method: a file in the place of the directory, which goes again; then a snapshot
+/// changed under the running server.
 #[test]
 fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     let site = small().with("UBSCORE__SNAPSHOT__KEEP", 1);
@@ -469,8 +473,12 @@ fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
     told("snapshot_mismatch");
     assert_eq!(snapshots(&site).len(), 1);
-    assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    assert_refused(&server.transfer(USER, Way::ToFunding, "0.25"), 503, "SERVICE_HALTED");
     fs::write(&path, kept).expect("written");
+    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "mended"}));
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
     eventually("the next snapshot", || (snapshots(&site)[0].1 != path).then_some(()));
     site.wait_for_rest();
     site.assert_books(&server);

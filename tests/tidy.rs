@@ -105,6 +105,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "amount",
             "asset",
             "clock",
+            "code",
             "engine",
             "gate",
             "postgres",

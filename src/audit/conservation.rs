@@ -18,11 +18,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use wal::{Directory, Reader, Sequence};
 
 use super::fit::{Fit, Operations, Seen, fit};
+use super::settled::{self, Settled};
 use crate::account::UserId;
 use crate::adapters::trading::{Trading, Unanswered};
 use crate::amount::units_text;
@@ -80,18 +82,6 @@ pub struct Report {
     pub caught_up: bool,
     /// Transfers that were under way.
     pub open: usize,
-    /// The stores do not belong together, and no round comes any further.
-    pub stuck: bool,
-}
-
-impl Report {
-    fn stuck(what: String) -> Report {
-        Report {
-            mismatches: vec![Mismatch::between_stores(what)],
-            stuck: true,
-            ..Report::default()
-        }
-    }
 }
 
 impl Mismatch {
@@ -185,6 +175,8 @@ pub struct Audit<S> {
     read: Sequence,
     /// Transfers that were not settled, and those of rounds that were not kept.
     open: BTreeSet<ReqId>,
+    /// See [`Audit::kept`].
+    kept: Arc<AtomicU64>,
     /// Nothing is kept, whatever is found.
     read_only: bool,
 }
@@ -216,7 +208,28 @@ impl<S: Spot> Audit<S> {
     ) -> Result<Audit<S>, Error> {
         let read = books.log_sequence().await?;
         let (reader, open) = (None, BTreeSet::new());
-        Ok(Audit { books, spot, catalog, log, reader, read, open, read_only: true })
+        let kept = Arc::new(AtomicU64::new(read));
+        Ok(Audit { books, spot, catalog, log, reader, read, open, kept, read_only: true })
+    }
+
+    /// The record up to which PostgreSQL keeps that the log has been looked at. What comes behind it is still needed.
+    pub fn kept(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.kept)
+    }
+
+    /// Compares what lies below the watermark with what UBSCore has done there, `settled` for one order number.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn below_watermark(
+        &mut self,
+        settled: impl Fn(u64) -> Option<Settled>,
+    ) -> Result<Vec<Mismatch>, Error> {
+        let (watermark, passed) = self.books.passed().await?;
+        Ok(match settled(watermark) {
+            Some(settled) => settled::compare(&passed, &settled, &self.catalog.load()),
+            None => Vec::new(),
+        })
     }
 
     /// Has the next round look at these transfers as well.
@@ -240,34 +253,41 @@ impl<S: Spot> Audit<S> {
     /// [`Error`]: a store does not answer, or the log cannot be read.
     pub async fn round(&mut self) -> Result<Report, Error> {
         let durable = self.spot.durable()?;
-        if self.read > durable {
-            return Ok(Report::stuck(format!(
-                "the log ends at record {durable}, but PostgreSQL has been compared with it up to {}: \
-                 the log is behind",
-                self.read
-            )));
-        }
-        let caught_up = match tokio::task::block_in_place(|| self.read_log(durable)) {
-            // It may be readable the next time.
-            Err(Error::Log(away @ wal::Error::Medium { .. })) => return Err(away.into()),
-            Err(Error::Log(gone @ wal::Error::Missing { .. })) => {
-                let read = self.read;
-                return Ok(Report::stuck(format!(
-                    "PostgreSQL has been compared with the log up to record {read} only, and what \
-                     follows is not there any more: PostgreSQL is behind ({gone})"
-                )));
-            }
-            Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
-                return Ok(Report::stuck(chain(&error)));
-            }
-            read => read?,
+        // Where the log can be read no further, that is a mismatch, and what else is wrong is found all the same.
+        let (caught_up, apart) = match self.read_on(durable)? {
+            Ok(caught_up) => (caught_up, None),
+            Err(what) => (true, Some(Mismatch::between_stores(what))),
         };
-        let result = self.compare(durable, caught_up).await;
+        let result = self.compare(durable, caught_up, apart).await;
         if result.is_err() {
             // Whatever its connection is in the middle of.
             self.books.abandon();
         }
         result
+    }
+
+    /// [`Audit::read_log`]; `Ok(Err(_))`: why it can never be read further.
+    fn read_on(&mut self, durable: Sequence) -> Result<Result<bool, String>, Error> {
+        let read = self.read;
+        if read > durable {
+            return Ok(Err(format!(
+                "the log ends at record {durable}, but PostgreSQL has been compared with it up to {read}: the log is \
+                 behind"
+            )));
+        }
+        match tokio::task::block_in_place(|| self.read_log(durable)) {
+            Ok(caught_up) => Ok(Ok(caught_up)),
+            // It may be readable the next time.
+            Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
+            Err(Error::Log(gone @ wal::Error::Missing { .. })) => Ok(Err(format!(
+                "PostgreSQL has been compared with the log up to record {read} only, and what follows is not there any \
+                 more: PostgreSQL is behind ({gone})"
+            ))),
+            Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
+                Ok(Err(chain(&error)))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`]. Tells whether that
@@ -296,7 +316,12 @@ impl<S: Spot> Audit<S> {
         Ok(self.read >= durable)
     }
 
-    async fn compare(&mut self, durable: Sequence, caught_up: bool) -> Result<Report, Error> {
+    async fn compare(
+        &mut self,
+        durable: Sequence,
+        caught_up: bool,
+        apart: Option<Mismatch>,
+    ) -> Result<Report, Error> {
         let findings = self.books.open(&self.open).await?;
         let mut asked = Vec::with_capacity(findings.pages.len() * 2);
         for page in &findings.pages {
@@ -307,6 +332,7 @@ impl<S: Spot> Audit<S> {
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
         let mut report = Report { swept: findings.swept, caught_up, ..Report::default() };
+        report.mismatches.extend(apart);
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
         let mut open = BTreeSet::new();
         let catalog = self.catalog.load_full();
@@ -334,7 +360,11 @@ impl<S: Spot> Audit<S> {
         };
         self.books.close(ending).await?;
         match ending {
-            Ending::Keep(_) | Ending::GoOn => self.open = open,
+            Ending::Keep(reached) => {
+                self.kept.store(reached, Ordering::Release);
+                self.open = open;
+            }
+            Ending::GoOn => self.open = open,
             // They are all to be looked at again.
             Ending::Again => self.open.extend(open),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::conservation::{Audit, Error, Mismatch, Report, Spot};
+use super::conservation::{Audit, Error, Mismatch, Spot};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
@@ -70,18 +70,22 @@ pub fn check() -> (Check, Requests) {
     (Check { requests }, Requests(receiver))
 }
 
-/// Compares everything new since the last run of this service, before it is ready.
+/// Compares everything new since the last run of this service, before it is ready. `found`: what is known to be wrong.
 ///
 /// # Errors
 /// [`Error`]: nothing is known.
 pub async fn catch_up(
     audit: &mut Audit<impl Spot>,
+    found: &[Mismatch],
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Result<(), Error> {
+    if !found.is_empty() {
+        conclude(found, halt, clock).await;
+    }
     loop {
         let report = audit.round().await?;
-        if conclude(&report, halt, clock).await || report.caught_up {
+        if conclude(&report.mismatches, halt, clock).await || report.caught_up {
             return Ok(());
         }
     }
@@ -111,7 +115,7 @@ pub async fn run(
             // What it found is known, and is looked at again before a resume.
             None if halt.is_halted() => {}
             None => match audit.round().await {
-                Ok(report) => drop(conclude(&report, &halt, clock.as_ref()).await),
+                Ok(report) => drop(conclude(&report.mismatches, &halt, clock.as_ref()).await),
                 Err(error) => failed(&error),
             },
         }
@@ -125,7 +129,7 @@ async fn everything(audit: &mut Audit<impl Spot>, halt: &Halt, clock: &dyn Clock
             failed(&error);
             Arc::new(error)
         })?;
-        if conclude(&report, halt, clock).await || (report.swept && report.caught_up) {
+        if conclude(&report.mismatches, halt, clock).await || (report.swept && report.caught_up) {
             return Ok(report.mismatches);
         }
     }
@@ -137,20 +141,20 @@ fn failed(error: &Error) {
 }
 
 /// Alerts and halts where something was found; tells whether it was.
-async fn conclude(report: &Report, halt: &Halt, clock: &dyn Clock) -> bool {
-    let Some(first) = report.mismatches.first() else {
+async fn conclude(found: &[Mismatch], halt: &Halt, clock: &dyn Clock) -> bool {
+    let Some(first) = found.first() else {
         metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
         metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);
         return false;
     };
     metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "mismatch").increment(1);
-    for mismatch in report.mismatches.iter().take(ALERTS_MAX) {
+    for mismatch in found.iter().take(ALERTS_MAX) {
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{mismatch}"));
     }
-    let more = report.mismatches.len() - 1;
+    let more = found.len() - 1;
     // A resume that waits for this very check holds the flag, and the service is halted already.
     if !halt.is_halted() {
-        info!(found = report.mismatches.len(), "the audit halts the service");
+        info!(found = found.len(), "the audit halts the service");
         halt.halt("audit", &format!("{first}; and {more} more")).await;
     }
     true

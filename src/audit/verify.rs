@@ -9,15 +9,14 @@ use arc_swap::ArcSwap;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Answered, Audit, Error, Mismatch, Spot};
-use crate::account::UserId;
-use crate::amount::units_text;
-use crate::asset::{AssetId, Catalog};
-use crate::engine::fact::{Fact, Totals};
+use super::settled;
+use crate::asset::Catalog;
+use crate::engine::fact::Fact;
 use crate::engine::ledger::{Answer, Ledger, Places, Step};
 use crate::engine::order::Command;
 use crate::engine::replay::{Replay, replay};
 use crate::engine::snapshot::shelf::Shelf;
-use crate::postgres::books::{Books, Passed};
+use crate::postgres::books::Books;
 use crate::transfer::{Op, ReqId};
 
 /// Transfers of the log looked at in one round.
@@ -42,6 +41,8 @@ pub struct Stores {
 pub struct Verdict {
     /// The last record of the log.
     pub sequence: Sequence,
+    /// Order numbers below which UBSCore may have forgotten.
+    pub watermark: u64,
     /// Outcomes that the log and its snapshot hold.
     pub outcomes: usize,
     /// Transfers that were under way.
@@ -127,18 +128,20 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
         }
         verdict.open = report.open;
         swept |= report.swept;
-        if report.stuck || (swept && report.caught_up && names.len() == 0) {
+        if swept && report.caught_up && names.len() == 0 {
             break;
         }
     }
     verdict.mismatches.extend(found.into_values());
-    let (mut books, replayed) = audit.into_parts();
-    verdict.sequence = replayed.ledger.sequence();
+    let (mut books, mut replayed) = audit.into_parts();
     let (watermark, passed) = books.passed().await?;
-    // In between, PostgreSQL is ahead: the next raise or start brings the log there.
-    if watermark == replayed.ledger.watermark() {
-        let settled = replayed.ledger.settled();
-        verdict.mismatches.extend(below_the_watermark(&passed, &settled, &catalog.load()));
+    replayed.durable()?;
+    verdict.sequence = replayed.ledger.sequence();
+    verdict.watermark = replayed.ledger.watermark();
+    // It has none where a running service has raised the watermark in this moment, or where PostgreSQL is older than the
+    // log, which has been found above.
+    if let Some(settled) = replayed.ledger.settled(watermark) {
+        verdict.mismatches.extend(settled::compare(&passed, &settled, &catalog.load()));
     }
     Ok(verdict)
 }
@@ -148,44 +151,4 @@ fn outcome_of(fact: Fact) -> Option<ReqId> {
         Fact::Outcome { req_id, .. } => ReqId::new(req_id),
         _ => None,
     }
-}
-
-/// What terminal states claim of UBSCore below the watermark against what UBSCore has done there.
-fn below_the_watermark(
-    passed: &[Passed],
-    settled: &BTreeMap<(u64, u32), Totals>,
-    catalog: &Catalog,
-) -> Vec<Mismatch> {
-    let mut left = settled.clone();
-    let mut mismatches = Vec::new();
-    let mut compare = |user: u64, asset: u32, claimed: Totals, done: Totals| {
-        if claimed == done {
-            return;
-        }
-        let precision = catalog.by_id(AssetId(asset)).map_or(0, |asset| asset.precision);
-        let text = |totals: Totals| {
-            [Op::Withdraw, Op::Deposit, Op::Refund]
-                .map(|op| format!("{} {}", op.name(), units_text(totals.of(op), precision)))
-                .join(", ")
-        };
-        let (difference, what) = (
-            "unknown".to_owned(),
-            format!(
-                "below the watermark transfers claim {} of Spot, and UBSCore has done {}",
-                text(claimed),
-                text(done)
-            ),
-        );
-        let (user, asset) = (UserId::new(user), Some(AssetId(asset)));
-        mismatches.push(Mismatch { user, asset, difference, req_id: None, what });
-    };
-    for Passed { user, asset, claimed: [withdrawals, deposits, refunds] } in passed {
-        let claimed = Totals { withdrawals: *withdrawals, deposits: *deposits, refunds: *refunds };
-        let done = left.remove(&(user.number(), asset.0)).unwrap_or_default();
-        compare(user.number(), asset.0, claimed, done);
-    }
-    for ((user, asset), done) in left {
-        compare(user, asset, Totals::default(), done);
-    }
-    mismatches
 }

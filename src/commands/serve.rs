@@ -7,6 +7,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use crate::config::{Config, Wait};
 use crate::coordinator::{Coordinator, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
-use crate::engine::{self, Closed, Engine};
+use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
 use crate::http::service::{RequestLimits, Service};
@@ -189,13 +190,21 @@ async fn start(
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
     let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
-    let owner = format!("pid {}", std::process::id());
+    let (log_identity, owner) = (closed.identity(), format!("pid {}", std::process::id()));
     // One lease a worker, and one for operations of Funding outside a transfer.
-    let leases = shards + 1;
-    let incarnation =
-        incarnation::begin(&target, &limits, closed.identity(), leases, &owner, LEASE)
+    let begin = async |at_least| {
+        incarnation::begin(&target, &limits, log_identity, at_least, shards + 1, &owner, LEASE)
             .await
-            .context("begin a new incarnation")?;
+            .context("begin a new incarnation")
+    };
+    let mut incarnation = begin(0).await?;
+    let replayed = replay_log(closed, &incarnation, clock.as_ref(), metrics)?;
+    let latest =
+        incarnation::of_order_number(replayed.ledger().order_numbers_end().saturating_sub(1));
+    if latest >= incarnation.number {
+        // An older database counts from an older incarnation, whose order numbers are in the log already.
+        incarnation = begin(latest + 1).await?;
+    }
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
     let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
     let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
@@ -205,8 +214,9 @@ async fn start(
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     let assets = reads.load_catalog().await.context("read the assets")?;
     info!(incarnation = incarnation.number, "begun");
-    let engine =
-        start_engine(closed, &incarnation, &target, &limits, clock.as_ref(), metrics).await?;
+    let log_watermark = replayed.ledger().watermark();
+    let settled = replayed.ledger().settled(incarnation.watermark);
+    let engine = start_engine(replayed, log_identity, &incarnation, &target, &limits).await?;
 
     let adapter_timeout = Duration::from_millis(config.coordinator.adapter_timeout_ms);
     let trading = Arc::new(Trading::new(
@@ -228,7 +238,22 @@ async fn start(
     let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir);
     let mut audit = audit.await.context("begin the audit")?;
     // Before anything moves on: what does not add up must not be built upon.
-    rounds::catch_up(&mut audit, &halt, clock.as_ref()).await.context("compare the two stores")?;
+    let found = match settled {
+        Some(settled) => {
+            let here = |watermark| (watermark == incarnation.watermark).then(|| settled.clone());
+            audit.below_watermark(here).await.context("compare what lies below the watermark")?
+        }
+        // What follows from it, if anything, is found transfer by transfer.
+        None => {
+            let known = incarnation.watermark;
+            warn!(log_watermark, known, "PostgreSQL's watermark is behind the log's");
+            Vec::new()
+        }
+    };
+    rounds::catch_up(&mut audit, &found, &halt, clock.as_ref())
+        .await
+        .context("compare the two stores")?;
+    let kept = audit.kept();
     let (check, requests) = rounds::check();
     let every = Duration::from_millis(config.conservation.every_ms);
     tokio::spawn(rounds::run(audit, every, Arc::clone(&halt), Arc::clone(&clock), requests));
@@ -241,7 +266,7 @@ async fn start(
         clock: Arc::clone(&clock),
         options: coordinator_options(config),
         incarnation: incarnation.number,
-        watermark: incarnation.watermark,
+        watermark: incarnation.watermark.max(log_watermark),
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(move || capacity.capacity()),
         gate: halt.gate(),
@@ -267,7 +292,11 @@ async fn start(
         done = ready => done?,
         failed = pool.failed() => return Err(failed.into()),
     }
-    let keeper = Keeper::start(keeper_options(config)?, &engine, Arc::clone(&clock))
+    let watch = keeper::Watch {
+        needed_after: Box::new(move || kept.load(Ordering::Acquire)),
+        mismatch: halting(&halt),
+    };
+    let keeper = Keeper::start(keeper_options(config)?, &engine, Arc::clone(&clock), watch)
         .context("start to make snapshots")?;
     let service = Service {
         coordinator,
@@ -319,15 +348,22 @@ async fn begin_halt(
     Arc::new(Halt::begin(found, reads, clock, config.data_dir.clone()).await)
 }
 
-/// Replays the log and starts UBSCore, binding log and database to each other where neither has been used.
-async fn start_engine(
+/// What halts the service from a thread of its own.
+fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send> {
+    let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
+    Box::new(move |reason| {
+        let halt = Arc::clone(&halt);
+        runtime.spawn(async move { halt.halt("keeper", &reason).await });
+    })
+}
+
+/// Replays the log, as far as the database and it are a pair.
+fn replay_log(
     closed: Closed,
     incarnation: &Incarnation,
-    target: &tokio_postgres::Config,
-    limits: &postgres::Limits,
     clock: &dyn Clock,
     metrics: &'static Metrics,
-) -> anyhow::Result<Engine> {
+) -> anyhow::Result<Replayed> {
     let on_disk = closed.identity();
     let began = clock.monotonic_ns();
     let claim = incarnation.durable_claim;
@@ -342,21 +378,24 @@ async fn start_engine(
     let replayed =
         tokio::task::block_in_place(|| closed.replay(claim, progress)).context("replay the log")?;
     metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
-    if incarnation.log_identity.is_none() && replayed.sequence() > 0 {
+    let records = replayed.ledger().sequence();
+    if incarnation.log_identity.is_none() && records > 0 {
         bail!(
-            "the log {} holds {} records, but the database has never used a log: they are not a pair",
+            "the log {} holds {records} records, but the database has never used a log: they are not a pair",
             on_disk.map_or_else(String::new, incarnation::identity_text),
-            replayed.sequence()
         );
     }
-    if replayed.watermark() > incarnation.watermark {
-        bail!(
-            "the log has forgotten outcomes below order number {}, but the database knows only of {}: the database is \
-             older than the log",
-            replayed.watermark(),
-            incarnation.watermark
-        );
-    }
+    Ok(replayed)
+}
+
+/// Starts UBSCore, binding log and database to each other where neither has been used.
+async fn start_engine(
+    replayed: Replayed,
+    on_disk: Option<Identity>,
+    incarnation: &Incarnation,
+    target: &tokio_postgres::Config,
+    limits: &postgres::Limits,
+) -> anyhow::Result<Engine> {
     let identity = on_disk.unwrap_or_else(|| Identity(SystemEntropy.u128()));
     let engine = replayed.start(identity).context("start the engine")?;
     if incarnation.log_identity.is_none() {

@@ -17,9 +17,9 @@ use crate::postgres;
 use crate::postgres::reads::Reads;
 
 /// Something does not add up.
-const EXIT_MISMATCH: u8 = 1;
+pub(super) const EXIT_MISMATCH: u8 = 1;
 /// Nothing is known.
-const EXIT_CANNOT_RUN: u8 = 2;
+pub(super) const EXIT_CANNOT_RUN: u8 = 2;
 
 /// Compares, and prints what does not add up, one a line.
 pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
@@ -32,7 +32,7 @@ pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
             return ExitCode::from(EXIT_CANNOT_RUN);
         }
     };
-    let Verdict { sequence, outcomes, open, mismatches } = verdict;
+    let Verdict { sequence, outcomes, open, mismatches, .. } = verdict;
     for mismatch in &mismatches {
         // Nobody reading it is no reason to say that all is well.
         writeln!(out, "{mismatch}").ok();
@@ -44,30 +44,48 @@ pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
 }
 
 async fn compare(args: &VerifyArgs) -> anyhow::Result<Verdict> {
+    let work =
+        async |stores: Stores, _: &Target| verify(stores).await.context("compare the two stores");
+    with_stores(args, work).await
+}
+
+/// Where PostgreSQL is, and how long it may take.
+pub(super) struct Target {
+    pub(super) config: tokio_postgres::Config,
+    pub(super) limits: postgres::Limits,
+}
+
+/// Does something with both stores; an embedded PostgreSQL runs meanwhile.
+pub(super) async fn with_stores<T>(
+    args: &VerifyArgs,
+    work: impl AsyncFnOnce(Stores, &Target) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
         .context("load the configuration")?;
     let log = config.data_dir.join(wal::LOG_DIRECTORY);
     anyhow::ensure!(log.is_dir(), "there is no log in {}", config.data_dir.display());
     let server = serve::start_embedded(&config).await?;
-    let found = async {
-        let target = serve::postgres_target(&config, server.as_ref())?;
-        let limits = serve::postgres_limits(&config);
+    let done = async {
+        let target = Target {
+            config: serve::postgres_target(&config, server.as_ref())?,
+            limits: serve::postgres_limits(&config),
+        };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
-        let pool = postgres::pool(&target, &limits, 1);
+        let pool = postgres::pool(&target.config, &target.limits, 1);
         Reads::new(pool, Arc::clone(&catalog), 0)
             .load_catalog()
             .await
             .context("read the assets")?;
-        let books = serve::audit_books(&config, &target, &limits, &catalog);
+        let books = serve::audit_books(&config, &target.config, &target.limits, &catalog);
         let snapshots = config.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
         let places = serve::places(&config);
         let stores = Stores { books, catalog, log, snapshots, places };
-        verify(stores).await.context("compare the two stores")
+        work(stores, &target).await
     }
     .await;
     // One that ran before belongs to somebody else.
     if server.as_ref().is_some_and(|server| !server.is_adopted()) {
         serve::stop_embedded(server).await;
     }
-    found
+    done
 }

@@ -121,6 +121,12 @@ impl Ledger {
         self.watermark
     }
 
+    /// A number above every order number that UBSCore has ever decided under.
+    pub fn order_numbers_end(&self) -> u64 {
+        let held = self.outcomes.iter().map(|(_, _, recorded)| recorded.order_number + 1);
+        held.max().unwrap_or(0).max(self.watermark)
+    }
+
     /// The number of outcomes held.
     pub fn outcome_count(&self) -> usize {
         self.outcomes.len()
@@ -178,23 +184,27 @@ impl Ledger {
         self.balances.get((user, asset)).map(|balance| balance.totals).unwrap_or_default()
     }
 
-    /// What has been done to each balance under order numbers below the watermark, by user and asset: all there ever
-    /// was without what is still held above. It does not depend on what has been forgotten already.
-    pub fn settled(&self) -> BTreeMap<(u64, u32), Totals> {
+    /// What has been done to each balance under order numbers below `below`, by user and asset: all there ever was
+    /// without what is held above. It does not depend on what has been forgotten already. `None` for a number below the
+    /// watermark, of which nothing is known any more.
+    pub fn settled(&self, below: u64) -> Option<BTreeMap<(u64, u32), Totals>> {
+        if below < self.watermark {
+            return None;
+        }
         let mut above = BTreeMap::<(u64, u32), Totals>::new();
         for (_, op, recorded) in self.outcomes.iter() {
-            if recorded.decision == Decision::Success && recorded.order_number >= self.watermark {
+            if recorded.decision == Decision::Success && recorded.order_number >= below {
                 let totals = above.entry((recorded.user, recorded.asset)).or_default();
                 *totals = totals.with(op, recorded.amount);
             }
         }
-        let below = |balance: &Balance| {
+        let settled = |balance: &Balance| {
             let above = above.get(&balance.key()).copied().unwrap_or_default();
             let settled = balance.totals.without(above);
             let settled = settled.unwrap_or_else(|| panic!("{above:?} of {:?}", balance.fact()));
             (balance.key(), settled)
         };
-        self.balances.rows().iter().map(below).collect()
+        Some(self.balances.rows().iter().map(settled).collect())
     }
 
     /// Everything that is so: what has left and the watermark, assets, accounts, balances, outcomes, of each kind in
@@ -599,7 +609,10 @@ mod tests {
         assert_eq!((ledger.outcome_count(), ledger.places_left()), (1, 999));
         let totals = Totals { deposits: 550, withdrawals: 200, refunds: 0 };
         assert_eq!(ledger.totals(7, USDT), totals);
-        assert_eq!(ledger.settled()[&(7, USDT)], Totals { deposits: 500, ..totals });
+        assert_eq!(
+            ledger.settled(ledger.watermark()).expect("known")[&(7, USDT)],
+            Totals { deposits: 500, ..totals }
+        );
         assert_eq!(balance(&mut ledger, 7), Some(350));
     }
 

@@ -257,7 +257,8 @@ mod tests {
                 prop_assert_eq!(after.sequence(), whole.sequence());
                 prop_assert_eq!(after.watermark(), whole.watermark());
                 prop_assert_eq!(after.balances(), whole.balances());
-                prop_assert_eq!(after.settled(), whole.settled());
+                let watermark = whole.watermark();
+                prop_assert_eq!(after.settled(watermark), whole.settled(watermark));
                 for deed in &deeds {
                     let command = command(deed);
                     if deed.1 >= whole.watermark() {

@@ -128,6 +128,12 @@ impl Books {
         Books { config, limits, catalog, client: None, swept, next }
     }
 
+    /// Books of the same database, with a connection of their own.
+    pub fn another(&self) -> Books {
+        let statement_timeout = self.limits.statement_timeout;
+        Books::new(self.config.clone(), self.limits, statement_timeout, Arc::clone(&self.catalog))
+    }
+
     /// Takes the tables over at a start: they may have come from another cluster, whose transactions have other numbers.
     ///
     /// # Errors

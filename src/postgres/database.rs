@@ -447,7 +447,7 @@ fn funding_part(passage: &Passage) -> (Option<i16>, Vec<i16>, Vec<i16>) {
     }
 }
 
-fn asset_number(asset: AssetId) -> i32 {
+pub(super) fn asset_number(asset: AssetId) -> i32 {
     i32::try_from(asset.0).expect("asset numbers come from an INTEGER")
 }
 

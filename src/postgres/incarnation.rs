@@ -13,6 +13,11 @@ pub const ORDER_NUMBER_BITS: u32 = 40;
 /// The largest incarnation: its order numbers still fit a BIGINT.
 pub const INCARNATION_MAX: u64 = (1 << (63 - ORDER_NUMBER_BITS)) - 1;
 
+/// The incarnation that gave out an order number.
+pub fn of_order_number(order_number: u64) -> u64 {
+    order_number >> ORDER_NUMBER_BITS
+}
+
 /// How long a start waits for the last batch of a process before it.
 const TAKE_OVER: Duration = Duration::from_secs(30);
 
@@ -71,7 +76,8 @@ pub fn identity_text(identity: Identity) -> String {
 
 /// Takes the next incarnation and `leases` leases, unless the log on this disk is not the database's.
 ///
-/// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
+/// `log`: the identity in the log's headers, `None` for an empty directory. `at_least`: the smallest number that will do.
+/// `owner`: for people.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed.
@@ -79,6 +85,7 @@ pub async fn begin(
     config: &Config,
     limits: &Limits,
     log: Option<Identity>,
+    at_least: u64,
     leases: u32,
     owner: &str,
     lease: Duration,
@@ -110,10 +117,11 @@ pub async fn begin(
         (Some(_), Some(_)) | (_, None) => {}
     }
     let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
-    if before >= INCARNATION_MAX {
+    let number = at_least.max(before.saturating_add(1));
+    if number > INCARNATION_MAX {
         return Err(Refusal::Exhausted(before));
     }
-    let incarnation = i64::try_from(before + 1).expect("below INCARNATION_MAX");
+    let incarnation = i64::try_from(number).expect("below INCARNATION_MAX");
     transaction.execute("UPDATE engine_state SET incarnation = $1", &[&incarnation]).await?;
     let lease_s = lease.as_secs_f64();
     let leases = i32::try_from(leases).expect("one a shard and a few");
@@ -136,7 +144,7 @@ pub async fn begin(
     let watermark = u64::try_from(row.try_get::<_, i64>(3)?).unwrap_or(0);
     commit(transaction).await?;
     let log_identity = bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
-    Ok(Incarnation { number: before + 1, log_identity, durable_claim, halted, watermark })
+    Ok(Incarnation { number, log_identity, durable_claim, halted, watermark })
 }
 
 /// Binds the database to a log that holds nothing yet.

@@ -1,0 +1,235 @@
+//! What the log proves of transfers that PostgreSQL has lost, or has as they once were: after a restored backup, or a
+//! fail-over to a replica that lacked the last commits.
+//!
+//! UBSCore's records carry the full intent and are never taken back, so they say how a transfer has ended, or how far it
+//! came:
+//!
+//! | UBSCore recorded | the transfer | and on Funding |
+//! |---|---|---|
+//! | DEPOSIT succeeded | COMMITTED | the WITHDRAW is carried out |
+//! | DEPOSIT refused | ROLLED_BACK | WITHDRAW and REFUND, which cancel each other |
+//! | WITHDRAW refused | FAILED | nothing |
+//! | WITHDRAW and REFUND succeeded | ROLLED_BACK | the refusal of the DEPOSIT |
+//! | WITHDRAW succeeded | SOURCE_DONE: the service goes on with it | nothing yet |
+//! | the same, below the watermark, where everything has ended | COMMITTED | the DEPOSIT is carried out |
+//!
+//! Whatever else does not add up is left to people: neither store proves it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use wal::{Directory, Reader, Sequence};
+
+use super::conservation::{Error, Mismatch};
+use super::verify::{Stores, verify};
+use crate::account::UserId;
+use crate::amount::Amount;
+use crate::asset::AssetId;
+use crate::code::Code;
+use crate::engine::order::{Entry, Order};
+use crate::postgres::books::{Ending, Page};
+use crate::postgres::mend::{Mending, Posting};
+use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
+
+/// What can be done, and what cannot.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Proven by the log.
+    pub mendings: Vec<Mending>,
+    /// Not proven by anything, each with why not.
+    pub left: Vec<(Mismatch, &'static str)>,
+}
+
+/// What the log has of one transfer.
+#[derive(Clone, Debug)]
+struct Logged {
+    intent: Intent,
+    /// WITHDRAW, DEPOSIT and REFUND.
+    spot: [Option<Decision>; 3],
+    sequence: Sequence,
+}
+
+impl Logged {
+    fn decision(&self, op: Op) -> Option<Decision> {
+        self.spot[usize::from(op as u8) - 1]
+    }
+}
+
+/// Compares both stores, and finds what the log proves of what is wrong. Changes nothing.
+///
+/// # Errors
+/// [`Error`]: a store cannot be read; nothing is known.
+pub async fn plan(stores: Stores) -> Result<Plan, Error> {
+    let (log, mut books) = (stores.log.clone(), stores.books.another());
+    let verdict = verify(stores).await?;
+    let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
+    let mut plan = Plan::default();
+    if verdict.mismatches.is_empty() {
+        return Ok(plan);
+    }
+    let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
+    let (watermark, _) = books.passed().await?;
+    let pages = books.open(&names).await?.pages;
+    books.close(Ending::Again).await?;
+    let pages: HashMap<ReqId, Page> = pages.into_iter().map(|page| (page.req_id, page)).collect();
+    let below = Below { log: verdict.watermark, postgres: watermark };
+    let mut done = BTreeSet::new();
+    for mismatch in verdict.mismatches {
+        let Some(req_id) = mismatch.req_id else {
+            // The stores as wholes: it is gone when every transfer is back.
+            if mismatch.user.is_some() || names.is_empty() {
+                plan.left.push((mismatch, "the log knows nothing of it"));
+            }
+            continue;
+        };
+        if !done.insert(req_id) {
+            continue;
+        }
+        match (logged.get(&req_id), pages.get(&req_id)) {
+            (Some(logged), Some(page)) => match mend(page, logged, below) {
+                Ok(mending) => plan.mendings.push(mending),
+                Err(why) => plan.left.push((mismatch, why)),
+            },
+            _ => plan.left.push((mismatch, "the log has no record of it any more")),
+        }
+    }
+    plan.mendings.sort_by_key(|mending| mending.intent.order_number);
+    Ok(plan)
+}
+
+/// Every record of these transfers that the log still has.
+fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged>, Error> {
+    let mut reader = Reader::<Directory>::open_path(log, 0)?;
+    let mut found = HashMap::new();
+    while let Some(record) = reader.next()? {
+        let sequence = record.sequence;
+        let entry = Entry::decode(record.kind, record.payload)
+            .map_err(|source| Error::Record { sequence, source })?;
+        let Entry::Order { order, decision, .. } = entry else { continue };
+        let Some(intent) = intent(&order).filter(|intent| names.contains(&intent.req_id)) else {
+            continue;
+        };
+        let logged = found.entry(intent.req_id);
+        let logged = logged.or_insert_with(|| Logged { intent, spot: [None; 3], sequence });
+        if let Some(spot) = logged.spot.get_mut(usize::from(order.op as u8) - 1) {
+            *spot = Some(decision);
+        }
+        logged.sequence = sequence;
+    }
+    Ok(found)
+}
+
+fn intent(order: &Order) -> Option<Intent> {
+    Some(Intent {
+        req_id: ReqId::new(order.req_id)?,
+        cid: Cid::new(order.cid.as_str()),
+        user: UserId::new(order.user)?,
+        asset: AssetId(order.asset),
+        amount: Amount::new(order.amount)?,
+        direction: order.direction,
+        order_number: order.order_number,
+    })
+}
+
+/// Order numbers below which everything is over.
+#[derive(Clone, Copy, Debug)]
+struct Below {
+    /// As UBSCore knows.
+    log: u64,
+    /// As PostgreSQL knows, with what is below added up.
+    postgres: u64,
+}
+
+/// What brings PostgreSQL to where the log is.
+///
+/// # Errors
+/// Why nothing does.
+fn mend(page: &Page, logged: &Logged, below: Below) -> Result<Mending, &'static str> {
+    let Logged { intent, sequence, .. } = logged;
+    let from = match &page.transfer {
+        _ if page.unreadable.is_some() => return Err("a row of it cannot be read"),
+        None if intent.order_number < below.postgres => {
+            return Err("it is below the watermark, where PostgreSQL has added it up");
+        }
+        None => None,
+        Some(transfer) if transfer.intent != *intent => {
+            return Err("PostgreSQL has it with another user, asset, amount, direction or cid");
+        }
+        Some(transfer) if transfer.state.is_terminal() => {
+            return Err("both stores have an end of it, and not the same");
+        }
+        Some(transfer) => Some(transfer.state),
+    };
+    let recorded = |op: Op| page.operations.iter().find(|operation| operation.op == op);
+    let (to, code, wanted) = target(logged, intent.order_number < below.log, |op| {
+        recorded(op).is_some_and(|operation| is_success(operation.decision))
+    })?;
+    let mut postings = Vec::new();
+    for posting in wanted {
+        match recorded(posting.op) {
+            None => postings.push(posting),
+            Some(there) if is_success(there.decision) == is_success(posting.decision) => {}
+            Some(_) => return Err("Funding has decided otherwise"),
+        }
+    }
+    let known = |op: Op| postings.iter().any(|posting| posting.op == op) || recorded(op).is_some();
+    if page.operations.iter().any(|there| !known(there.op) || !is_wanted(there.op, to, intent)) {
+        return Err("Funding has an operation that does not belong to it");
+    }
+    let (intent, log_sequence) = (intent.clone(), *sequence);
+    Ok(Mending { intent, from, to, postings, code, log_sequence })
+}
+
+fn is_success(decision: Decision) -> bool {
+    decision == Decision::Success
+}
+
+/// Whether a transfer that has come to `to` has this operation on Funding.
+fn is_wanted(op: Op, to: State, intent: &Intent) -> bool {
+    match (intent.direction, op) {
+        (Direction::FundingToSpot, Op::Withdraw) => true,
+        (Direction::FundingToSpot, Op::Refund) => to == State::RolledBack,
+        (Direction::SpotToFunding, Op::Deposit) => {
+            matches!(to, State::Committed | State::RolledBack)
+        }
+        _ => false,
+    }
+}
+
+/// Where the transfer belongs, why, and the Funding operations it has there. `carried_out`: whether Funding has recorded
+/// that one as a success.
+fn target(
+    logged: &Logged,
+    is_over: bool,
+    carried_out: impl Fn(Op) -> bool,
+) -> Result<(State, Option<Code>, Vec<Posting>), &'static str> {
+    use Decision::{Refused, Success};
+    let posting = |op, decision, moves| Posting { op, decision, moves };
+    let spot = |op| logged.decision(op);
+    Ok(match logged.intent.direction {
+        Direction::FundingToSpot => match spot(Op::Deposit) {
+            Some(Success) => (State::Committed, None, vec![posting(Op::Withdraw, Success, true)]),
+            Some(Refused(code)) => {
+                // What has been taken comes back; what has not been taken need not move at all.
+                let refund = posting(Op::Refund, Success, carried_out(Op::Withdraw));
+                let withdraw = posting(Op::Withdraw, Success, false);
+                (State::RolledBack, Some(code), vec![withdraw, refund])
+            }
+            None => return Err("the log has nothing of it that belongs to UBSCore"),
+        },
+        Direction::SpotToFunding => match (spot(Op::Withdraw), spot(Op::Refund)) {
+            (Some(Refused(code)), None) => (State::Failed, Some(code), Vec::new()),
+            (Some(Success), Some(Success)) => {
+                // Of the refusals that Funding knows, this one alone is for an account that exists.
+                let code = Code::AccountDisabled;
+                let refused = posting(Op::Deposit, Refused(code), false);
+                (State::RolledBack, Some(code), vec![refused])
+            }
+            (Some(Success), None) if is_over => {
+                (State::Committed, None, vec![posting(Op::Deposit, Success, true)])
+            }
+            (Some(Success), None) => (State::SourceDone, None, Vec::new()),
+            _ => return Err("the log has nothing of it that belongs to UBSCore"),
+        },
+    })
+}

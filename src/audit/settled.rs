@@ -1,0 +1,64 @@
+//! What lies below the watermark, where nothing is left row by row: the totals of what terminal states claim of UBSCore
+//! against those of what it has done.
+
+use std::collections::BTreeMap;
+
+use super::conservation::Mismatch;
+use crate::account::UserId;
+use crate::amount::units_text;
+use crate::asset::{AssetId, Catalog};
+use crate::engine::fact::Totals;
+use crate::postgres::books::Passed;
+use crate::transfer::Op;
+
+/// What UBSCore has done below an order number, by user and asset.
+pub type Settled = BTreeMap<(u64, u32), Totals>;
+
+/// Compares what both stores have added up below one and the same order number.
+pub fn compare(passed: &[Passed], settled: &Settled, catalog: &Catalog) -> Vec<Mismatch> {
+    let mut left = settled.clone();
+    let mut mismatches = Vec::new();
+    let mut compare = |user: u64, asset: u32, claimed: Totals, done: Totals| {
+        if claimed != done {
+            mismatches.push(mismatch(user, AssetId(asset), claimed, done, catalog));
+        }
+    };
+    for Passed { user, asset, claimed: [withdrawals, deposits, refunds] } in passed {
+        let claimed = Totals { withdrawals: *withdrawals, deposits: *deposits, refunds: *refunds };
+        let done = left.remove(&(user.number(), asset.0)).unwrap_or_default();
+        compare(user.number(), asset.0, claimed, done);
+    }
+    for ((user, asset), done) in left {
+        compare(user, asset, Totals::default(), done);
+    }
+    mismatches
+}
+
+fn mismatch(
+    user: u64,
+    asset: AssetId,
+    claimed: Totals,
+    done: Totals,
+    catalog: &Catalog,
+) -> Mismatch {
+    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
+    let text = |totals: Totals| {
+        [Op::Withdraw, Op::Deposit, Op::Refund]
+            .map(|op| format!("{} {}", op.name(), units_text(totals.of(op), precision)))
+            .join(", ")
+    };
+    let what = format!(
+        "below the watermark transfers claim {} of Spot, and UBSCore has done {}",
+        text(claimed),
+        text(done)
+    );
+    // What went out of Spot too little is what the user has too much of.
+    let balance = |totals: Totals| {
+        let part = |op| i128::try_from(totals.of(op)).unwrap_or(i128::MAX);
+        part(Op::Deposit).saturating_add(part(Op::Refund)).saturating_sub(part(Op::Withdraw))
+    };
+    let difference = balance(done).saturating_sub(balance(claimed));
+    let sign = if difference < 0 { "-" } else { "" };
+    let difference = format!("{sign}{}", units_text(difference.unsigned_abs(), precision));
+    Mismatch { user: UserId::new(user), asset: Some(asset), difference, req_id: None, what }
+}

@@ -1,0 +1,206 @@
+//! Carries out what the audit's repair has found to be proven: transfers that PostgreSQL has lost are written again, with
+//! their Funding operations. All in one transaction, which no other process writes beside.
+
+use std::fmt;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Config, Transaction};
+use wal::Sequence;
+
+use super::database::asset_number;
+use super::store::fingerprint;
+use super::{Error, Limits, connect};
+use crate::asset::{Asset, Catalog};
+use crate::code::Code;
+use crate::transfer::{Decision, Intent, Op, State};
+
+/// A Funding operation that is to be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posting {
+    /// Which one.
+    pub op: Op,
+    /// What was decided.
+    pub decision: Decision,
+    /// Whether the balance follows. Not where a later posting takes it back.
+    pub moves: bool,
+}
+
+/// One transfer that is to be written, or moved on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mending {
+    /// What was asked.
+    pub intent: Intent,
+    /// Where PostgreSQL has it, `None` where it does not.
+    pub from: Option<State>,
+    /// Where it belongs.
+    pub to: State,
+    /// What is written with it.
+    pub postings: Vec<Posting>,
+    /// Why it failed or was rolled back.
+    pub code: Option<Code>,
+    /// The log's last record of it.
+    pub log_sequence: Sequence,
+}
+
+impl fmt::Display for Mending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mending { intent, from, to, postings, .. } = self;
+        write!(
+            out,
+            "transfer {}, user {}, asset {}: ",
+            intent.req_id, intent.user, intent.asset.0
+        )?;
+        match from {
+            None => write!(out, "write it again as {}", to.name())?,
+            Some(from) => write!(out, "move it from {} to {}", from.name(), to.name())?,
+        }
+        for Posting { op, decision, moves } in postings {
+            let decision = match (decision, moves) {
+                (Decision::Success, true) => "carry out",
+                (Decision::Success, false) => "write down, balanced by another,",
+                (Decision::Refused(_), _) => "write down the refusal of",
+            };
+            write!(out, "; {decision} its {} on Funding", op.name())?;
+        }
+        Ok(())
+    }
+}
+
+/// What became of a [`Mending`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mended {
+    /// It is done.
+    Done,
+    /// Funding has not got what it paid: nothing was changed for it.
+    Short,
+    /// Another transfer has its cid or its order number, or it has moved meanwhile: nothing was changed for it.
+    Occupied,
+}
+
+/// Carries out all of `mendings`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
+/// process wrote before can write no more.
+///
+/// # Errors
+/// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
+pub async fn carry_out(
+    config: &Config,
+    limits: &Limits,
+    catalog: &Catalog,
+    mendings: &[Mending],
+    actor: &str,
+    reason: &str,
+) -> Result<Vec<Mended>, Error> {
+    let mut client: Client = connect(config, limits).await?;
+    let mut transaction = client.transaction().await?;
+    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
+    transaction.batch_execute("UPDATE engine_state SET incarnation = incarnation + 1").await?;
+    let mut all = Vec::with_capacity(mendings.len());
+    for mending in mendings {
+        let asset = catalog.by_id(mending.intent.asset);
+        let asset = asset.ok_or_else(|| Error::Row {
+            table: "assets_tb",
+            what: format!("asset {}", mending.intent.asset.0),
+        })?;
+        let mut savepoint = transaction.transaction().await?;
+        let mended = mend(&mut savepoint, mending, asset, actor, reason).await?;
+        match mended {
+            Mended::Done => savepoint.commit().await?,
+            Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+        }
+        all.push(mended);
+    }
+    transaction.commit().await?;
+    Ok(all)
+}
+
+async fn mend(
+    transaction: &mut Transaction<'_>,
+    mending: &Mending,
+    asset: &Asset,
+    actor: &str,
+    reason: &str,
+) -> Result<Mended, Error> {
+    let Mending { intent, from, to, postings, code, log_sequence } = mending;
+    let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
+    let amount = intent.amount.decimal(asset.precision);
+    let (code, to) = (code.map(Code::name), to.number());
+    let log_sequence = i64::try_from(*log_sequence).expect("2^63 records");
+    let written = match from {
+        None => {
+            let (source, target) = intent.direction.accounts();
+            let text = intent.amount.text(asset.precision);
+            let fingerprint = fingerprint(source, target, &asset.symbol, &text);
+            let order_number = i64::try_from(intent.order_number).expect("63 bits");
+            let cid = intent.cid.as_ref().map(|cid| cid.as_str());
+            let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
+                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11) ON CONFLICT DO NOTHING";
+            let kind = i16::from(intent.direction as u8);
+            let asset = asset_number(intent.asset);
+            transaction
+                .execute(
+                    insert,
+                    &[
+                        &order_number,
+                        &req_id,
+                        &cid,
+                        &fingerprint,
+                        &user,
+                        &asset,
+                        &amount,
+                        &kind,
+                        &to,
+                        &code,
+                        &log_sequence,
+                    ],
+                )
+                .await?
+        }
+        Some(from) => {
+            let update = "UPDATE transfers_tb SET state = $3, error_code = COALESCE(error_code, $4), \
+                 log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp() \
+                 WHERE req_id = $1 AND state = $2";
+            transaction
+                .execute(update, &[&req_id, &from.number(), &to, &code, &log_sequence])
+                .await?
+        }
+    };
+    if written == 0 {
+        return Ok(Mended::Occupied);
+    }
+    for Posting { op, decision, moves } in postings {
+        let function = match op {
+            Op::Withdraw => "SELECT funding_debit($1, $2, $3)",
+            _ => "SELECT funding_credit($1, $2, $3)",
+        };
+        let function = if *moves { function } else { "SELECT NULL::numeric, $1, $2, $3" };
+        let types = [Type::INT8, Type::INT4, Type::NUMERIC];
+        let statement = transaction.prepare_typed(function, &types).await?;
+        let asset_id = asset_number(intent.asset);
+        let row = transaction.query_one(&statement, &[&user, &asset_id, &amount]).await?;
+        let after: Option<rust_decimal::Decimal> = row.try_get(0)?;
+        if *moves && after.is_none() {
+            return Ok(Mended::Short);
+        }
+        let (outcome, code) = match decision {
+            Decision::Success => (1_i16, None),
+            Decision::Refused(code) => (2, Some(code.name())),
+        };
+        let insert = "INSERT INTO transfer_operations \
+             (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+        let op = i16::from(*op as u8);
+        let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
+            &[&req_id, &op, &outcome, &code, &user, &asset_id, &amount, &after];
+        if transaction.execute(insert, values).await? == 0 {
+            return Ok(Mended::Occupied);
+        }
+    }
+    let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
+                   VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
+    transaction.execute(history, &[&req_id, &to, &reason]).await?;
+    let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                 VALUES ($1, 'repair', $2, $3, $4)";
+    transaction.execute(audit, &[&actor, &req_id, &mending.to_string(), &reason]).await?;
+    Ok(Mended::Done)
+}
