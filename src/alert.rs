@@ -22,6 +22,8 @@ use crate::telemetry;
 pub enum Alert {
     /// Refunds of a transfer keep ending unknown.
     CompensationFailing,
+    /// Nobody has been able to tell whether money was made or lost for some time.
+    ConservationStalled,
     /// Money has been made or lost.
     ConservationViolated,
     /// Another process has taken over.
@@ -46,12 +48,15 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 9] = [
+    pub const ALL: [Alert; 12] = [
         Alert::CompensationFailing,
+        Alert::ConservationStalled,
         Alert::ConservationViolated,
         Alert::Fenced,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
+        Alert::SnapshotFailed,
+        Alert::SnapshotMismatch,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
         Alert::WalSyncFailed,
@@ -62,6 +67,7 @@ impl Alert {
     pub fn name(self) -> &'static str {
         match self {
             Alert::CompensationFailing => "compensation_failing",
+            Alert::ConservationStalled => "conservation_stalled",
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
             Alert::PostgresUnreachable => "postgres_unreachable",
@@ -79,6 +85,7 @@ impl Alert {
     pub fn severity(self) -> &'static str {
         match self {
             Alert::CompensationFailing
+            | Alert::ConservationStalled
             | Alert::ConservationViolated
             | Alert::Fenced
             | Alert::ProtocolViolation

@@ -150,6 +150,7 @@ impl Keeper {
             bytes_before: log_bytes,
             bytes_covered: 0,
             archived: 0,
+            held_at: None,
         };
         let thread = guarded("snapshot", &engine.log(), move || work.run(&requests))?;
         Ok(Keeper { stop, requests: Requests(sender), thread })
@@ -160,13 +161,16 @@ impl Keeper {
         self.requests.clone()
     }
 
-    /// Leaves what is half done, which the next start clears away, and ends the thread.
-    pub fn stop(self) {
+    /// Tells the thread to end.
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         // It may be in its longest sleep.
         self.requests.ask();
-        // A panic in it has ended the process already.
-        self.thread.join().expect("guarded");
+    }
+
+    /// Whether it has ended. What is half done otherwise is left so, and the next start clears it away.
+    pub fn has_stopped(&self) -> bool {
+        self.thread.is_finished()
     }
 }
 
@@ -186,11 +190,15 @@ struct Work {
     bytes_covered: u64,
     /// Number of the last segment that was archived.
     archived: u64,
+    /// The record that somebody needs, where that alone holds segments.
+    held_at: Option<Sequence>,
 }
 
 impl Work {
     fn run(mut self, requests: &Receiver<()>) {
-        let (mut wanted, mut lingering) = (false, false);
+        let mut wanted = false;
+        // A process before us may have left something to let go of.
+        let mut lingering = true;
         let mut not_before_ns = 0;
         while !self.stopped() {
             match requests.recv_timeout(LOOK) {
@@ -202,20 +210,18 @@ impl Work {
             if self.stopped() || self.clock.monotonic_ns() < not_before_ns {
                 continue;
             }
-            let done = if wanted || self.is_due() {
-                self.snapshot().and_then(|()| {
+            // First what makes space, which the next snapshot may lack.
+            let mut done =
+                if lingering { self.let_go().map(|all| lingering = !all) } else { Ok(()) };
+            if wanted || self.is_due() {
+                done = done.and(self.snapshot()).and_then(|()| {
                     (wanted, lingering) = (false, true);
-                    self.let_go()
-                })
-            } else if lingering {
-                self.let_go()
-            } else {
-                continue;
-            };
+                    self.let_go().map(|all| lingering = !all)
+                });
+            }
             match done {
-                Ok(all) => lingering = !all,
+                Ok(()) => {}
                 Err(Error::Stopped) => return,
-                Err(Error::Overloaded) => {}
                 Err(error) => {
                     let why = chain(&error);
                     if error.is_mismatch() {
@@ -307,11 +313,15 @@ impl Work {
     /// Removes old snapshots, and the segments below the oldest that stays, each once it is archived; but nothing that
     /// is still needed. Tells whether that was all.
     fn let_go(&mut self) -> Result<bool, Error> {
+        let needed = (self.watch.needed_after)() + 1;
+        if self.held_at == Some(needed) {
+            return Ok(false);
+        }
         let Some(oldest) = self.options.shelf.prune(self.identity, self.options.keep)? else {
             return Ok(true);
         };
-        let needed = (self.watch.needed_after)() + 1;
         let (all, oldest) = (oldest <= needed, oldest.min(needed));
+        self.held_at = (!all).then_some(needed);
         if self.options.archive_command.is_empty() {
             self.engine.remove_before(oldest);
             return Ok(all);

@@ -145,7 +145,8 @@ fn a_transfer_changed_under_way_is_said_and_halts() {
         let set = |amount: &str| {
             let req_id = reply.req_id();
             site.sql(&format!(
-                "UPDATE transfers_tb SET amount = {amount} WHERE req_id = '{req_id}'"
+                "SET session_replication_role = replica; \
+                 UPDATE transfers_tb SET amount = {amount} WHERE req_id = '{req_id}'"
             ));
         };
         set("13");

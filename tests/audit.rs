@@ -10,9 +10,10 @@ use serde_json::json;
 use ubscore::alert::Alert;
 
 use crate::harness::{
-    Server, Site, Way, copy_files, crowd, eventually, soak_rounds, while_watched,
+    Reply, Server, Site, Way, copy_files, crowd, eventually, soak_rounds, while_watched,
 };
 use crate::snapshot::segments;
+use crate::watermark::{forgetful, wait_for_all_below};
 
 const USER: u64 = 1001;
 
@@ -102,10 +103,38 @@ const TAMPERINGS: &[Tampering] = &[
         says: &["user 1001", "asset 3", "FAILED"],
     },
     Tampering {
-        deed: "CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
+        deed: "SET session_replication_role = replica; \
+               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
         says: &["user 1001", "asset 3", "no such transfer"],
+    },
+    // With all that belongs to it, so that only the log knows.
+    Tampering {
+        deed: "SET session_replication_role = replica; \
+               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
+               CREATE TABLE kept_operations AS \
+               SELECT o.* FROM transfer_operations o JOIN kept USING (req_id); \
+               DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept); \
+               DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept); \
+               UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal + 5 WHERE user_id = 1001 AND asset_id = 3",
+        undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept; \
+               INSERT INTO transfer_operations SELECT * FROM kept_operations; DROP TABLE kept_operations; \
+               UPDATE balances_tb SET available = available - 5 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal - 5 WHERE user_id = 1001 AND asset_id = 3",
+        says: &["user 1001", "asset 3", "difference 5", "no such transfer"],
+    },
+    Tampering {
+        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+               VALUES ('x', 2, 1, 1002, 3, 4)",
+        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = 'x'",
+        says: &["a row is named x"],
+    },
+    Tampering {
+        deed: "INSERT INTO balances_tb (user_id, asset_id, account_type, available) VALUES (0, 3, 1, 4)",
+        undo: "DELETE FROM balances_tb WHERE user_id = 0",
+        says: &["user 0", "there is no such account"],
     },
 ];
 
@@ -149,7 +178,7 @@ fn journals_refuse_to_be_changed() {
     let site = watched();
     let server = site.start();
     history(&site, &server);
-    for table in ["transfer_operations", "external_operations"] {
+    for table in ["transfer_operations", "external_operations", "transfers_tb"] {
         for statement in [format!("UPDATE {table} SET amount = 1"), format!("DELETE FROM {table}")]
         {
             let refused = site.session().sql_refused(&statement);
@@ -203,6 +232,80 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
         &said,
         &["user 1001", "asset 3", "difference 2", &lost.req_id(), "no such transfer"],
     );
+}
+
+/// Goal: a PostgreSQL that goes back under the running service is found, with every transfer that went. Method: the
+/// database copied; more transfers, which rounds have seen; and the copy in the database's place, without a restart.
+#[test]
+fn a_database_that_goes_back_under_the_service_is_found() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    site.admit_connections(false);
+    let copy = site.with_copied_database();
+    site.admit_connections(true);
+    copy.admit_connections(true);
+    // The first may find a connection that is gone.
+    let lost = [Way::ToSpot, Way::ToFunding].map(|way| server.transfer(USER, way, "2"));
+    site.wait_for_rest();
+    let seen = runs(&server, "clean") + 2;
+    eventually("rounds that have seen them", || (runs(&server, "clean") >= seen).then_some(()));
+
+    site.admit_connections(false);
+    let (there, copied) = (&site.database, &copy.database);
+    let other = site.with_fresh_database();
+    other.sql(&format!("ALTER DATABASE {there} RENAME TO {there}_gone"));
+    other.sql(&format!("ALTER DATABASE {copied} RENAME TO {there}"));
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    eventually("every transfer to be named", || {
+        let said = server.said();
+        let named = |reply: &Reply| {
+            let alert = |line: &str| {
+                line.contains("conservation_violated") && line.contains(&reply.req_id())
+            };
+            said.lines().any(alert)
+        };
+        (said.contains("it has gone back") && lost.iter().all(named)).then_some(())
+    });
+    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    assert_eq!(resumed.status, 503, "{resumed:?}");
+}
+
+/// Goal: what no round counts again, `ubscore verify` does. Method: a balance changed together with the sum that the
+/// rounds compare it with; a total below the watermark.
+#[test]
+fn a_verify_counts_everything_again() {
+    let site = forgetful(watched());
+    let server = site.start();
+    history(&site, &server);
+    wait_for_all_below(&site);
+    server.stop();
+    for (deed, undo, says) in [
+        (
+            "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal + 7 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal - 7 WHERE user_id = 1001 AND asset_id = 3",
+            "user 1001, asset 3, difference 7.00000000",
+        ),
+        (
+            "UPDATE watermark_totals SET external_deposited = external_deposited + 1 WHERE user_id = 1002 AND asset_id = 1",
+            "UPDATE watermark_totals SET external_deposited = external_deposited - 1 WHERE user_id = 1002 AND asset_id = 1",
+            "user 1002, asset 1, difference 1.00000000: the totals below the watermark",
+        ),
+        (
+            "UPDATE watermark_totals SET spot_deposited = spot_deposited + 1 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE watermark_totals SET spot_deposited = spot_deposited - 1 WHERE user_id = 1001 AND asset_id = 3",
+            "user 1001, asset 3, difference -1: below the watermark transfers claim",
+        ),
+    ] {
+        site.sql(deed);
+        let output = site.verify().output().expect("the binary");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(1) && said.contains(says), "{says}: {said}");
+        site.sql(undo);
+        site.assert_verified();
+    }
 }
 
 /// Goal: an older copy of the log, with its snapshots, is found at the start. Method: more transfers after the copy was

@@ -23,7 +23,7 @@ const KEEP_HOURS: &str = "0.0001";
 const LONGER_THAN_KEEP: Duration = Duration::from_millis(800);
 
 /// A site whose servers forget as soon as they may.
-fn forgetful(site: Site) -> Site {
+pub(crate) fn forgetful(site: Site) -> Site {
     site.with("UBSCORE__OUTCOMES__KEEP_HOURS", KEEP_HOURS)
         .with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 50)
 }
@@ -42,7 +42,7 @@ fn order_number(site: &Site, cid: &str) -> u64 {
 }
 
 /// Waits until the watermark has passed every transfer and everything that came from outside.
-fn wait_for_all_below(site: &Site) {
+pub(crate) fn wait_for_all_below(site: &Site) {
     let session = site.session();
     let above = "SELECT (SELECT count(*) FROM transfers_tb WHERE order_number >= watermark), \
                  (SELECT count(*) FROM external_operations WHERE position >= external_watermark) \

@@ -19,7 +19,7 @@ CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid)
 -- A journal is written once: from the end of its transaction on, a row never changes.
 CREATE FUNCTION journal_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'a row of %, which is a journal, cannot be changed', TG_TABLE_NAME USING ERRCODE = 'UB003';
+    RAISE EXCEPTION 'a row of % is written once and stands', TG_TABLE_NAME USING ERRCODE = 'UB003';
 END
 $$;
 
@@ -27,6 +27,13 @@ CREATE TRIGGER transfer_operations_guard BEFORE UPDATE OR DELETE ON transfer_ope
     FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_operations
     FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
+
+-- What a transfer is stands from its accept on; only where it stands changes.
+CREATE TRIGGER transfers_identity_guard
+    BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type
+    ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb
+    FOR EACH ROW EXECUTE FUNCTION journal_guard();
 
 -- What all operations that the audit has seen add up to.
 CREATE TABLE audit_totals (
@@ -41,7 +48,8 @@ CREATE TABLE audit_totals (
 CREATE TABLE audit_state (
     singleton    BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
     snapshot     TEXT NOT NULL,             -- what audit_totals includes, as pg_snapshot
-    log_sequence BIGINT NOT NULL DEFAULT 0  -- records of the log up to this one have been found in the tables
+    log_sequence BIGINT NOT NULL DEFAULT 0, -- records of the log up to this one have been found in the tables
+    incarnation  BIGINT NOT NULL DEFAULT 0  -- whose audit it is
 );
 
 -- Successful operations that `p_snapshot` does not include, by account.
@@ -103,6 +111,56 @@ CREATE FUNCTION audit_transfers_since(p_snapshot TEXT) RETURNS SETOF VARCHAR LAN
     SELECT DISTINCT req_id FROM transfer_operations
      WHERE xid >= pg_snapshot_xmin(p_snapshot::pg_snapshot)::text::bigint
        AND NOT pg_visible_in_snapshot(xid::text::xid8, p_snapshot::pg_snapshot)
+$$;
+
+-- All balances against all operations, whatever the audit has seen.
+CREATE FUNCTION audit_recount()
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sql STABLE AS $$
+    SELECT user_id, asset_id, SUM(held) - SUM(counted) FROM (
+        SELECT user_id, asset_id, available + frozen AS held, 0 AS counted FROM balances_tb
+        UNION ALL
+        SELECT user_id, asset_id, 0, CASE op WHEN 1 THEN -amount ELSE amount END
+          FROM transfer_operations WHERE outcome = 1
+        UNION ALL
+        SELECT user_id, asset_id, 0, CASE op WHEN 5 THEN -amount ELSE amount END
+          FROM external_operations WHERE outcome = 1
+    ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
+$$;
+
+-- The totals below the watermark against all rows below it. The difference is the first that there is, in the order of the
+-- table's columns.
+CREATE FUNCTION watermark_recount()
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sql STABLE AS $$
+    WITH below AS (
+        SELECT t.* FROM transfers_tb t, engine_state e WHERE t.order_number < e.watermark
+    ), rows AS (
+        SELECT o.user_id, o.asset_id, 'funding' || o.op AS part, o.amount
+          FROM below JOIN transfer_operations o USING (req_id) WHERE o.outcome = 1
+        UNION ALL
+        SELECT b.user_id, b.asset_id, 'spot' || claimed.op, b.amount
+          FROM below b CROSS JOIN LATERAL unnest(spot_operations(b.transfer_type, b.state)) AS claimed (op)
+        UNION ALL
+        SELECT x.user_id, x.asset_id, 'outside' || x.op, x.amount
+          FROM external_operations x, engine_state e WHERE x.position < e.external_watermark AND x.outcome = 1
+    ), totals AS (
+        SELECT w.user_id, w.asset_id, parts.part, parts.amount FROM watermark_totals w CROSS JOIN LATERAL (VALUES
+            ('funding1', funding_withdrawn), ('funding2', funding_deposited), ('funding3', funding_refunded),
+            ('spot1', spot_withdrawn), ('spot2', spot_deposited), ('spot3', spot_refunded),
+            ('outside4', external_deposited), ('outside5', external_withdrawn)) AS parts (part, amount)
+    )
+    SELECT DISTINCT ON (user_id, asset_id) user_id, asset_id, SUM(kept) - SUM(counted) FROM (
+        SELECT user_id, asset_id, part, amount AS kept, 0 AS counted FROM totals
+        UNION ALL SELECT user_id, asset_id, part, 0, amount FROM rows
+    ) AS both_sides GROUP BY user_id, asset_id, part HAVING SUM(kept) <> SUM(counted)
+    ORDER BY user_id, asset_id, part
+$$;
+
+-- Whether these tables have come from another cluster: what they remember as past is still to come here.
+CREATE FUNCTION audit_is_foreign() RETURNS BOOLEAN LANGUAGE sql AS $$
+    SELECT pg_snapshot_xmax(snapshot::pg_snapshot) > now_xmax
+           OR EXISTS (SELECT 1 FROM transfer_operations WHERE xid >= now_xmax::text::bigint)
+           OR EXISTS (SELECT 1 FROM external_operations WHERE xid >= now_xmax::text::bigint)
+      FROM audit_state, pg_snapshot_xmax(pg_current_snapshot()) AS now_xmax
 $$;
 
 -- Begins anew: for the first audit, and where these tables have come into another cluster, whose transactions have other

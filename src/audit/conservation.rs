@@ -11,8 +11,9 @@
 //!
 //! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals, for every account. A
 //! round looks at what is new since the last one that was kept, at whatever was not settled then, and at the next part of
-//! everything else. How far it came is kept in PostgreSQL with the totals, so that a restart goes on there; a round that
-//! found something keeps nothing, so that the next one finds it again.
+//! everything else: of the accounts, the transfers, the operations and the log. What is new is kept in PostgreSQL with the
+//! totals, so that a restart goes on there; a round that found something keeps nothing, so that the next one finds it
+//! again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use wal::{Directory, Reader, Sequence};
+use wal::{Directory, Reader, Record, Sequence};
 
 use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
@@ -40,6 +41,10 @@ use crate::transfer::{Direction, Op, ReqId};
 const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
 /// Records of the log read in one round.
 const RECORDS_PER_ROUND: u64 = 20_000;
+/// Outcomes of the log looked at, after which no more are read until they have been kept.
+const LOGGED_MAX: usize = 50_000;
+/// Records looked at again in one round.
+const SWEEP_RECORDS: u64 = 10_000;
 
 /// One thing that does not add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +91,7 @@ pub struct Report {
 
 impl Mismatch {
     /// The stores as wholes do not belong together.
-    fn between_stores(what: String) -> Mismatch {
+    pub fn between_stores(what: String) -> Mismatch {
         let (user, asset, req_id) = (None, None, None);
         Mismatch { user, asset, difference: "unknown".to_owned(), req_id, what }
     }
@@ -175,6 +180,10 @@ pub struct Audit<S> {
     read: Sequence,
     /// Transfers that were not settled, and those of rounds that were not kept.
     open: BTreeSet<ReqId>,
+    /// What the log has of transfers that no round has been kept for: UBSCore may have forgotten it.
+    logged: HashMap<(ReqId, Op), Recorded>,
+    /// Reads the log again and again from its beginning, a part a round.
+    sweeper: Option<Reader<Directory>>,
     /// See [`Audit::kept`].
     kept: Arc<AtomicU64>,
     /// Nothing is kept, whatever is found.
@@ -191,8 +200,9 @@ impl<S: Spot> Audit<S> {
         spot: S,
         catalog: Arc<ArcSwap<Catalog>>,
         log: PathBuf,
+        incarnation: u64,
     ) -> Result<Audit<S>, Error> {
-        books.take_over().await?;
+        books.take_over(incarnation).await?;
         Ok(Audit { read_only: false, ..Audit::read_only(books, spot, catalog, log).await? })
     }
 
@@ -207,9 +217,19 @@ impl<S: Spot> Audit<S> {
         log: PathBuf,
     ) -> Result<Audit<S>, Error> {
         let read = books.log_sequence().await?;
-        let (reader, open) = (None, BTreeSet::new());
-        let kept = Arc::new(AtomicU64::new(read));
-        Ok(Audit { books, spot, catalog, log, reader, read, open, kept, read_only: true })
+        Ok(Audit {
+            books,
+            spot,
+            catalog,
+            log,
+            reader: None,
+            read,
+            open: BTreeSet::new(),
+            logged: HashMap::new(),
+            sweeper: None,
+            kept: Arc::new(AtomicU64::new(read)),
+            read_only: true,
+        })
     }
 
     /// The record up to which PostgreSQL keeps that the log has been looked at. What comes behind it is still needed.
@@ -232,9 +252,10 @@ impl<S: Spot> Audit<S> {
         })
     }
 
-    /// Has the next round look at these transfers as well.
-    pub fn name(&mut self, transfers: &[ReqId]) {
-        self.open.extend(transfers);
+    /// Has the next round look at these outcomes of the log as well.
+    pub fn name(&mut self, outcomes: &[(ReqId, Op, Recorded)]) {
+        self.logged
+            .extend(outcomes.iter().map(|(req_id, op, recorded)| ((*req_id, *op), *recorded)));
     }
 
     /// What it was made of.
@@ -245,6 +266,7 @@ impl<S: Spot> Audit<S> {
     /// Looks at everything again from its beginning, a part a round.
     pub fn rewind(&mut self) {
         self.books.rewind();
+        self.sweeper = None;
     }
 
     /// One round.
@@ -256,9 +278,15 @@ impl<S: Spot> Audit<S> {
         // Where the log can be read no further, that is a mismatch, and what else is wrong is found all the same.
         let (caught_up, apart) = match self.read_on(durable)? {
             Ok(caught_up) => (caught_up, None),
-            Err(what) => (true, Some(Mismatch::between_stores(what))),
+            Err(what) => (true, Some(what)),
         };
-        let result = self.compare(durable, caught_up, apart).await;
+        let (swept, damage) = match tokio::task::block_in_place(|| self.sweep_log())? {
+            Ok(swept) => (swept, None),
+            Err(what) => (true, Some(what)),
+        };
+        let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
+        let report = Report { swept, caught_up, mismatches: found, ..Report::default() };
+        let result = self.compare(durable, report).await;
         if result.is_err() {
             // Whatever its connection is in the middle of.
             self.books.abandon();
@@ -275,7 +303,12 @@ impl<S: Spot> Audit<S> {
                  behind"
             )));
         }
-        match tokio::task::block_in_place(|| self.read_log(durable)) {
+        let result = tokio::task::block_in_place(|| self.read_log(durable));
+        if result.is_err() {
+            // It has passed the record that it stumbled over.
+            self.reader = None;
+        }
+        match result {
             Ok(caught_up) => Ok(Ok(caught_up)),
             // It may be readable the next time.
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
@@ -293,6 +326,10 @@ impl<S: Spot> Audit<S> {
     /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`]. Tells whether that
     /// was all.
     fn read_log(&mut self, durable: Sequence) -> Result<bool, Error> {
+        if self.logged.len() >= LOGGED_MAX {
+            // Nothing of it could be kept so far. There is enough to look at.
+            return Ok(true);
+        }
         let reader = match &mut self.reader {
             Some(reader) => reader,
             None => self.reader.insert(Reader::open_path(&self.log, self.read + 1)?),
@@ -300,29 +337,66 @@ impl<S: Spot> Audit<S> {
         let last = durable.min(self.read + RECORDS_PER_ROUND);
         while self.read < last {
             let Some(record) = reader.next()? else { break };
-            let sequence = record.sequence;
-            let entry = Entry::decode(record.kind, record.payload)
-                .map_err(|source| Error::Record { sequence, source })?;
-            if let Entry::Order { order, .. } = entry
-                && let Some(req_id) = ReqId::new(order.req_id)
-            {
-                if !is_spot(order.direction, order.op) {
-                    return Err(Error::Misplaced { sequence, req_id, op: order.op });
-                }
-                self.open.insert(req_id);
+            if let Some((req_id, op, recorded)) = outcome(&record)? {
+                self.logged.insert((req_id, op), recorded);
             }
-            self.read = sequence;
+            self.read = record.sequence;
         }
         Ok(self.read >= durable)
     }
 
-    async fn compare(
-        &mut self,
-        durable: Sequence,
-        caught_up: bool,
-        apart: Option<Mismatch>,
-    ) -> Result<Report, Error> {
-        let findings = self.books.open(&self.open).await?;
+    /// Names the transfers of some records that were read before. Tells whether it has come to the end of those;
+    /// `Ok(Err(_))`: why it never will.
+    fn sweep_log(&mut self) -> Result<Result<bool, String>, Error> {
+        let begun = self.sweeper.take();
+        let goes_on = begun.is_some();
+        match self.sweep_part(begun) {
+            Ok(swept) => Ok(Ok(swept)),
+            // What it has come to has been removed meanwhile: it begins anew.
+            Err(Error::Log(wal::Error::Medium { .. } | wal::Error::Missing { .. })) if goes_on => {
+                Ok(Ok(false))
+            }
+            Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
+            Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
+                Ok(Err(chain(&error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sweep_part(&mut self, begun: Option<Reader<Directory>>) -> Result<bool, Error> {
+        let mut reader = match begun {
+            Some(reader) => reader,
+            None => Reader::open_path(&self.log, 0)?,
+        };
+        for _ in 0..SWEEP_RECORDS {
+            match reader.next()? {
+                Some(record) if record.sequence <= self.read => {
+                    if let Some((req_id, op, recorded)) = outcome(&record)? {
+                        self.logged.insert((req_id, op), recorded);
+                    }
+                }
+                Some(_) | None => return Ok(true),
+            }
+        }
+        self.sweeper = Some(reader);
+        Ok(false)
+    }
+
+    async fn compare(&mut self, durable: Sequence, mut report: Report) -> Result<Report, Error> {
+        // Before PostgreSQL is read: what is below it by now has come to its end there.
+        let (_, over) = self.spot.recorded(&[]).await?;
+        let mut names = self.open.clone();
+        names.extend(self.logged.keys().map(|(req_id, _)| req_id));
+        let findings = self.books.open(&names).await?;
+        if let Some(back_at) = findings.back_at {
+            let read = self.read;
+            report.mismatches.push(Mismatch::between_stores(format!(
+                "PostgreSQL had been compared with the log up to record {read} and knows only of {back_at}: it has gone \
+                 back"
+            )));
+            (self.read, self.reader, report.caught_up) = (back_at, None, false);
+        }
         let mut asked = Vec::with_capacity(findings.pages.len() * 2);
         for page in &findings.pages {
             let direction = page.transfer.as_ref().map(|transfer| transfer.intent.direction);
@@ -331,14 +405,17 @@ impl<S: Spot> Audit<S> {
         }
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
-        let mut report = Report { swept: findings.swept, caught_up, ..Report::default() };
-        report.mismatches.extend(apart);
+        report.swept &= findings.swept;
+        report.mismatches.extend(findings.strange.into_iter().map(Mismatch::between_stores));
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
         let mut open = BTreeSet::new();
         let catalog = self.catalog.load_full();
         for page in &findings.pages {
-            let spot = &OPS.map(|op| recorded.remove(&(page.req_id, op)).flatten());
-            let judged = Judged { page, spot, durable, watermark, catalog: &catalog };
+            let spot = &OPS.map(|op| {
+                let name = (page.req_id, op);
+                recorded.remove(&name).flatten().or_else(|| self.logged.get(&name).copied())
+            });
+            let judged = Judged { page, spot, durable, over, watermark, catalog: &catalog };
             match judged.verdict() {
                 Ok(Fit::Settled) => {}
                 // Neither store has anything of it: an accept that was given up, or never was.
@@ -362,9 +439,9 @@ impl<S: Spot> Audit<S> {
         match ending {
             Ending::Keep(reached) => {
                 self.kept.store(reached, Ordering::Release);
-                self.open = open;
+                (self.open, self.logged) = (open, HashMap::new());
             }
-            Ending::GoOn => self.open = open,
+            Ending::GoOn => (self.open, self.logged) = (open, HashMap::new()),
             // They are all to be looked at again.
             Ending::Again => self.open.extend(open),
         }
@@ -391,6 +468,9 @@ struct Judged<'a> {
     spot: &'a [Option<Recorded>; 3],
     /// What was durable in the log before PostgreSQL was read.
     durable: Sequence,
+    /// UBSCore's watermark before PostgreSQL was read.
+    over: u64,
+    /// UBSCore's watermark after its outcomes were read.
     watermark: u64,
     catalog: &'a Catalog,
 }
@@ -439,6 +519,13 @@ impl Judged<'_> {
                 let what = format!("its {} on Spot is of another user, asset or amount", op.name());
                 return Err(self.mismatch(0, what));
             }
+        }
+        if !transfer.state.is_terminal() && intent.order_number < self.over {
+            let state = transfer.state.name();
+            return Err(self.mismatch(
+                0,
+                format!("its state is {state}, but UBSCore was told that it had come to its end"),
+            ));
         }
         let seen = |op: Op| self.seen(intent.direction, intent.order_number, op);
         let operations = Operations {
@@ -507,6 +594,29 @@ impl Judged<'_> {
             what,
         }
     }
+}
+
+/// The outcome that a record holds, if it does.
+fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> {
+    let sequence = record.sequence;
+    let entry = Entry::decode(record.kind, record.payload)
+        .map_err(|source| Error::Record { sequence, source })?;
+    let Entry::Order { order, decision, balance_after } = entry else { return Ok(None) };
+    let Some(req_id) = ReqId::new(order.req_id) else { return Ok(None) };
+    if !is_spot(order.direction, order.op) {
+        return Err(Error::Misplaced { sequence, req_id, op: order.op });
+    }
+    let recorded = Recorded {
+        user: order.user,
+        asset: order.asset,
+        amount: order.amount,
+        decision,
+        balance_after,
+        sequence,
+        time_ns: record.time_ns,
+        order_number: order.order_number,
+    };
+    Ok(Some((req_id, order.op, recorded)))
 }
 
 /// Where an operation of a transfer takes place.

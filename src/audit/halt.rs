@@ -164,6 +164,11 @@ impl Halt {
         self.state.lock().reason.clone()
     }
 
+    /// Has a resume that is under way give up. Waits for nobody.
+    pub fn object(&self) {
+        self.state.lock().halts += 1;
+    }
+
     /// Halts. From the first moment nothing new begins; returns once both places know it, as far as each can be reached,
     /// and what had begun before has ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {

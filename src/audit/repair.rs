@@ -38,6 +38,8 @@ pub struct Plan {
     pub mendings: Vec<Mending>,
     /// Not proven by anything, each with why not.
     pub left: Vec<(Mismatch, &'static str)>,
+    /// The latest incarnation that the log knows.
+    pub incarnation: u64,
 }
 
 /// What the log has of one transfer.
@@ -63,7 +65,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let (log, mut books) = (stores.log.clone(), stores.books.another());
     let verdict = verify(stores).await?;
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
-    let mut plan = Plan::default();
+    let mut plan = Plan { incarnation: verdict.incarnation, ..Plan::default() };
     if verdict.mismatches.is_empty() {
         return Ok(plan);
     }

@@ -8,12 +8,16 @@ use tracing::{info, warn};
 
 use super::conservation::{Audit, Error, Mismatch, Spot};
 use super::halt::{Halt, Objection};
-use crate::alert::{Alert, alert_about};
+use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
 use crate::telemetry::{self, chain};
 
 /// Mismatches that are alerted one by one.
 const ALERTS_MAX: usize = 20;
+/// Rounds that may fail, one after the other, before somebody is told.
+const ROUNDS_MISSED: u32 = 3;
+/// But not before this.
+const BLIND_MIN: Duration = Duration::from_secs(30);
 /// Checks asked for and not begun.
 const REQUESTS_MAX: usize = 16;
 
@@ -80,9 +84,7 @@ pub async fn catch_up(
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Result<(), Error> {
-    if !found.is_empty() {
-        conclude(found, halt, clock).await;
-    }
+    conclude(found, halt, clock).await;
     loop {
         let report = audit.round().await?;
         if conclude(&report.mismatches, halt, clock).await || report.caught_up {
@@ -91,46 +93,95 @@ pub async fn catch_up(
     }
 }
 
-/// Runs a round every `every`, and checks when asked. Ends when every [`Check`] is gone.
+/// What the rounds go by.
+pub struct Watching {
+    /// What the start has found that no round looks at again: it stands against every resume until another start.
+    pub found: Vec<Mismatch>,
+    /// Between two rounds.
+    pub every: Duration,
+    /// What halts.
+    pub halt: Arc<Halt>,
+}
+
+/// Runs a round every [`Watching::every`], at once where there is more to look at, and checks when asked. Ends when every
+/// [`Check`] is gone.
 pub async fn run(
     mut audit: Audit<impl Spot>,
-    every: Duration,
-    halt: Arc<Halt>,
+    watching: Watching,
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
 ) {
+    let Watching { found, every, halt } = watching;
+    let clock = clock.as_ref();
+    let (mut behind, mut finished_ns) = (false, clock.monotonic_ns());
     loop {
+        let pause = if behind { Duration::ZERO } else { every };
         let asked = tokio::select! {
+            biased;
             request = requests.recv() => match request {
                 Some(reply) => Some(reply),
                 None => return,
             },
-            () = clock.sleep(every) => None,
+            () = clock.sleep(pause) => None,
         };
-        match asked {
+        let finished = match asked {
             Some(reply) => {
+                let checked = everything(&mut audit, &found, &halt, clock).await;
+                let finished = checked.is_ok();
                 // Whoever asked may have gone.
-                drop(reply.send(everything(&mut audit, &halt, clock.as_ref()).await));
+                drop(reply.send(checked));
+                finished
             }
             // What it found is known, and is looked at again before a resume.
-            None if halt.is_halted() => {}
+            None if halt.is_halted() && !behind => true,
             None => match audit.round().await {
-                Ok(report) => drop(conclude(&report.mismatches, &halt, clock.as_ref()).await),
-                Err(error) => failed(&error),
+                Ok(report) => {
+                    conclude(&report.mismatches, &halt, clock).await;
+                    behind = !report.caught_up;
+                    true
+                }
+                Err(error) => {
+                    failed(&error);
+                    behind = false;
+                    false
+                }
             },
+        };
+        if finished {
+            finished_ns = clock.monotonic_ns();
+        }
+        let blind = Duration::from_nanos(clock.monotonic_ns() - finished_ns);
+        if blind >= (every * ROUNDS_MISSED).max(BLIND_MIN) {
+            let what = "no round of the audit could be finished for some time: nobody watches over the money";
+            alert(Alert::ConservationStalled, format_args!("{what} ({blind:.0?})"));
         }
     }
 }
 
-async fn everything(audit: &mut Audit<impl Spot>, halt: &Halt, clock: &dyn Clock) -> Checked {
+async fn everything(
+    audit: &mut Audit<impl Spot>,
+    found: &[Mismatch],
+    halt: &Halt,
+    clock: &dyn Clock,
+) -> Checked {
+    if conclude(found, halt, clock).await {
+        return Ok(found.to_vec());
+    }
     audit.rewind();
+    let (mut swept, mut caught_up) = (false, false);
     loop {
         let report = audit.round().await.map_err(|error| {
             failed(&error);
             Arc::new(error)
         })?;
-        if conclude(&report.mismatches, halt, clock).await || (report.swept && report.caught_up) {
+        if conclude(&report.mismatches, halt, clock).await {
             return Ok(report.mismatches);
+        }
+        // Never in one round, perhaps, where there is much to do.
+        swept |= report.swept;
+        caught_up |= report.caught_up;
+        if swept && caught_up {
+            return Ok(Vec::new());
         }
     }
 }
@@ -152,7 +203,9 @@ async fn conclude(found: &[Mismatch], halt: &Halt, clock: &dyn Clock) -> bool {
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{mismatch}"));
     }
     let more = found.len() - 1;
-    // A resume that waits for this very check holds the flag, and the service is halted already.
+    // A resume may be on its way, with a check that did not find this. It may even wait for this very one, and holds the
+    // flag.
+    halt.object();
     if !halt.is_halted() {
         info!(found = found.len(), "the audit halts the service");
         halt.halt("audit", &format!("{first}; and {more} more")).await;

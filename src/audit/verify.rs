@@ -14,13 +14,15 @@ use crate::asset::Catalog;
 use crate::engine::fact::Fact;
 use crate::engine::ledger::{Answer, Ledger, Places, Step};
 use crate::engine::order::Command;
+use crate::engine::outcomes::Recorded;
 use crate::engine::replay::{Replay, replay};
 use crate::engine::snapshot::shelf::Shelf;
-use crate::postgres::books::Books;
+use crate::postgres::books::{Books, Findings};
+use crate::postgres::incarnation;
 use crate::transfer::{Op, ReqId};
 
-/// Transfers of the log looked at in one round.
-const NAMES_PER_ROUND: usize = 20_000;
+/// Outcomes of the log looked at in one round.
+const OUTCOMES_PER_ROUND: usize = 20_000;
 
 /// Where the two stores are.
 pub struct Stores {
@@ -43,6 +45,8 @@ pub struct Verdict {
     pub sequence: Sequence,
     /// Order numbers below which UBSCore may have forgotten.
     pub watermark: u64,
+    /// The latest incarnation whose order numbers the log knows.
+    pub incarnation: u64,
     /// Outcomes that the log and its snapshot hold.
     pub outcomes: usize,
     /// Transfers that were under way.
@@ -111,16 +115,13 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     let Stores { books, catalog, log, snapshots, places } = stores;
     let replayed = tokio::task::block_in_place(|| Replayed::open(&log, &snapshots, places))?;
     let mut verdict = Verdict { outcomes: replayed.ledger.outcome_count(), ..Verdict::default() };
-    let mut names: Vec<ReqId> = replayed.ledger.facts().filter_map(outcome_of).collect();
-    names.sort_unstable();
-    names.dedup();
+    let outcomes: Vec<_> = replayed.ledger.facts().filter_map(outcome_of).collect();
     let mut audit = Audit::read_only(books, replayed, Arc::clone(&catalog), log).await?;
-    let mut names = names.chunks(NAMES_PER_ROUND);
+    let mut outcomes = outcomes.chunks(OUTCOMES_PER_ROUND);
     let mut found = BTreeMap::new();
     let mut swept = false;
     loop {
-        let more = names.next();
-        audit.name(more.unwrap_or_default());
+        audit.name(outcomes.next().unwrap_or_default());
         let report = audit.round().await?;
         // A later round may have seen the end of what an earlier one saw the middle of; none takes a mismatch back.
         for mismatch in report.mismatches {
@@ -128,16 +129,27 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
         }
         verdict.open = report.open;
         swept |= report.swept;
-        if swept && report.caught_up && names.len() == 0 {
+        if swept && report.caught_up && outcomes.len() == 0 {
             break;
         }
     }
     verdict.mismatches.extend(found.into_values());
     let (mut books, mut replayed) = audit.into_parts();
+    let Findings { strange, unbalanced, .. } = books.recount().await?;
+    verdict.mismatches.extend(strange.into_iter().map(Mismatch::between_stores));
+    for unbalanced in unbalanced {
+        let account = (Some(unbalanced.user), Some(unbalanced.asset));
+        let known = |m: &Mismatch| m.req_id.is_none() && (m.user, m.asset) == account;
+        if !verdict.mismatches.iter().any(known) {
+            verdict.mismatches.push(Mismatch::from(unbalanced));
+        }
+    }
     let (watermark, passed) = books.passed().await?;
     replayed.durable()?;
     verdict.sequence = replayed.ledger.sequence();
     verdict.watermark = replayed.ledger.watermark();
+    let last = replayed.ledger.order_numbers_end().saturating_sub(1);
+    verdict.incarnation = incarnation::of_order_number(last);
     // It has none where a running service has raised the watermark in this moment, or where PostgreSQL is older than the
     // log, which has been found above.
     if let Some(settled) = replayed.ledger.settled(watermark) {
@@ -146,9 +158,9 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     Ok(verdict)
 }
 
-fn outcome_of(fact: Fact) -> Option<ReqId> {
+fn outcome_of(fact: Fact) -> Option<(ReqId, Op, Recorded)> {
     match fact {
-        Fact::Outcome { req_id, .. } => ReqId::new(req_id),
+        Fact::Outcome { req_id, op, recorded } => Some((ReqId::new(req_id)?, op, recorded)),
         _ => None,
     }
 }

@@ -12,9 +12,6 @@ use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
 use crate::postgres::mend::{Mended, carry_out};
 
-/// Who repairs, in `admin_audit`: whoever may read the configuration.
-const ACTOR: &str = "ubscore repair";
-
 /// Says what is to be done, or does it; one line each.
 pub fn run(args: &RepairArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -46,7 +43,8 @@ async fn repair(
         Some(_) => Some(Directory::at(&stores.log).lock().context("lock the log")?),
     };
     let catalog = stores.catalog.clone();
-    let Plan { mendings, left } = plan(stores).await.context("compare the two stores")?;
+    let Plan { mendings, left, incarnation } =
+        plan(stores).await.context("compare the two stores")?;
     let (mut mended_count, mut open) = (mendings.len(), left.len());
     let mut say = |word: &str, what: &dyn std::fmt::Display| writeln!(out, "{word:<8} {what}");
     match reason {
@@ -55,10 +53,9 @@ async fn repair(
                 say("would", mending)?;
             }
         }
-        Some(_) if mendings.is_empty() => {}
         Some(reason) => {
             let (Target { config, limits }, catalog) = (target, catalog.load());
-            let done = carry_out(config, limits, &catalog, &mendings, ACTOR, reason);
+            let done = carry_out(config, limits, &catalog, incarnation, &mendings, reason);
             for (mending, mended) in mendings.iter().zip(done.await.context("write PostgreSQL")?) {
                 match mended {
                     Mended::Done => say("done", mending)?,

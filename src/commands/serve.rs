@@ -25,7 +25,7 @@ use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{self, webhook};
 use crate::asset::Catalog;
-use crate::audit::conservation::Audit;
+use crate::audit::conservation::{Audit, Mismatch};
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
@@ -58,6 +58,8 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 /// How long an orderly stop waits for the webhook.
 const LAST_ALERTS: Duration = Duration::from_secs(1);
+/// Between two looks whether the keeper has ended.
+const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
 const OPEN_FILES: u64 = 65_536;
 
@@ -142,7 +144,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     }
     // One limit for everything that follows: supervisors kill what takes longer than it was given.
     let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
-    let stopping = service.clock.sleep(limit);
+    let clock = Arc::clone(&service.clock);
+    let stopping = clock.sleep(limit);
     drop((stop, stopped));
     upkeep.abort();
     let drained = api_task.await.context("the public listener")?;
@@ -150,15 +153,19 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     drop(ready);
     // The last reference to the coordinator: its workers come to rest now.
     drop(Arc::into_inner(service).context("a request outlived its listener")?);
+    keeper.stop();
+    let at_rest = async {
+        pool.join().await;
+        while !keeper.has_stopped() {
+            clock.sleep(STOP_LOOK).await;
+        }
+    };
     tokio::select! {
         biased;
-        () = pool.join() => {}
-        () = stopping => warn!("transfers are still under way; the next start goes on with them"),
+        () = at_rest => {}
+        () = stopping => warn!("transfers or a snapshot are still under way; the next start goes on with them"),
     }
-    tokio::task::block_in_place(|| {
-        keeper.stop();
-        engine.stop();
-    });
+    tokio::task::block_in_place(|| engine.stop());
     stop_embedded(server).await;
     alert::flush(LAST_ALERTS);
     let (finished, cut) = (drained.finished, drained.cut);
@@ -201,8 +208,14 @@ async fn start(
     let replayed = replay_log(closed, &incarnation, clock.as_ref(), metrics)?;
     let latest =
         incarnation::of_order_number(replayed.ledger().order_numbers_end().saturating_sub(1));
+    let mut found = Vec::new();
     if latest >= incarnation.number {
-        // An older database counts from an older incarnation, whose order numbers are in the log already.
+        // It counts from an older incarnation, whose order numbers are in the log already.
+        found.push(Mismatch::between_stores(format!(
+            "the log knows incarnation {latest}, but PostgreSQL has come to {} only: PostgreSQL is behind, and what came \
+             from outside meanwhile is lost in it",
+            incarnation.number
+        )));
         incarnation = begin(latest + 1).await?;
     }
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
@@ -228,35 +241,39 @@ async fn start(
     for asset in assets.all() {
         trading.register(asset).await.with_context(|| format!("register {}", asset.symbol))?;
     }
-    // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
-    // UBSCore only remembers more than it must.
-    if let Err(error) = trading.raise_watermark(incarnation.watermark).await {
-        warn!(%error, "the log's watermark stays behind PostgreSQL's for now");
-    }
     let books = audit_books(config, &target, &limits, &catalog);
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
-    let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir);
+    let number = incarnation.number;
+    let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir, number);
     let mut audit = audit.await.context("begin the audit")?;
     // Before anything moves on: what does not add up must not be built upon.
-    let found = match settled {
+    match settled {
         Some(settled) => {
             let here = |watermark| (watermark == incarnation.watermark).then(|| settled.clone());
-            audit.below_watermark(here).await.context("compare what lies below the watermark")?
+            let below = audit.below_watermark(here).await;
+            found.extend(below.context("compare what lies below the watermark")?);
         }
         // What follows from it, if anything, is found transfer by transfer.
         None => {
             let known = incarnation.watermark;
             warn!(log_watermark, known, "PostgreSQL's watermark is behind the log's");
-            Vec::new()
         }
-    };
+    }
     rounds::catch_up(&mut audit, &found, &halt, clock.as_ref())
         .await
         .context("compare the two stores")?;
+    // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
+    // UBSCore only remembers more than it must, as it does where something is wrong.
+    if !halt.is_halted()
+        && let Err(error) = trading.raise_watermark(incarnation.watermark).await
+    {
+        warn!(%error, "the log's watermark stays behind PostgreSQL's for now");
+    }
     let kept = audit.kept();
     let (check, requests) = rounds::check();
     let every = Duration::from_millis(config.conservation.every_ms);
-    tokio::spawn(rounds::run(audit, every, Arc::clone(&halt), Arc::clone(&clock), requests));
+    let watching = rounds::Watching { found, every, halt: Arc::clone(&halt) };
+    tokio::spawn(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
     let (durable, capacity) = (engine.handle(), engine.handle());
@@ -352,6 +369,10 @@ async fn begin_halt(
 fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send> {
     let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
     Box::new(move |reason| {
+        // It is told again and again, as long as it is so.
+        if halt.is_halted() {
+            return;
+        }
         let halt = Arc::clone(&halt);
         runtime.spawn(async move { halt.halt("keeper", &reason).await });
     })

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -14,6 +15,7 @@ use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::VerifyArgs;
 use crate::config::Config;
 use crate::postgres;
+use crate::postgres::books::Books;
 use crate::postgres::reads::Reads;
 
 /// Something does not add up.
@@ -76,7 +78,9 @@ pub(super) async fn with_stores<T>(
             .load_catalog()
             .await
             .context("read the assets")?;
-        let books = serve::audit_books(&config, &target.config, &target.limits, &catalog);
+        // Everything is read at once, however long it takes.
+        let books =
+            Books::new(target.config.clone(), target.limits, Duration::ZERO, Arc::clone(&catalog));
         let snapshots = config.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
         let places = serve::places(&config);
         let stores = Stores { books, catalog, log, snapshots, places };

@@ -189,9 +189,10 @@ impl<M: Medium> Core<M> {
     }
 }
 
-/// Whether a command begins something that may need the log again, as opposed to ending it.
+/// Whether a command begins something that may need the log again, as opposed to ending it, or can wait for room.
 fn opens_work(command: &Command) -> bool {
-    matches!(command, Command::Order(Order { op: Op::Withdraw | Op::Deposit, .. }))
+    let begins = matches!(command, Command::Order(Order { op: Op::Withdraw | Op::Deposit, .. }));
+    begins || *command == Command::Digest
 }
 
 /// The core thread, until [`Shared::stop`] is set and the ring is empty.
@@ -363,7 +364,7 @@ fn remove<M: Medium>(preparer: &mut wal::Preparer<M>, before: Sequence, shared: 
             }
             crash::point("snapshot_after_segments");
         }
-        Err(error) => warn!(error = chain(&error), "old segments stay; will try again"),
+        Err(error) => warn!(error = chain(&error), "old segments stay until the next snapshot"),
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row};
+use tracing::warn;
 use wal::Sequence;
 
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
@@ -24,6 +26,10 @@ use crate::transfer::{Decision, Op, ReqId};
 const TRANSFERS_PER_READ: usize = 5_000;
 /// Accounts and transfers looked at in passing, beside what is new, in one opening.
 const SWEEP_ROWS: i64 = 20_000;
+/// So few external operations can all be added up again and again.
+const EXTERNALS_FEW: i64 = 1_000_000;
+/// Where there are more, that is done once in so many sweeps.
+const SWEEPS_PER_EXTERNALS: u32 = 100;
 /// The most unbalanced accounts reported by one opening.
 const UNBALANCED_MAX: i64 = 100;
 
@@ -75,6 +81,10 @@ pub struct Findings {
     pub pages: Vec<Page>,
     /// Balances that do not add up.
     pub unbalanced: Vec<Unbalanced>,
+    /// Rows that nobody but the service writes, and that it never would.
+    pub strange: Vec<String>,
+    /// Where the log had been compared up to by this PostgreSQL, which is not the one that was kept last.
+    pub back_at: Option<Sequence>,
     /// Whether the sweep has come to the end of both tables, and begins anew with the next opening.
     pub swept: bool,
 }
@@ -107,6 +117,12 @@ pub struct Books {
     limits: Limits,
     catalog: Arc<ArcSwap<Catalog>>,
     client: Option<Client>,
+    /// Who keeps, 0 for nobody.
+    incarnation: u64,
+    /// What may stand in `audit_state`: what was kept last, and what may have been. Empty: anything.
+    known: Vec<State>,
+    /// Sweeps that have come to an end since it was begun anew.
+    sweeps: u32,
     /// The last account, transfer and operation the sweep has passed.
     swept: (i64, i64, String),
     /// Where it will stand if this opening is kept.
@@ -123,9 +139,10 @@ impl Books {
     ) -> Books {
         let limits =
             Limits { statement_timeout, idle_in_transaction_timeout: statement_timeout, ..limits };
-        let start = (0, -1, String::new());
+        let start = beginning();
         let (swept, next) = (start.clone(), start);
-        Books { config, limits, catalog, client: None, swept, next }
+        let (client, incarnation, known, sweeps) = (None, 0, Vec::new(), 0);
+        Books { config, limits, catalog, client, incarnation, known, sweeps, swept, next }
     }
 
     /// Books of the same database, with a connection of their own.
@@ -134,16 +151,23 @@ impl Books {
         Books::new(self.config.clone(), self.limits, statement_timeout, Arc::clone(&self.catalog))
     }
 
-    /// Takes the tables over at a start: they may have come from another cluster, whose transactions have other numbers.
+    /// Takes the tables over at a start, so that no process before us keeps anything any more. They may have come from
+    /// another cluster, whose transactions have other numbers.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn take_over(&mut self) -> Result<(), Error> {
-        let client = self.client().await?;
-        let foreign = "SELECT audit_rebase() FROM audit_state WHERE \
-             pg_snapshot_xmax(snapshot::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())";
-        client.execute(foreign, &[]).await?;
-        self.client = Some(client);
+    pub async fn take_over(&mut self, incarnation: u64) -> Result<(), Error> {
+        // Numbering every operation anew takes its time.
+        let limits = Limits { statement_timeout: Duration::ZERO, ..self.limits };
+        let client = connect(&self.config, &limits).await?;
+        let row = client.query_one("SELECT audit_is_foreign()", &[]).await?;
+        if row.try_get(0)? {
+            warn!("the tables come from another PostgreSQL: the audit begins with what they hold");
+            client.execute("SELECT audit_rebase()", &[]).await?;
+        }
+        let take = "UPDATE audit_state SET incarnation = $1 RETURNING snapshot, log_sequence";
+        let row = client.query_one(take, &[&number(incarnation)]).await?;
+        (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
         Ok(())
     }
 
@@ -160,7 +184,7 @@ impl Books {
 
     /// Begins the sweep anew.
     pub fn rewind(&mut self) {
-        self.swept = (0, -1, String::new());
+        (self.swept, self.sweeps) = (beginning(), 0);
     }
 
     async fn client(&mut self) -> Result<Client, Error> {
@@ -183,9 +207,14 @@ impl Books {
 
     async fn read(&mut self, client: &Client, named: &BTreeSet<ReqId>) -> Result<Findings, Error> {
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
-        let row = client.query_one("SELECT snapshot FROM audit_state", &[]).await?;
-        let snapshot: String = row.try_get(0)?;
+        let row = client.query_one("SELECT snapshot, log_sequence FROM audit_state", &[]).await?;
+        let state = state_from_row(&row)?;
+        let snapshot = state.snapshot.clone();
         let mut findings = Findings::default();
+        if !self.known.is_empty() && !self.known.contains(&state) {
+            findings.back_at = Some(state.log_sequence);
+            self.known = vec![state];
+        }
 
         let mut names: BTreeSet<String> = named.iter().map(ToString::to_string).collect();
         for row in client.query("SELECT audit_transfers_since($1)", &[&snapshot]).await? {
@@ -213,7 +242,7 @@ impl Books {
             .query(unbalanced, &[&snapshot, &last_user, &until_user, &UNBALANCED_MAX])
             .await?;
         let what = "the Funding balance is not what its operations add up to";
-        findings.unbalanced.extend(unbalanced_from_rows(&rows, what)?);
+        findings.add_unbalanced(&rows, what)?;
         last_user = until_user;
 
         // Transfers in the order of their accepts, and operations in that of their names: each may lack the other.
@@ -236,19 +265,25 @@ impl Books {
 
         findings.swept = [user_rows, number_rows, operation_rows].iter().all(|n| *n < SWEEP_ROWS);
         self.next = match findings.swept {
-            true => (0, -1, String::new()),
+            true => beginning(),
             false => (last_user, last_number, last_operation),
         };
         if findings.swept {
-            let changes = "SELECT user_id, asset_id, difference::text \
-                           FROM audit_external_changes($1) LIMIT $2";
-            let rows = client.query(changes, &[&snapshot, &UNBALANCED_MAX]).await?;
-            let what = "external operations do not add up to what they were";
-            findings.unbalanced.extend(unbalanced_from_rows(&rows, what)?);
+            let last = "SELECT COALESCE(max(position), 0) FROM external_operations";
+            let last: i64 = client.query_one(last, &[]).await?.try_get(0)?;
+            // It reads all of them: where they are many, not every time.
+            if last < EXTERNALS_FEW || self.sweeps.is_multiple_of(SWEEPS_PER_EXTERNALS) {
+                let changes = "SELECT user_id, asset_id, difference::text \
+                               FROM audit_external_changes($1) LIMIT $2";
+                let rows = client.query(changes, &[&snapshot, &UNBALANCED_MAX]).await?;
+                let what = "external operations do not add up to what they were";
+                findings.add_unbalanced(&rows, what)?;
+            }
+            self.sweeps = self.sweeps.wrapping_add(1);
         }
         let names: Vec<String> = names.into_iter().collect();
         for names in names.chunks(TRANSFERS_PER_READ) {
-            self.read_pages(client, names, &mut findings.pages).await?;
+            self.read_pages(client, names, &mut findings).await?;
         }
         Ok(findings)
     }
@@ -257,20 +292,23 @@ impl Books {
         &self,
         client: &Client,
         names: &[String],
-        pages: &mut Vec<Page>,
+        findings: &mut Findings,
     ) -> Result<(), Error> {
+        let Findings { pages, strange, .. } = findings;
         let first = pages.len();
+        let mut known = Vec::with_capacity(names.len());
         for name in names {
-            let req_id = ReqId::parse(name).ok_or_else(|| Error::Row {
-                table: "transfer_operations",
-                what: format!("req_id {name}"),
-            })?;
+            let Some(req_id) = ReqId::parse(name) else {
+                strange.push(format!("a row is named {name}, which is no transfer"));
+                continue;
+            };
             let (transfer, operations, unreadable) = (None, Vec::new(), None);
             pages.push(Page { req_id, transfer, operations, unreadable });
+            known.push(name);
         }
         let pages = &mut pages[first..];
         // Sorted, as the names came out of a set.
-        let at = |name: &str| names.binary_search_by(|known| known.as_str().cmp(name)).ok();
+        let at = |name: &str| known.binary_search_by(|known| known.as_str().cmp(name)).ok();
         let catalog = self.catalog.load();
         let transfers =
             format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = ANY($1)");
@@ -336,7 +374,7 @@ impl Books {
     /// [`Error`]: it may not have been kept; the next opening begins where the last one that was kept ended.
     pub async fn close(&mut self, ending: Ending) -> Result<(), Error> {
         let Some(client) = self.client.take() else { return Ok(()) };
-        let Ending::Keep(reached) = ending else {
+        let Ending::Keep(log_sequence) = ending else {
             client.batch_execute("ROLLBACK").await?;
             if ending == Ending::GoOn {
                 self.swept = self.next.clone();
@@ -344,32 +382,86 @@ impl Books {
             self.client = Some(client);
             return Ok(());
         };
-        let reached = i64::try_from(reached).expect("2^63 records");
         client.execute("SELECT audit_add(snapshot) FROM audit_state", &[]).await?;
-        // No fence: of two audits that add the same, this update lets one commit.
-        let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, \
-                    log_sequence = GREATEST(log_sequence, $1)";
-        client.execute(keep, &[&reached]).await?;
+        // Of two audits that add the same, this update lets one commit, and none of a process before us.
+        let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, log_sequence = $1 \
+                    WHERE incarnation = $2 RETURNING snapshot, log_sequence";
+        let values: [&(dyn ToSql + Sync); 2] = [&number(log_sequence), &number(self.incarnation)];
+        let row = client.query_opt(keep, &values).await?.ok_or(Error::Superseded)?;
+        let kept = state_from_row(&row)?;
+        // The answer to the commit may be lost.
+        self.known.push(kept.clone());
         client.batch_execute("COMMIT").await?;
+        self.known = vec![kept];
         self.swept = self.next.clone();
         self.client = Some(client);
         Ok(())
     }
+
+    /// What can only be counted again over all rows, and is not in [`Books::open`]: balances and the totals below the
+    /// watermark against every operation and every transfer there is.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn recount(&mut self) -> Result<Findings, Error> {
+        let client = self.client().await?;
+        let mut findings = Findings::default();
+        for (statement, what) in [
+            ("audit_recount()", "the Funding balance is not what all its operations add up to"),
+            (
+                "watermark_recount()",
+                "the totals below the watermark are not what its rows add up to",
+            ),
+        ] {
+            let all =
+                format!("SELECT user_id, asset_id, difference::text FROM {statement} LIMIT $1");
+            let rows = client.query(&all, &[&UNBALANCED_MAX]).await?;
+            findings.add_unbalanced(&rows, what)?;
+        }
+        self.client = Some(client);
+        Ok(findings)
+    }
 }
 
-fn unbalanced_from_rows(rows: &[Row], what: &'static str) -> Result<Vec<Unbalanced>, Error> {
-    let read = |row: &Row| {
-        let bad = |what: &str| Error::Row { table: "balances_tb", what: what.to_owned() };
-        let user = u64::try_from(row.try_get::<_, i64>(0)?).ok().and_then(UserId::new);
-        let asset = u32::try_from(row.try_get::<_, i32>(1)?);
-        Ok(Unbalanced {
-            user: user.ok_or_else(|| bad("user_id"))?,
-            asset: AssetId(asset.map_err(|_| bad("asset_id"))?),
-            difference: row.try_get(2)?,
-            what,
-        })
-    };
-    rows.iter().map(read).collect()
+impl Findings {
+    /// Rows of user, asset and difference.
+    fn add_unbalanced(&mut self, rows: &[Row], what: &'static str) -> Result<(), Error> {
+        for row in rows {
+            let (user, asset): (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
+            let difference: String = row.try_get(2)?;
+            match (u64::try_from(user).ok().and_then(UserId::new), u32::try_from(asset)) {
+                (Some(user), Ok(asset)) => {
+                    let asset = AssetId(asset);
+                    self.unbalanced.push(Unbalanced { user, asset, difference, what });
+                }
+                _ => self.strange.push(format!(
+                    "user {user}, asset {asset}, difference {difference}: {what}, and there is no such account"
+                )),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Before every account, transfer and operation, whatever their numbers.
+fn beginning() -> (i64, i64, String) {
+    (i64::MIN, i64::MIN, String::new())
+}
+
+/// What is kept between two rounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    snapshot: String,
+    log_sequence: Sequence,
+}
+
+fn state_from_row(row: &Row) -> Result<State, Error> {
+    let log_sequence = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0);
+    Ok(State { snapshot: row.try_get(0)?, log_sequence })
+}
+
+fn number(number: u64) -> i64 {
+    i64::try_from(number).expect("below 2^63")
 }
 
 fn operation_from_row(row: &Row, catalog: &Catalog) -> Result<Operation, Error> {

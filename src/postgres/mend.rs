@@ -14,6 +14,9 @@ use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::transfer::{Decision, Intent, Op, State};
 
+/// Who repairs, in `admin_audit`: whoever may read the configuration.
+const ACTOR: &str = "ubscore repair";
+
 /// A Funding operation that is to be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posting {
@@ -78,7 +81,7 @@ pub enum Mended {
 }
 
 /// Carries out all of `mendings`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
-/// process wrote before can write no more.
+/// process wrote before can write no more. `incarnation`: the latest one that has ever been.
 ///
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
@@ -86,14 +89,20 @@ pub async fn carry_out(
     config: &Config,
     limits: &Limits,
     catalog: &Catalog,
+    incarnation: u64,
     mendings: &[Mending],
-    actor: &str,
     reason: &str,
 ) -> Result<Vec<Mended>, Error> {
     let mut client: Client = connect(config, limits).await?;
     let mut transaction = client.transaction().await?;
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
-    transaction.batch_execute("UPDATE engine_state SET incarnation = incarnation + 1").await?;
+    let incarnation = i64::try_from(incarnation).expect("below 2^63");
+    let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
+    transaction.execute(end, &[&incarnation]).await?;
+    let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
+    let count = format!("{} transfers", mendings.len());
+    transaction.execute(note, &[&ACTOR, &count, &reason]).await?;
     let mut all = Vec::with_capacity(mendings.len());
     for mending in mendings {
         let asset = catalog.by_id(mending.intent.asset);
@@ -102,7 +111,7 @@ pub async fn carry_out(
             what: format!("asset {}", mending.intent.asset.0),
         })?;
         let mut savepoint = transaction.transaction().await?;
-        let mended = mend(&mut savepoint, mending, asset, actor, reason).await?;
+        let mended = mend(&mut savepoint, mending, asset, reason).await?;
         match mended {
             Mended::Done => savepoint.commit().await?,
             Mended::Short | Mended::Occupied => savepoint.rollback().await?,
@@ -117,7 +126,6 @@ async fn mend(
     transaction: &mut Transaction<'_>,
     mending: &Mending,
     asset: &Asset,
-    actor: &str,
     reason: &str,
 ) -> Result<Mended, Error> {
     let Mending { intent, from, to, postings, code, log_sequence } = mending;
@@ -201,6 +209,6 @@ async fn mend(
     transaction.execute(history, &[&req_id, &to, &reason]).await?;
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
-    transaction.execute(audit, &[&actor, &req_id, &mending.to_string(), &reason]).await?;
+    transaction.execute(audit, &[&ACTOR, &req_id, &mending.to_string(), &reason]).await?;
     Ok(Mended::Done)
 }
