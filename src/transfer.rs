@@ -24,8 +24,14 @@ use crate::code::Code;
 pub const CID_BYTES_MAX: usize = 64;
 
 /// The name of a transfer: a ULID made by the server, never zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReqId(u128);
+
+impl fmt::Debug for ReqId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
 
 impl ReqId {
     /// The transfer with this number, `None` for zero.

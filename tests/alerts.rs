@@ -8,12 +8,12 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
-use crate::harness::{Server, Site, Way, Webhook, eventually};
+use crate::harness::{COIN, Server, Site, Way, Webhook, eventually};
 
 const USER: u64 = 1001;
 
 /// A site whose alerts go to a webhook, and that webhook.
-fn site() -> (Site, Webhook) {
+pub(crate) fn site() -> (Site, Webhook) {
     let webhook = Webhook::start();
     let site = Site::new()
         .with("UBSCORE__ALERT__WEBHOOK_URL", webhook.url())
@@ -48,7 +48,7 @@ fn delivered(webhook: &Webhook, alert: Alert) -> Value {
 }
 
 /// Asserts that a running server raises an alert in all three places.
-fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) -> Value {
+pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) -> Value {
     let body = delivered(webhook, alert);
     let series = format!("ubscore_alerts_total{{alert=\"{}\"}}", alert.name());
     assert!(counted(server, &series) >= 1, "{series}");
@@ -88,6 +88,53 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     eventually("PostgreSQL to be found again", || {
         (server.transfer(USER, Way::ToSpot, "1").status < 300).then_some(())
     });
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: nobody takes silence for peace. Method: the audit's own table out of its reach, and back.
+#[test]
+fn an_audit_that_cannot_be_made_is_said() {
+    let (site, webhook) = site();
+    let site =
+        site.with("UBSCORE__CONSERVATION__EVERY_MS", 50).with("UBSCORE__ALERT__STUCK_MS", 200);
+    let server = site.start();
+    site.sql("ALTER TABLE audit_state RENAME TO elsewhere");
+    assert_raised(&server, &webhook, Alert::ConservationStalled);
+    assert_only(&server, &[Alert::ConservationStalled]);
+    site.sql("ALTER TABLE elsewhere RENAME TO audit_state");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: an operation that is there with another body is said, moves nothing, and is asked for again until somebody mends
+/// it. Method: while the credit of a transfer waits, its row is written by hand with another amount.
+#[test]
+fn an_operation_that_is_there_with_another_body_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000);
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "20").status, 200);
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let reply = server.transfer(USER, Way::ToFunding, "12");
+    let req_id = reply.req_id();
+    site.wait_for_held();
+    site.sql(&format!(
+        "SET session_replication_role = replica; \
+         INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+         VALUES ('{req_id}', 2, 1, {USER}, 3, 13)"
+    ));
+    hold.release();
+    let body = assert_raised(&server, &webhook, Alert::ProtocolViolation);
+    assert!(body["message"].as_str().expect("text").contains(&req_id), "{body}");
+    assert_only(&server, &[Alert::ProtocolViolation]);
+    let balance = server.usdt(USER);
+    assert_eq!((balance.funding, balance.spot), (Some(9_980 * COIN), Some(8 * COIN)));
+    site.sql(&format!(
+        "SET session_replication_role = replica; \
+         DELETE FROM transfer_operations WHERE req_id = '{req_id}'"
+    ));
     site.wait_for_rest();
     site.assert_books(&server);
 }

@@ -9,7 +9,7 @@ use crate::harness::{Balance, COIN, Reply, Server, Site, Way, eventually};
 const USER: u64 = 1001;
 
 /// Runs `ubscore repair` on a site.
-fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
     command.arg("repair").args(arguments).args(["--dev", "--postgres", &site.url()]);
     command.arg("--data-dir").arg(&site.data_dir);

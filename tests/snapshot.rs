@@ -12,15 +12,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use ubscore::account::AccountStatus;
+use ubscore::alert::Alert;
 use ubscore::engine;
 use ubscore::engine::core::Core;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
 use ubscore::engine::ledger::{Ledger, Places};
 use ubscore::engine::snapshot::Snapshot;
 
+use crate::alerts::assert_raised;
 use crate::crash::{Planned, USERS, assert_kept, endow, post_to};
 use crate::harness::{
-    Request, Server, Site, Way, assert_refused, copy_files, crowd, eventually, refused, send, token,
+    Request, Server, Site, Way, Webhook, assert_refused, copy_files, crowd, eventually, refused,
+    send, token,
 };
 
 const USER: u64 = USERS[0];
@@ -450,18 +453,17 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
 /// changed under the running server.
 #[test]
 fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
-    let site = small().with("UBSCORE__SNAPSHOT__KEEP", 1);
+    let webhook = Webhook::start();
+    let site = small()
+        .with("UBSCORE__SNAPSHOT__KEEP", 1)
+        .with("UBSCORE__ALERT__WEBHOOK_URL", webhook.url());
     let server = site.start();
     endow(&site, &server);
     let (aside, ask) = (site.data_dir.join("aside"), json!({"reason": "a test"}));
     fs::rename(site.snapshot_dir(), &aside).expect("renamed");
     fs::write(site.snapshot_dir(), "in the way").expect("written");
     assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
-    let told = |alert: &str| {
-        let line = format!("alert=\"{alert}\"");
-        eventually(alert, || server.said().contains(&line).then_some(()));
-    };
-    told("snapshot_failed");
+    assert_raised(&server, &webhook, Alert::SnapshotFailed);
     assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
     fs::remove_file(site.snapshot_dir()).expect("removed");
     fs::rename(&aside, site.snapshot_dir()).expect("renamed");
@@ -471,7 +473,7 @@ fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     let kept = fs::read(&path).expect("there");
     tamper(&path, true);
     assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
-    told("snapshot_mismatch");
+    assert_raised(&server, &webhook, Alert::SnapshotMismatch);
     assert_eq!(snapshots(&site).len(), 1);
     eventually("the halt", || (server.ready() == 503).then_some(()));
     assert_refused(&server.transfer(USER, Way::ToFunding, "0.25"), 503, "SERVICE_HALTED");

@@ -16,8 +16,6 @@ use crate::telemetry::{self, chain};
 const ALERTS_MAX: usize = 20;
 /// Rounds that may fail, one after the other, before somebody is told.
 const ROUNDS_MISSED: u32 = 3;
-/// But not before this.
-const BLIND_MIN: Duration = Duration::from_secs(30);
 /// Checks asked for and not begun.
 const REQUESTS_MAX: usize = 16;
 
@@ -99,6 +97,8 @@ pub struct Watching {
     pub found: Vec<Mismatch>,
     /// Between two rounds.
     pub every: Duration,
+    /// Without a finished round for so long, and three times [`Watching::every`], somebody is told.
+    pub stalled: Duration,
     /// What halts.
     pub halt: Arc<Halt>,
 }
@@ -111,8 +111,9 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
 ) {
-    let Watching { found, every, halt } = watching;
+    let Watching { found, every, stalled, halt } = watching;
     let clock = clock.as_ref();
+    let blind_max = stalled.max(every * ROUNDS_MISSED);
     let (mut behind, mut finished_ns) = (false, clock.monotonic_ns());
     loop {
         let pause = if behind { Duration::ZERO } else { every };
@@ -151,7 +152,7 @@ pub async fn run(
             finished_ns = clock.monotonic_ns();
         }
         let blind = Duration::from_nanos(clock.monotonic_ns() - finished_ns);
-        if blind >= (every * ROUNDS_MISSED).max(BLIND_MIN) {
+        if blind >= blind_max {
             let what = "no round of the audit could be finished for some time: nobody watches over the money";
             alert(Alert::ConservationStalled, format_args!("{what} ({blind:.0?})"));
         }

@@ -272,7 +272,12 @@ async fn start(
     let kept = audit.kept();
     let (check, requests) = rounds::check();
     let every = Duration::from_millis(config.conservation.every_ms);
-    let watching = rounds::Watching { found, every, halt: Arc::clone(&halt) };
+    let watching = rounds::Watching {
+        found,
+        every,
+        stalled: Duration::from_millis(config.alert.stuck_ms),
+        halt: Arc::clone(&halt),
+    };
     tokio::spawn(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));

@@ -739,7 +739,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// The store refused this one call; nothing of it was done.
     fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
-        let why = source.to_string();
+        let why = telemetry::chain(source);
         if violation {
             let subject = violator(&queued.call);
             alert_about(Alert::ProtocolViolation, &subject, format_args!("{subject}: {why}"));
