@@ -23,6 +23,9 @@ use crate::engine::outcomes::Recorded;
 use crate::engine::ring::{Overloaded, Pending};
 use crate::transfer::{Op, ReqId};
 
+/// Before what found no place on the ring is asked for again.
+const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
+
 /// The Trading participant.
 pub struct Trading {
     engine: Mutex<Handle>,
@@ -125,17 +128,26 @@ impl Trading {
     ) -> Result<(Vec<Option<Recorded>>, u64), Unanswered> {
         let mut found = Vec::with_capacity(operations.len());
         let share = self.engine.lock().share();
-        for share in operations.chunks(share) {
-            let query =
-                |&(req_id, op): &(ReqId, Op)| Command::Query { req_id: req_id.number(), op };
-            let pending =
-                self.engine.lock().submit_all(share.iter().map(query), self.clock.now_ns());
+        for mut share in operations.chunks(share) {
             let mut deadline = self.clock.sleep(self.timeout);
-            for pending in pending {
-                let pending = pending.map_err(|Overloaded| Unanswered::Overloaded)?;
-                match wait(pending, &mut deadline).await {
-                    Some(EngineAnswer::Query(recorded)) => found.push(recorded),
-                    Some(_) | None => return Err(Unanswered::Silent),
+            while !share.is_empty() {
+                let query =
+                    |&(req_id, op): &(ReqId, Op)| Command::Query { req_id: req_id.number(), op };
+                let pending =
+                    self.engine.lock().submit_all(share.iter().map(query), self.clock.now_ns());
+                // What found a place behind one that did not is asked for again.
+                for pending in pending.into_iter().map_while(Result::ok) {
+                    match wait(pending, &mut deadline).await {
+                        Some(EngineAnswer::Query(recorded)) => found.push(recorded),
+                        Some(_) | None => return Err(Unanswered::Silent),
+                    }
+                    share = &share[1..];
+                }
+                if !share.is_empty() {
+                    match select(self.clock.sleep(OVERLOADED_PAUSE), &mut deadline).await {
+                        Either::Left(_) => {}
+                        Either::Right(_) => return Err(Unanswered::Overloaded),
+                    }
                 }
             }
         }
