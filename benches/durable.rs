@@ -4,18 +4,26 @@
 //! Base case: the disk alone. One caller cannot be faster than one write and fdatasync, `D50`; callers whose orders
 //! are synced together get more than one order out of each.
 //!
+//! And what does it cost them that a snapshot is taken meanwhile? One caller's orders while one snapshot after the other is
+//! folded, written and read back, against the same without.
+//!
 //! `cargo bench --bench durable -- N`: N orders a caller, in the engine of the default configuration. Every order is
 //! answered once it is durable. All balances are read at the end.
 
 mod caller;
 mod environment;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ubscore::clock::SystemClock;
 use ubscore::engine::ledger::Answer;
 use ubscore::engine::outcomes::Recorded;
-use ubscore::engine::{Closed, Engine};
+use ubscore::engine::snapshot::shelf::Shelf;
+use ubscore::engine::{self, Closed, Engine};
+use ubscore::keeper::{self, Keeper};
 use ubscore::transfer::Decision;
 use wal::Identity;
 
@@ -28,6 +36,8 @@ const ORDERS: u64 = 10_000;
 const WARM_UP: u64 = 10_000;
 /// Callers at the same time.
 const CALLERS: u64 = 32;
+/// Between two times that a snapshot is asked for.
+const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Between two tries of an order that was not taken.
 const BACKOFF: Duration = Duration::from_micros(100);
 
@@ -42,8 +52,9 @@ fn main() -> anyhow::Result<()> {
     let scratch = scratch()?;
     let environment = Environment::probe(scratch.path(), None)?;
 
-    let total = WARM_UP + orders + CALLERS * orders;
-    let closed = Closed::open(caller::options(scratch.path().join("wal"), total))?;
+    let total = WARM_UP + 3 * orders + CALLERS * orders;
+    let options = caller::options(scratch.path().join("wal"), total);
+    let closed = Closed::open(options.clone())?;
     let engine = closed.replay(0, |_| {})?.start(Identity(1))?;
     let mut first = Caller::new(engine.handle());
     assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
@@ -53,21 +64,36 @@ fn main() -> anyhow::Result<()> {
     let one = run(&mut first, 1, WARM_UP, orders);
     let (many, duration) = run_all(&engine, orders);
 
-    assert_eq!(first.balance(1), Some(balance_after(WARM_UP + orders)), "user 1");
+    let before = run(&mut first, 1, WARM_UP + orders, orders);
+    let (beside, snapshots) = run_beside_snapshots(&engine, options, || {
+        run(&mut first, 1, WARM_UP + 2 * orders, orders)
+    })?;
+
+    assert_eq!(first.balance(1), Some(balance_after(WARM_UP + 3 * orders)), "user 1");
     for user in many_users() {
         assert_eq!(first.balance(user), Some(balance_after(orders)), "user {user}");
     }
     engine.stop();
 
-    environment.table(&[("1 caller", &one.latencies), ("32 callers", &many.latencies)]);
+    environment.table(&[
+        ("1 caller", &one.latencies),
+        ("32 callers", &many.latencies),
+        ("1 caller, again", &before.latencies),
+        ("1 caller, snapshots", &beside.latencies),
+    ]);
     let rate = per_second(CALLERS * orders, duration);
     let alone = per_second(1, Duration::from_nanos(environment.d50));
     let gain = ratio(rate, alone);
     println!("32 callers: {rate} orders/s, {gain} x one order a sync ({alone}/s)");
+    let rise = ratio(beside.latencies.quantile(0.99), before.latencies.quantile(0.99));
+    println!("{snapshots} snapshots of {total} outcomes: p99 rises to {rise} x");
     println!("not taken and asked again: {}", one.overloads + many.overloads);
     println!("balances: as they must be\n");
     let bound = environment.d50 * 3 / 2;
-    environment.judge("S5, 1 caller: p50 at most 1.5 x D50", one.latencies.p50() <= bound);
+    environment.judge("S5, 1 caller: p50 at most 1.5 x D50", one.latencies.quantile(0.5) <= bound);
+    let bound = before.latencies.quantile(0.99) * 3 / 2;
+    let within = beside.latencies.quantile(0.99) <= bound;
+    environment.judge("S16, durable: p99 during a snapshot at most 1.5 x", within);
     environment.judge("S7, 32 callers: at least 50 K orders/s", rate >= 50_000);
     Ok(())
 }
@@ -108,6 +134,52 @@ fn run_all(engine: &Engine, orders: u64) -> (Run, Duration) {
         }
     });
     (all, began.elapsed())
+}
+
+/// Does something while snapshots are taken one after the other; returns how many there were.
+fn run_beside_snapshots(
+    engine: &Engine,
+    options: engine::Options,
+    work: impl FnOnce() -> Run,
+) -> anyhow::Result<(Run, u64)> {
+    let shelf = Shelf::create(&options.snapshot_dir)?;
+    let options = keeper::Options {
+        log_dir: options.log_dir,
+        shelf: shelf.clone(),
+        places: options.places,
+        every_records: u64::MAX,
+        every_bytes: u64::MAX,
+        keep: 1,
+        archive_command: String::new(),
+    };
+    let watch = keeper::Watch {
+        needed_after: Box::new(|| u64::MAX / 2),
+        mismatch: Box::new(|why| panic!("{why}")),
+    };
+    let keeper = Keeper::start(options, engine, Arc::new(SystemClock::new()), watch)?;
+    let done = AtomicBool::new(false);
+    let (run, snapshots) = thread::scope(|scope| {
+        let counter = scope.spawn(|| {
+            let (mut last, mut count) = (None, 0);
+            while !done.load(Ordering::Relaxed) {
+                keeper.requests().ask();
+                thread::sleep(ASK_PAUSE);
+                let newest =
+                    shelf.choose().ok().and_then(|choice| Some(choice.newest?.header.sequence));
+                count += u64::from(newest != last);
+                last = newest;
+            }
+            count
+        });
+        let run = work();
+        done.store(true, Ordering::Relaxed);
+        (run, counter.join().expect("a panic is the bench's"))
+    });
+    keeper.stop();
+    while !keeper.has_stopped() {
+        thread::sleep(ASK_PAUSE);
+    }
+    Ok((run, snapshots))
 }
 
 fn many_users() -> impl Iterator<Item = u64> {

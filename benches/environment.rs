@@ -46,16 +46,16 @@ impl Latencies {
         self.0.saturating_record(nanoseconds(latency));
     }
 
-    /// The latency that half of them do not exceed, ns.
-    pub(crate) fn p50(&self) -> u64 {
-        self.0.value_at_quantile(0.5)
+    /// The latency that this part of them does not exceed, ns.
+    pub(crate) fn quantile(&self, quantile: f64) -> u64 {
+        self.0.value_at_quantile(quantile)
     }
 
     fn print(&self, name: &str, d50: u64) {
         let columns =
             QUANTILES.map(|(_, quantile)| microseconds(self.0.value_at_quantile(quantile)));
         let cells: String = columns.iter().map(|cell| format!("{cell:>11}")).collect();
-        println!("{name:<26}{cells}{:>9}{:>10}", ratio(self.p50(), d50), self.0.len());
+        println!("{name:<26}{cells}{:>9}{:>10}", ratio(self.quantile(0.5), d50), self.0.len());
     }
 }
 
@@ -89,7 +89,7 @@ impl Environment {
         let hiccups = hiccups();
         let syncs = disk_syncs(directory)?;
         let environment = Environment {
-            d50: syncs.p50(),
+            d50: syncs.quantile(0.5),
             noisy: hiccups.0.value_at_quantile(0.999) > HICCUP_MAX_NS,
         };
         environment.table(&[("hiccup probe", &hiccups), ("disk-sync probe: D50, D99", &syncs)]);

@@ -87,14 +87,14 @@ async fn run(data_dir: &Path, http: SocketAddr, transfers: u64) -> anyhow::Resul
     ];
     environment.table(&rows);
     for (name, latencies) in &rows[1..] {
-        println!("{name}: p50 {} x base", ratio(latencies.p50(), base.p50()));
+        println!("{name}: p50 {} x base", ratio(latencies.quantile(0.5), base.quantile(0.5)));
     }
     for (name, latencies) in rows {
-        let rate = per_second(1, Duration::from_nanos(latencies.p50()));
+        let rate = per_second(1, Duration::from_nanos(latencies.quantile(0.5)));
         println!("{name}: {rate}/s at p50, one at a time");
     }
     println!("balances: as they must be\n");
-    let within = |latencies: &Latencies, times| latencies.p50() <= times * environment.d50;
+    let within = |latencies: &Latencies, times| latencies.quantile(0.5) <= times * environment.d50;
     environment.judge("S12b, Funding to Spot: p50 at most 5 x D50", within(&to_spot, 5));
     environment.judge("S12b, Spot to Funding: p50 at most 6 x D50", within(&to_funding, 6));
     Ok(())
