@@ -159,6 +159,7 @@ fn the_status_of_an_absent_account_makes_it() {
     assert_eq!(server.usdt(NEW), Balance::at_rest(0, 0));
     assert_refused(&server.transfer(NEW, Way::ToFunding, "1"), 422, "ACCOUNT_FROZEN");
     assert_refused(&server.transfer(NEW, Way::ToSpot, "1"), 422, "ACCOUNT_DISABLED");
+    site.assert_verified();
 }
 
 #[test]
@@ -192,6 +193,7 @@ fn an_assets_change_takes_effect_at_once_and_stays() {
     // What is suspended can still be counted.
     server.change_asset("ETH", json!({"status": "SUSPENDED"}));
     assert_eq!(server.balances(USER)["ETH"], Balance::at_rest(19 * COIN, COIN));
+    site.assert_verified();
 }
 
 #[test]
@@ -214,6 +216,7 @@ fn every_change_is_written_down_with_who_and_why() {
     let subjects = "SELECT subject FROM admin_audit WHERE action = 'account status' ORDER BY id";
     let subjects: Vec<String> = site.sql(subjects).into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(subjects, ["1001 FUNDING", "1001 SPOT"]);
+    site.assert_verified();
 }
 
 /// Goal: an operator's mistake changes nothing. Method: every wrong body and path, and then the rows.
@@ -299,7 +302,8 @@ fn an_operators_mistake_changes_nothing() {
 
 #[test]
 fn health_readiness_and_metrics_need_no_token() {
-    let server = Site::new().start();
+    let site = Site::new();
+    let server = site.start();
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     for (path, says) in
         [("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "ubscore_http_requests_total")]
@@ -314,4 +318,5 @@ fn health_readiness_and_metrics_need_no_token() {
         let reply = send(server.http, &Request::new(&admin, "GET", path)).expect("an answer");
         assert_refused(&reply, 404, "NOT_FOUND");
     }
+    site.assert_verified();
 }

@@ -97,6 +97,7 @@ fn a_body_that_is_not_exactly_a_transfer_is_refused() {
     assert_eq!(server.post(USER, &body).status, 200);
     let null = r#"{"from":"FUNDING","to":"SPOT","asset":"USDT","amount":"1","cid":null}"#;
     assert_eq!(post_text(&server, null).status, 200);
+    site.assert_verified();
 }
 
 #[test]
@@ -147,6 +148,7 @@ fn an_amount_is_a_plain_decimal_number_and_nothing_else() {
         let reply = server.transfer(USER, Way::ToSpot, amount);
         assert_eq!((reply.status, &reply.json()["amount"]), (200, &json!(moved)), "{reply:?}");
     }
+    site.assert_verified();
 }
 
 /// Goal: what is not whole has not happened. Method: bodies that stop in the middle, with the connection closed or

@@ -167,6 +167,7 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     ];
     assert_eq!(audited(&site), want);
     assert!(server.said().contains(&format!("halted actor=\"{by}\"")), "{}", server.said());
+    site.assert_verified();
 }
 
 /// Goal: either place halts a start, the other is told, and no kill forgets it. Method: each way of saying so, a start, a
@@ -253,6 +254,7 @@ fn the_file_alone_halts_while_postgresql_is_away() {
     assert_halted(&site, &server);
     resume(&server);
     assert_running(&site, &server);
+    site.assert_verified();
 }
 
 /// Goal: a data directory that cannot be written leaves PostgreSQL to halt, and with neither the operator is told.
@@ -278,6 +280,7 @@ fn postgresql_alone_halts_where_the_data_directory_cannot() {
     assert_halted(&site, &server);
     resume(&server);
     assert_running(&site, &server);
+    site.assert_verified();
 }
 
 /// Where a transfer is brought to rest before the halt.
@@ -488,6 +491,7 @@ fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
     resume(&server);
     assert_eq!(server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "queued-1")).status, 200);
     assert_running(&site, &server);
+    site.assert_verified();
 }
 
 /// Runs `ubscore` as an operator would.

@@ -408,7 +408,8 @@ fn no_read_steps_back_behind_an_answer() {
 
 #[test]
 fn a_transfer_is_seen_by_its_owner_and_by_operators_only() {
-    let server = Site::new().start();
+    let site = Site::new();
+    let server = site.start();
     let reply = server.transfer(USER, Way::ToSpot, "1");
     let path = format!("/api/v1/internal_transfer/{}", reply.req_id());
     assert_eq!(server.get(USER, &path).status, 200);
@@ -420,11 +421,13 @@ fn a_transfer_is_seen_by_its_owner_and_by_operators_only() {
         let path = format!("/api/v1/internal_transfer/{unknown}");
         assert_refused(&server.get(USER, &path), 404, "TRANSFER_NOT_FOUND");
     }
+    site.assert_verified();
 }
 
 #[test]
 fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
-    let server = Site::new().start();
+    let site = Site::new();
+    let server = site.start();
     let of = |user, path: &str| server.get(user, path).json()["balances"].clone();
     let zero = json!({"available": "0", "frozen": "0"});
     let usdt = "/api/v1/balances?asset=USDT";
@@ -451,6 +454,7 @@ fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
         let reply = server.get(USER, &format!("/api/v1/balances{bad}"));
         assert_refused(&reply, 400, "INVALID_REQUEST");
     }
+    site.assert_verified();
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn a_second_process_is_refused_and_the_first_is_named() {
     server.kill();
     // The lock goes with the process, whatever its end.
     site.start().stop();
+    site.assert_verified();
 }
 
 #[test]

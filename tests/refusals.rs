@@ -145,6 +145,7 @@ fn one_user_is_not_another_and_no_user_is_an_operator() {
     assert_refused(&send(server.ops, &request).expect("an answer"), 403, "FORBIDDEN");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
+    site.assert_verified();
 }
 
 /// Goal: each refusal that needs nothing but the request. Method: one bad body each, every one also failing each check
@@ -196,6 +197,7 @@ fn the_first_failing_check_of_a_request_answers() {
     // The name was bound by none of them.
     let body = Way::ToSpot.body_with_cid("USDT", "1", "never");
     assert_eq!(server.post(USER, &body).status, 200);
+    site.assert_verified();
 }
 
 /// Goal: what an account refuses, on both sides, is answered with its code and recorded as FAILED, and moves nothing.
@@ -242,7 +244,8 @@ fn refused_by_source(site: &Site, server: &Server, user: u64, way: Way, code: &s
 /// More than one coin may be missing: the last unit counts, on both sides.
 #[test]
 fn the_last_unit_can_be_moved_and_not_one_more() {
-    let server = Site::new().start();
+    let site = Site::new();
+    let server = site.start();
     for way in Way::BOTH {
         assert_refused(
             &server.transfer(
@@ -258,16 +261,19 @@ fn the_last_unit_can_be_moved_and_not_one_more() {
         assert_refused(&server.transfer(USER, way, "0.00000001"), 422, "INSUFFICIENT_BALANCE");
     }
     assert_eq!(server.usdt(USER), Balance::at_rest(10_000 * COIN, 0));
+    site.assert_verified();
 }
 
 /// The limits of an asset are closed intervals.
 #[test]
 fn an_assets_limits_themselves_are_allowed() {
-    let server = Site::new().start();
+    let site = Site::new();
+    let server = site.start();
     server.change_asset("USDT", json!({"min": "0.5", "max": "2"}));
     for amount in ["0.5", "2", "2.00000000"] {
         assert_eq!(server.transfer(USER, Way::ToSpot, amount).status, 200, "{amount}");
     }
+    site.assert_verified();
 }
 
 /// Goal: a halted service accepts nothing new and goes on answering what was. Method: the flag is set in PostgreSQL
@@ -306,6 +312,7 @@ fn a_halted_service_refuses_what_is_new_and_answers_what_was() {
     let alive = send(server.ops, &Request::new(&token, "GET", "/healthz")).expect("an answer");
     assert_eq!(alive.status, 200);
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    site.assert_verified();
 }
 
 /// Goal: a full queue refuses, and what it refused has not happened. Method: one worker with a queue of one place, held

@@ -466,6 +466,7 @@ fn postgresql_holds_the_watermark_by_itself() {
     batch.sql("COMMIT");
     assert_eq!(session.sql(&raise(50, last + 2, 0, 10))[0][0], (last + 2).to_string());
     assert_totals(&site);
+    site.assert_verified();
 }
 
 /// Goal: a transfer that a restored database has lost and UBSCore has forgotten is found by its records in the log, and
