@@ -199,7 +199,7 @@ impl Work {
         let mut wanted = false;
         // A process before us may have left something to let go of.
         let mut lingering = true;
-        let mut not_before_ns = 0;
+        let (mut not_before_ns, mut crowded_since_ns) = (0, None);
         while !self.stopped() {
             match requests.recv_timeout(LOOK) {
                 Ok(()) => wanted = true,
@@ -210,30 +210,42 @@ impl Work {
             if self.stopped() || self.clock.monotonic_ns() < not_before_ns {
                 continue;
             }
+            let mut ended = Vec::new();
             // First what makes space, which the next snapshot may lack.
-            let mut done =
-                if lingering { self.let_go().map(|all| lingering = !all) } else { Ok(()) };
-            if wanted || self.is_due() {
-                done = done.and(self.snapshot()).and_then(|()| {
-                    (wanted, lingering) = (false, true);
-                    self.let_go().map(|all| lingering = !all)
-                });
+            if lingering {
+                ended.push(self.let_go().map(|all| lingering = !all));
             }
-            match done {
-                Ok(()) => {}
-                Err(Error::Stopped) => return,
-                Err(error) => {
-                    let why = chain(&error);
-                    if error.is_mismatch() {
-                        alert(Alert::SnapshotMismatch, format_args!("{why}"));
-                        (self.watch.mismatch)(why);
-                    } else {
-                        alert(Alert::SnapshotFailed, format_args!("will try again: {why}"));
+            if wanted || self.is_due() {
+                let made = self.snapshot();
+                if made.is_ok() {
+                    (wanted, lingering, crowded_since_ns) = (false, true, None);
+                }
+                ended.push(made);
+            }
+            for error in ended.into_iter().filter_map(Result::err) {
+                let now_ns = self.clock.monotonic_ns();
+                let pause_ns = u64::try_from(PAUSE.as_nanos()).expect("seconds");
+                match error {
+                    Error::Stopped => return,
+                    // It may have room the next moment.
+                    Error::Overloaded
+                        if now_ns - *crowded_since_ns.get_or_insert(now_ns) < pause_ns => {}
+                    error => {
+                        self.tell(&error);
+                        not_before_ns = now_ns + pause_ns;
                     }
-                    let pause = u64::try_from(PAUSE.as_nanos()).expect("seconds");
-                    not_before_ns = self.clock.monotonic_ns() + pause;
                 }
             }
+        }
+    }
+
+    fn tell(&self, error: &Error) {
+        let why = chain(error);
+        if error.is_mismatch() {
+            alert(Alert::SnapshotMismatch, format_args!("{why}"));
+            (self.watch.mismatch)(why);
+        } else {
+            alert(Alert::SnapshotFailed, format_args!("will try again: {why}"));
         }
     }
 
@@ -261,7 +273,7 @@ impl Work {
         let go_on = || !self.stopped();
         let added = self.options.shelf.add(self.identity, ledger, self.options.places, go_on)?;
         let Snapshot { path, bytes, header } = added.ok_or(Error::Stopped)?;
-        self.last = header.sequence;
+        (self.last, self.held_at) = (header.sequence, None);
         (self.bytes_before, self.bytes_covered) = (0, bytes_now);
         let took = Duration::from_nanos(self.clock.monotonic_ns() - began);
         telemetry::snapshot(took, bytes, header.sequence, self.clock.now_s());

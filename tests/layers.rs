@@ -47,7 +47,7 @@ fn catalog() -> Arc<ArcSwap<Catalog>> {
 
 fn begin(site: &Site) -> Incarnation {
     let target = site.target();
-    let begun = incarnation::begin(&target, &LIMITS, None, 0, 2, "a test", LEASE);
+    let begun = incarnation::begin(&target, &LIMITS, None, None, 2, "a test", LEASE);
     block_on(begun).expect("a new incarnation")
 }
 

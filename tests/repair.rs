@@ -116,15 +116,17 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
     }
 }
 
-/// Goal: what nothing proves is left, named and counted, and does not stand in the way of the rest. Method: of two lost
-/// transfers one took money that was deposited after the backup; and a balance is changed by hand.
+/// Goal: what nothing proves is left, named and counted, and does not stand in the way of the rest. Method: lost transfers
+/// of which one took money that was deposited after the backup; and a user whose balance is changed by hand.
 #[test]
 fn what_nothing_proves_is_left_to_people() {
     let (site, restored) = backed_up(Site::new());
     let server = site.start();
     server.deposit(USER, "USDT", "100");
     let short = post(&server, Way::ToSpot, "20050", "short");
-    assert_eq!((short.status, post(&server, Way::ToFunding, "1", "back").status), (200, 200));
+    let odd = server.transfer(1002, Way::ToSpot, "2");
+    assert_eq!((short.status, odd.status), (200, 200));
+    assert_eq!(post(&server, Way::ToFunding, "1", "back").status, 200);
     site.wait_for_rest();
     server.kill();
     restored.sql(
@@ -141,16 +143,57 @@ fn what_nothing_proves_is_left_to_people() {
         "{done}"
     );
     assert!(line("left", "user 1002, asset 3, difference 1"), "{done}");
+    assert!(line("left", &odd.req_id()) && done.contains("does not add up as it is"), "{done}");
     assert!(line("done", "SOURCE_DONE"), "{done}");
-    assert!(done.ends_with("repaired transfers=1 left=2\n"), "{done}");
-    let here = restored.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'short'");
-    assert_eq!(here, "0");
+    assert!(done.ends_with("repaired transfers=1 left=3\n"), "{done}");
+    let here = "SELECT count(*) FROM transfers_tb WHERE cid = 'short'";
+    assert_eq!(restored.sql_value(here), "0");
     // It stays halted.
     let server = restored.start();
     assert_eq!(server.ready(), 503);
     let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
     assert_eq!(resumed.status, 503, "{resumed:?}");
     eventually("the alert", || server.said().contains("conservation_violated").then_some(()));
+}
+
+/// Goal: what one lost transfer brings is there for the next. Method: everything goes to Spot, and after the backup back
+/// and there again.
+#[test]
+fn what_one_transfer_brings_another_takes() {
+    let site = Site::new();
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "10000").status, 200);
+    site.wait_for_rest();
+    server.stop();
+    let restored = site.with_copied_database();
+    let server = site.start();
+    for way in [Way::ToFunding, Way::ToSpot, Way::ToFunding, Way::ToSpot] {
+        assert_eq!(server.transfer(USER, way, "10000").status, 200);
+        site.wait_for_rest();
+    }
+    server.kill();
+    let (code, done, why) = repair(&restored, &APPLY);
+    assert_eq!(code, Some(0), "{done}{why}");
+    assert!(done.ends_with("repaired transfers=4 left=0\n"), "{done}");
+    let server = restored.start();
+    assert_eq!(server.usdt(USER), Balance::at_rest(0, 10_000 * COIN));
+    restored.assert_books(&server);
+}
+
+/// Goal: a log repairs its own database and no other. Method: the data directory of another site.
+#[test]
+fn a_database_of_another_log_is_left_alone() {
+    let (site, _) = backed_up(Site::new());
+    let (other, _) = backed_up(Site::new());
+    let crossed = site.with_data_dir(&other.data_dir);
+    let before = crossed.sql("SELECT * FROM engine_state");
+    for arguments in [&["--plan"][..], &APPLY] {
+        let (code, done, why) = repair(&crossed, arguments);
+        assert!(code == Some(2) && why.contains("not a pair"), "{done}{why}");
+    }
+    let output = crossed.verify().output().expect("the binary");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(crossed.sql("SELECT * FROM engine_state"), before);
 }
 
 #[test]

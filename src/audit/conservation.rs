@@ -81,8 +81,10 @@ impl fmt::Display for Mismatch {
 pub struct Report {
     /// Nothing, if all is well.
     pub mismatches: Vec<Mismatch>,
-    /// Everything that is old has been looked at since the sweep began.
+    /// Everything that is old in PostgreSQL has been looked at since the sweep began.
     pub swept: bool,
+    /// Every record of the log has been looked at since its sweep began.
+    pub swept_log: bool,
     /// Every durable record of the log has been looked at.
     pub caught_up: bool,
     /// Transfers that were under way.
@@ -90,8 +92,16 @@ pub struct Report {
 }
 
 impl Mismatch {
+    /// PostgreSQL counts from an incarnation that others have followed.
+    pub fn older_database(latest: u64, known: u64) -> Mismatch {
+        Mismatch::between_stores(format!(
+            "the log knows incarnation {latest}, but PostgreSQL has come to {known} only: PostgreSQL is behind, and what \
+             came from outside meanwhile is lost in it"
+        ))
+    }
+
     /// The stores as wholes do not belong together.
-    pub fn between_stores(what: String) -> Mismatch {
+    pub(super) fn between_stores(what: String) -> Mismatch {
         let (user, asset, req_id) = (None, None, None);
         Mismatch { user, asset, difference: "unknown".to_owned(), req_id, what }
     }
@@ -112,6 +122,16 @@ pub enum Error {
     /// A snapshot.
     #[error("read a snapshot")]
     Snapshot(#[from] Box<snapshot::Error>),
+    /// The log and the database belong to others.
+    #[error(
+        "the log has identity {log}, the database belongs to log {database}: they are not a pair"
+    )]
+    Foreign {
+        /// In the log's headers.
+        log: String,
+        /// In `engine_state`.
+        database: String,
+    },
     /// The log does not reach to where the newest snapshot stands.
     #[error("the log does not hold the record at which {} stands", path.display())]
     Unconfirmed {
@@ -280,12 +300,12 @@ impl<S: Spot> Audit<S> {
             Ok(caught_up) => (caught_up, None),
             Err(what) => (true, Some(what)),
         };
-        let (swept, damage) = match tokio::task::block_in_place(|| self.sweep_log())? {
+        let (swept_log, damage) = match tokio::task::block_in_place(|| self.sweep_log())? {
             Ok(swept) => (swept, None),
             Err(what) => (true, Some(what)),
         };
         let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
-        let report = Report { swept, caught_up, mismatches: found, ..Report::default() };
+        let report = Report { swept_log, caught_up, mismatches: found, ..Report::default() };
         let result = self.compare(durable, report).await;
         if result.is_err() {
             // Whatever its connection is in the middle of.
@@ -396,6 +416,7 @@ impl<S: Spot> Audit<S> {
                  back"
             )));
             (self.read, self.reader, report.caught_up) = (back_at, None, false);
+            self.kept.store(back_at, Ordering::Release);
         }
         let mut asked = Vec::with_capacity(findings.pages.len() * 2);
         for page in &findings.pages {
@@ -405,7 +426,7 @@ impl<S: Spot> Audit<S> {
         }
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
-        report.swept &= findings.swept;
+        report.swept = findings.swept;
         report.mismatches.extend(findings.strange.into_iter().map(Mismatch::between_stores));
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
         let mut open = BTreeSet::new();

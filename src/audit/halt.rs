@@ -207,6 +207,10 @@ impl Halt {
         check: impl Future<Output = Result<(), Objection>>,
     ) -> Result<(), NotResumed> {
         let _changing = self.changing.lock().await;
+        if !self.is_halted() {
+            // A check that found something now would wait for us, who wait for it.
+            return Ok(());
+        }
         let halts = self.state.lock().halts;
         check.await?;
         if self.state.lock().halts != halts {

@@ -10,12 +10,12 @@
 //! | DEPOSIT refused | ROLLED_BACK | WITHDRAW and REFUND, which cancel each other |
 //! | WITHDRAW refused | FAILED | nothing |
 //! | WITHDRAW and REFUND succeeded | ROLLED_BACK | the refusal of the DEPOSIT |
-//! | WITHDRAW succeeded | SOURCE_DONE: the service goes on with it | nothing yet |
+//! | WITHDRAW succeeded | SOURCE_DONE, and on from there | it is asked for the DEPOSIT |
 //! | the same, below the watermark, where everything has ended | COMMITTED | the DEPOSIT is carried out |
 //!
 //! Whatever else does not add up is left to people: neither store proves it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use wal::{Directory, Reader, Sequence};
@@ -27,7 +27,7 @@ use crate::amount::Amount;
 use crate::asset::AssetId;
 use crate::code::Code;
 use crate::engine::order::{Entry, Order};
-use crate::postgres::books::{Ending, Page};
+use crate::postgres::books::{Ending, Operation, Page};
 use crate::postgres::mend::{Mending, Posting};
 use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
 
@@ -38,6 +38,8 @@ pub struct Plan {
     pub mendings: Vec<Mending>,
     /// Not proven by anything, each with why not.
     pub left: Vec<(Mismatch, &'static str)>,
+    /// Where the database is older than the log: that it is.
+    pub behind: Option<Mismatch>,
     /// The latest incarnation that the log knows.
     pub incarnation: u64,
 }
@@ -65,7 +67,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let (log, mut books) = (stores.log.clone(), stores.books.another());
     let verdict = verify(stores).await?;
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
-    let mut plan = Plan { incarnation: verdict.incarnation, ..Plan::default() };
+    let (incarnation, behind) = (verdict.incarnation, verdict.behind);
+    let mut plan = Plan { incarnation, behind, ..Plan::default() };
     if verdict.mismatches.is_empty() {
         return Ok(plan);
     }
@@ -75,19 +78,23 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     books.close(Ending::Again).await?;
     let pages: HashMap<ReqId, Page> = pages.into_iter().map(|page| (page.req_id, page)).collect();
     let below = Below { log: verdict.watermark, postgres: watermark };
+    let accounts = verdict.mismatches.iter().filter(|mismatch| mismatch.req_id.is_none());
+    let unbalanced: HashSet<_> = accounts.filter_map(|m| m.user.zip(m.asset)).collect();
     let mut done = BTreeSet::new();
     for mismatch in verdict.mismatches {
         let Some(req_id) = mismatch.req_id else {
-            // The stores as wholes: it is gone when every transfer is back.
-            if mismatch.user.is_some() || names.is_empty() {
-                plan.left.push((mismatch, "the log knows nothing of it"));
-            }
+            plan.left.push((mismatch, "the log knows nothing of it"));
             continue;
         };
         if !done.insert(req_id) {
             continue;
         }
         match (logged.get(&req_id), pages.get(&req_id)) {
+            (Some(Logged { intent, .. }), _)
+                if unbalanced.contains(&(intent.user, intent.asset)) =>
+            {
+                plan.left.push((mismatch, "the balance of its account does not add up as it is"));
+            }
             (Some(logged), Some(page)) => match mend(page, logged, below) {
                 Ok(mending) => plan.mendings.push(mending),
                 Err(why) => plan.left.push((mismatch, why)),
@@ -166,6 +173,12 @@ fn mend(page: &Page, logged: &Logged, below: Below) -> Result<Mending, &'static 
     let (to, code, wanted) = target(logged, intent.order_number < below.log, |op| {
         recorded(op).is_some_and(|operation| is_success(operation.decision))
     })?;
+    let same = |there: &Operation| {
+        (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
+    };
+    if !page.operations.iter().all(same) {
+        return Err("Funding has an operation of it with another user, asset or amount");
+    }
     let mut postings = Vec::new();
     for posting in wanted {
         match recorded(posting.op) {

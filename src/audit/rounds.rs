@@ -169,7 +169,7 @@ async fn everything(
         return Ok(found.to_vec());
     }
     audit.rewind();
-    let (mut swept, mut caught_up) = (false, false);
+    let (mut swept, mut swept_log, mut caught_up) = (false, false, false);
     loop {
         let report = audit.round().await.map_err(|error| {
             failed(&error);
@@ -180,8 +180,9 @@ async fn everything(
         }
         // Never in one round, perhaps, where there is much to do.
         swept |= report.swept;
+        swept_log |= report.swept_log;
         caught_up |= report.caught_up;
-        if swept && caught_up {
+        if swept && swept_log && caught_up {
             return Ok(Vec::new());
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use wal::{Directory, Reader, Sequence};
+use wal::{Directory, Identity, Reader, Sequence};
 
 use super::conservation::{Answered, Audit, Error, Mismatch, Spot};
 use super::settled;
@@ -18,7 +18,7 @@ use crate::engine::outcomes::Recorded;
 use crate::engine::replay::{Replay, replay};
 use crate::engine::snapshot::shelf::Shelf;
 use crate::postgres::books::{Books, Findings};
-use crate::postgres::incarnation;
+use crate::postgres::incarnation::{self, identity_text};
 use crate::transfer::{Op, ReqId};
 
 /// Outcomes of the log looked at in one round.
@@ -38,6 +38,15 @@ pub struct Stores {
     pub places: Places,
 }
 
+impl Stores {
+    /// The same, to compare them again.
+    pub fn again(&self) -> Stores {
+        let (log, snapshots) = (self.log.clone(), self.snapshots.clone());
+        let (books, catalog) = (self.books.another(), Arc::clone(&self.catalog));
+        Stores { books, catalog, log, snapshots, places: self.places }
+    }
+}
+
 /// What was compared, and what was found.
 #[derive(Debug, Default)]
 pub struct Verdict {
@@ -51,6 +60,8 @@ pub struct Verdict {
     pub outcomes: usize,
     /// Transfers that were under way.
     pub open: usize,
+    /// Whether the database is older than the log.
+    pub behind: Option<Mismatch>,
     /// Nothing, if all is well.
     pub mismatches: Vec<Mismatch>,
 }
@@ -113,13 +124,20 @@ impl Spot for Replayed {
 /// [`Error`]: a store cannot be read; nothing is known.
 pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     let Stores { books, catalog, log, snapshots, places } = stores;
+    let mut books = books;
+    let (database, known) = books.owner().await?;
     let replayed = tokio::task::block_in_place(|| Replayed::open(&log, &snapshots, places))?;
+    let identity = replayed.reader.identity();
+    if identity != database {
+        let text = |identity: Option<Identity>| identity.map_or("none".to_owned(), identity_text);
+        return Err(Error::Foreign { log: text(identity), database: text(database) });
+    }
     let mut verdict = Verdict { outcomes: replayed.ledger.outcome_count(), ..Verdict::default() };
     let outcomes: Vec<_> = replayed.ledger.facts().filter_map(outcome_of).collect();
     let mut audit = Audit::read_only(books, replayed, Arc::clone(&catalog), log).await?;
     let mut outcomes = outcomes.chunks(OUTCOMES_PER_ROUND);
     let mut found = BTreeMap::new();
-    let mut swept = false;
+    let (mut swept, mut swept_log) = (false, false);
     loop {
         audit.name(outcomes.next().unwrap_or_default());
         let report = audit.round().await?;
@@ -129,7 +147,8 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
         }
         verdict.open = report.open;
         swept |= report.swept;
-        if swept && report.caught_up && outcomes.len() == 0 {
+        swept_log |= report.swept_log;
+        if swept && swept_log && report.caught_up && outcomes.len() == 0 {
             break;
         }
     }
@@ -150,6 +169,9 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     verdict.watermark = replayed.ledger.watermark();
     let last = replayed.ledger.order_numbers_end().saturating_sub(1);
     verdict.incarnation = incarnation::of_order_number(last);
+    if verdict.incarnation > known {
+        verdict.behind = Some(Mismatch::older_database(verdict.incarnation, known));
+    }
     // It has none where a running service has raised the watermark in this moment, or where PostgreSQL is older than the
     // log, which has been found above.
     if let Some(settled) = replayed.ledger.settled(watermark) {

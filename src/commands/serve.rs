@@ -44,7 +44,7 @@ use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
-use crate::postgres::incarnation::{self, Incarnation};
+use crate::postgres::incarnation::{self, Behind, Incarnation};
 use crate::postgres::reads::Reads;
 use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
@@ -199,24 +199,22 @@ async fn start(
     let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
     let (log_identity, owner) = (closed.identity(), format!("pid {}", std::process::id()));
     // One lease a worker, and one for operations of Funding outside a transfer.
-    let begin = async |at_least| {
-        incarnation::begin(&target, &limits, log_identity, at_least, shards + 1, &owner, LEASE)
+    let begin = async |behind| {
+        incarnation::begin(&target, &limits, log_identity, behind, shards + 1, &owner, LEASE)
             .await
             .context("begin a new incarnation")
     };
-    let mut incarnation = begin(0).await?;
+    let mut incarnation = begin(None).await?;
     let replayed = replay_log(closed, &incarnation, clock.as_ref(), metrics)?;
     let latest =
         incarnation::of_order_number(replayed.ledger().order_numbers_end().saturating_sub(1));
     let mut found = Vec::new();
     if latest >= incarnation.number {
         // It counts from an older incarnation, whose order numbers are in the log already.
-        found.push(Mismatch::between_stores(format!(
-            "the log knows incarnation {latest}, but PostgreSQL has come to {} only: PostgreSQL is behind, and what came \
-             from outside meanwhile is lost in it",
-            incarnation.number
-        )));
-        incarnation = begin(latest + 1).await?;
+        let mismatch = Mismatch::older_database(latest, incarnation.number - 1);
+        let behind = Behind { latest, reason: mismatch.to_string() };
+        found.push(mismatch);
+        incarnation = begin(Some(&behind)).await?;
     }
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
     let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
@@ -302,7 +300,7 @@ async fn start(
         outcomes_max: config.engine.outcomes_max,
     };
     let store = Watermark::new(target, limits, incarnation.number);
-    coordinator.keep_watermark(store, outcomes, &mut pool);
+    coordinator.keep_watermark(store, outcomes, halt.gate(), &mut pool);
     let ready = async {
         coordinator.recovered().await;
         match development {
@@ -433,7 +431,7 @@ async fn start_engine(
     Ok(engine)
 }
 
-fn engine_options(config: &Config) -> engine::Options {
+pub(super) fn engine_options(config: &Config) -> engine::Options {
     engine::Options {
         log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
         snapshot_dir: snapshot_dir(config),

@@ -14,6 +14,7 @@ use crate::asset::Catalog;
 use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::VerifyArgs;
 use crate::config::Config;
+use crate::engine;
 use crate::postgres;
 use crate::postgres::books::Books;
 use crate::postgres::reads::Reads;
@@ -34,7 +35,8 @@ pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
             return ExitCode::from(EXIT_CANNOT_RUN);
         }
     };
-    let Verdict { sequence, outcomes, open, mismatches, .. } = verdict;
+    let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
+    mismatches.extend(behind);
     for mismatch in &mismatches {
         // Nobody reading it is no reason to say that all is well.
         writeln!(out, "{mismatch}").ok();
@@ -55,6 +57,8 @@ async fn compare(args: &VerifyArgs) -> anyhow::Result<Verdict> {
 pub(super) struct Target {
     pub(super) config: tokio_postgres::Config,
     pub(super) limits: postgres::Limits,
+    /// What a process that opens the log goes by.
+    pub(super) engine: engine::Options,
 }
 
 /// Does something with both stores; an embedded PostgreSQL runs meanwhile.
@@ -71,6 +75,7 @@ pub(super) async fn with_stores<T>(
         let target = Target {
             config: serve::postgres_target(&config, server.as_ref())?,
             limits: serve::postgres_limits(&config),
+            engine: serve::engine_options(&config),
         };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = postgres::pool(&target.config, &target.limits, 1);

@@ -19,6 +19,7 @@ use crate::adapters::trading::{Trading, Unanswered};
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::crash;
+use crate::gate::Gate;
 use crate::postgres;
 use crate::postgres::watermark::Watermark;
 use crate::telemetry;
@@ -58,12 +59,20 @@ enum Error {
 
 impl<F: Adapter> Coordinator<Trading, F> {
     /// Begins to raise the watermark, until every [`Coordinator`] is gone. `store`: a connection of its own.
-    pub fn keep_watermark(&self, store: Watermark, options: Options, pool: &mut Pool) {
+    /// Nothing is raised while `gate` is closed.
+    pub fn keep_watermark(
+        &self,
+        store: Watermark,
+        options: Options,
+        gate: Arc<Gate>,
+        pool: &mut Pool,
+    ) {
         let raiser = Raiser {
             numbers: Arc::clone(&self.numbers),
             trading: Arc::clone(&self.trading),
             clock: Arc::clone(&self.clock),
             capacity: Arc::clone(&self.capacity),
+            gate,
             store,
             options,
             born_ns: self.clock.monotonic_ns(),
@@ -81,6 +90,7 @@ struct Raiser {
     trading: Arc<Trading>,
     clock: Arc<dyn Clock>,
     capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    gate: Arc<Gate>,
     store: Watermark,
     options: Options,
     /// Monotonic ns.
@@ -130,6 +140,10 @@ impl Raiser {
     }
 
     async fn raise(&mut self) -> Result<(), Error> {
+        if self.gate.is_closed() {
+            // Somebody has to find out what is wrong: nothing may be forgotten meanwhile.
+            return Ok(());
+        }
         // What an earlier round did not bring into the log.
         self.log().await?;
         // First what is over, then the time: taken down as seen no earlier than it was.

@@ -12,9 +12,10 @@ use arc_swap::ArcSwap;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row};
 use tracing::warn;
-use wal::Sequence;
+use wal::{Identity, Sequence};
 
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
+use super::incarnation::identity_from_text;
 use super::store::Transfer;
 use super::{Error, Limits, connect};
 use crate::account::UserId;
@@ -165,8 +166,10 @@ impl Books {
             warn!("the tables come from another PostgreSQL: the audit begins with what they hold");
             client.execute("SELECT audit_rebase()", &[]).await?;
         }
-        let take = "UPDATE audit_state SET incarnation = $1 RETURNING snapshot, log_sequence";
-        let row = client.query_one(take, &[&number(incarnation)]).await?;
+        let take = "UPDATE audit_state SET incarnation = $1 WHERE incarnation <= $1 \
+                    RETURNING snapshot, log_sequence";
+        let row = client.query_opt(take, &[&number(incarnation)]).await?;
+        let row = row.ok_or(Error::Superseded)?;
         (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
         Ok(())
     }
@@ -180,6 +183,19 @@ impl Books {
         let row = client.query_one("SELECT log_sequence FROM audit_state", &[]).await?;
         self.client = Some(client);
         Ok(u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
+    }
+
+    /// The log that the database belongs to, `None` where it has never used one, and the last incarnation it has given.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn owner(&mut self) -> Result<(Option<Identity>, u64), Error> {
+        let client = self.client().await?;
+        let owner = "SELECT log_identity, incarnation FROM engine_state";
+        let row = client.query_one(owner, &[]).await?;
+        self.client = Some(client);
+        let identity = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
+        Ok((identity, u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0)))
     }
 
     /// Begins the sweep anew.

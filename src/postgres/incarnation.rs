@@ -74,10 +74,23 @@ pub fn identity_text(identity: Identity) -> String {
     format!("{:032x}", identity.0)
 }
 
+/// The identity that [`identity_text`] has written.
+pub fn identity_from_text(text: &str) -> Option<Identity> {
+    u128::from_str_radix(text, 16).ok().map(Identity)
+}
+
+/// A database that has been found older than the log: it is halted with the next incarnation.
+#[derive(Clone, Debug)]
+pub struct Behind {
+    /// The latest incarnation that the log knows.
+    pub latest: u64,
+    /// Why it is halted.
+    pub reason: String,
+}
+
 /// Takes the next incarnation and `leases` leases, unless the log on this disk is not the database's.
 ///
-/// `log`: the identity in the log's headers, `None` for an empty directory. `at_least`: the smallest number that will do.
-/// `owner`: for people.
+/// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed.
@@ -85,7 +98,7 @@ pub async fn begin(
     config: &Config,
     limits: &Limits,
     log: Option<Identity>,
-    at_least: u64,
+    behind: Option<&Behind>,
     leases: u32,
     owner: &str,
     lease: Duration,
@@ -117,12 +130,19 @@ pub async fn begin(
         (Some(_), Some(_)) | (_, None) => {}
     }
     let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
-    let number = at_least.max(before.saturating_add(1));
+    let number = before.max(behind.map_or(0, |behind| behind.latest)).saturating_add(1);
     if number > INCARNATION_MAX {
         return Err(Refusal::Exhausted(before));
     }
     let incarnation = i64::try_from(number).expect("below INCARNATION_MAX");
     transaction.execute("UPDATE engine_state SET incarnation = $1", &[&incarnation]).await?;
+    let mut halted: Option<String> = row.try_get(2)?;
+    if let Some(Behind { reason, .. }) = behind {
+        // With the number: nothing else tells the next start.
+        let halt = "UPDATE engine_state SET halted = TRUE, halt_reason = COALESCE(halt_reason, $1)";
+        transaction.execute(halt, &[reason]).await?;
+        halted.get_or_insert_with(|| reason.clone());
+    }
     let lease_s = lease.as_secs_f64();
     let leases = i32::try_from(leases).expect("one a shard and a few");
     transaction
@@ -140,10 +160,9 @@ pub async fn begin(
         .query_one("SELECT COALESCE(MAX(durable_sequence), 0) FROM shard_lease", &[])
         .await?;
     let durable_claim = u64::try_from(claim.try_get::<_, i64>(0)?).unwrap_or(u64::MAX);
-    let halted = row.try_get(2)?;
     let watermark = u64::try_from(row.try_get::<_, i64>(3)?).unwrap_or(0);
     commit(transaction).await?;
-    let log_identity = bound.and_then(|text| u128::from_str_radix(&text, 16).ok()).map(Identity);
+    let log_identity = bound.as_deref().and_then(identity_from_text);
     Ok(Incarnation { number, log_identity, durable_claim, halted, watermark })
 }
 

@@ -5,9 +5,10 @@ use std::fmt;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Transaction};
-use wal::Sequence;
+use wal::{Identity, Sequence};
 
 use super::database::asset_number;
+use super::incarnation::identity_text;
 use super::store::fingerprint;
 use super::{Error, Limits, connect};
 use crate::asset::{Asset, Catalog};
@@ -57,6 +58,9 @@ impl fmt::Display for Mending {
             None => write!(out, "write it again as {}", to.name())?,
             Some(from) => write!(out, "move it from {} to {}", from.name(), to.name())?,
         }
+        if *to == State::SourceDone {
+            write!(out, "; ask Funding for its DEPOSIT")?;
+        }
         for Posting { op, decision, moves } in postings {
             let decision = match (decision, moves) {
                 (Decision::Success, true) => "carry out",
@@ -81,7 +85,8 @@ pub enum Mended {
 }
 
 /// Carries out all of `mendings`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
-/// process wrote before can write no more. `incarnation`: the latest one that has ever been.
+/// process wrote before can write no more. `log`: the one that proves them. `incarnation`: the latest one that has ever
+/// been.
 ///
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
@@ -89,6 +94,7 @@ pub async fn carry_out(
     config: &Config,
     limits: &Limits,
     catalog: &Catalog,
+    log: Identity,
     incarnation: u64,
     mendings: &[Mending],
     reason: &str,
@@ -99,24 +105,38 @@ pub async fn carry_out(
     let incarnation = i64::try_from(incarnation).expect("below 2^63");
     let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
     transaction.execute(end, &[&incarnation]).await?;
+    let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;
+    if row.try_get::<_, Option<&str>>(0)? != Some(&*identity_text(log)) {
+        return Err(Error::Superseded);
+    }
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let count = format!("{} transfers", mendings.len());
     transaction.execute(note, &[&ACTOR, &count, &reason]).await?;
-    let mut all = Vec::with_capacity(mendings.len());
-    for mending in mendings {
-        let asset = catalog.by_id(mending.intent.asset);
-        let asset = asset.ok_or_else(|| Error::Row {
-            table: "assets_tb",
-            what: format!("asset {}", mending.intent.asset.0),
-        })?;
-        let mut savepoint = transaction.transaction().await?;
-        let mended = mend(&mut savepoint, mending, asset, reason).await?;
-        match mended {
-            Mended::Done => savepoint.commit().await?,
-            Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+    let mut all = vec![Mended::Short; mendings.len()];
+    // What one brings another may need: until none of them has enough.
+    loop {
+        let mut progress = false;
+        for (mending, mended) in mendings.iter().zip(&mut all) {
+            if *mended != Mended::Short {
+                continue;
+            }
+            let asset = catalog.by_id(mending.intent.asset);
+            let asset = asset.ok_or_else(|| Error::Row {
+                table: "assets_tb",
+                what: format!("asset {}", mending.intent.asset.0),
+            })?;
+            let mut savepoint = transaction.transaction().await?;
+            *mended = mend(&mut savepoint, mending, asset, reason).await?;
+            match mended {
+                Mended::Done => savepoint.commit().await?,
+                Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+            }
+            progress |= *mended == Mended::Done;
         }
-        all.push(mended);
+        if !progress {
+            break;
+        }
     }
     transaction.commit().await?;
     Ok(all)
@@ -207,6 +227,18 @@ async fn mend(
     let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
                    VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
     transaction.execute(history, &[&req_id, &to, &reason]).await?;
+    if mending.to == State::SourceDone {
+        // As the service would go on, so that what comes to Funding can be taken from there.
+        let step = "SELECT transfer_step($1, $2, ARRAY[$3]::smallint[], $4, ARRAY[$5]::smallint[], \
+                    ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8)";
+        let number = State::number;
+        let states = [State::TargetPending, State::Committed, State::Compensating].map(number);
+        let [asked, done, refused] = &states;
+        let op = i16::from(Op::Deposit as u8);
+        transaction
+            .execute(step, &[&req_id, &to, asked, &op, done, refused, &log_sequence, &reason])
+            .await?;
+    }
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
     transaction.execute(audit, &[&ACTOR, &req_id, &mending.to_string(), &reason]).await?;
