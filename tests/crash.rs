@@ -28,7 +28,7 @@ pub(crate) struct Planned {
 }
 
 /// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
-fn plan(count: usize) -> Vec<Planned> {
+pub(crate) fn plan(count: usize) -> Vec<Planned> {
     let planned = |index: usize| {
         let way = Way::BOTH[index / USERS.len() % 2];
         let asset = if index.is_multiple_of(3) { "BTC" } else { "USDT" };

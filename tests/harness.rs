@@ -122,24 +122,129 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// A PostgreSQL that one test has for itself.
+pub(crate) struct Cluster {
+    options: Options,
+    url: String,
+    server: Mutex<Option<Embedded>>,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let directory = run().directory.join(format!("cluster-{}", unique()));
+        let options =
+            Options { connections_max: 40, shared_buffers_mib: 32, ..Options::new(directory) };
+        let server = block_on(Embedded::start(&options)).expect("PostgreSQL");
+        Cluster { options, url: server.url(), server: Mutex::new(Some(server)) }
+    }
+
+    /// Every process of it: the first, and those that it has started.
+    fn pids(&self) -> Vec<Pid> {
+        let server = self.server.lock().expect("not poisoned");
+        let first = server.as_ref().expect("it runs").pid();
+        let is_child = |stat: &str| {
+            let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<i32>().ok()?;
+            (parent == first).then_some(())
+        };
+        let process = |entry: io::Result<fs::DirEntry>| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            if pid != first {
+                is_child(&stat)?;
+            }
+            Pid::from_raw(pid)
+        };
+        fs::read_dir("/proc").expect("processes").filter_map(process).collect()
+    }
+
+    /// Sends a signal to all of it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for pid in self.pids() {
+            // Some may have ended.
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// SIGKILL, all of it at once; returns when it is gone.
+    pub(crate) fn kill(&self) {
+        let pids = self.pids();
+        self.signal(Signal::KILL);
+        drop(self.server.lock().expect("not poisoned").take());
+        // Those whose parent has died are reaped by the first process of the system.
+        let alive = |pid: &Pid| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        eventually("PostgreSQL to be gone", || (!pids.iter().any(alive)).then_some(()));
+    }
+
+    /// A copy of its files as a crash at this moment would leave them, or an asynchronous replica that is not far behind.
+    pub(crate) fn copy_files(&self) -> PathBuf {
+        let copy = run().directory.join(format!("replica-{}", unique()));
+        self.signal(Signal::STOP);
+        let copied = Command::new("cp").arg("-a").arg(&self.options.data_dir).arg(&copy).status();
+        self.signal(Signal::CONT);
+        assert!(copied.expect("cp").success());
+        copy
+    }
+
+    /// Puts a copy in the place of its files, after [`Cluster::kill`], and starts it.
+    pub(crate) fn take_over(&self, copy: &Path) {
+        // The directory itself stays: the socket is found by it.
+        let entries = |directory: &Path| {
+            let entries = fs::read_dir(directory.join("postgres")).expect("a cluster");
+            entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
+        };
+        for entry in entries(&self.options.data_dir) {
+            let removed =
+                if entry.is_dir() { fs::remove_dir_all(&entry) } else { fs::remove_file(&entry) };
+            removed.expect("removed");
+        }
+        for entry in entries(copy) {
+            let name = entry.file_name().expect("a name");
+            let place = self.options.data_dir.join("postgres").join(name);
+            fs::rename(&entry, place).expect("renamed");
+        }
+        self.restart();
+    }
+
+    /// Starts it again after [`Cluster::kill`].
+    pub(crate) fn restart(&self) {
+        let server = block_on(Embedded::start(&self.options)).expect("PostgreSQL");
+        assert_eq!(server.url(), self.url, "it is found where it was");
+        *self.server.lock().expect("not poisoned") = Some(server);
+    }
+}
+
 /// One test's database and data directory, and how its servers are configured.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) database: String,
     pub(crate) data_dir: PathBuf,
     environment: Vec<(String, String)>,
+    /// Where the database is, if not in the one that all tests share.
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl Site {
     /// A fresh database and a fresh data directory. Segments are small and tries close together, so that a test sees
     /// many of both; memory is taken for few accounts, since many servers run at once.
     pub(crate) fn new() -> Site {
-        let number = unique();
-        let database = Site::create_database();
-        let data_dir = run().directory.join(format!("data-{number}"));
-        let environment = Vec::new();
-        Site { database, data_dir, environment }
-            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
+        Site::on(None)
+    }
+
+    /// The same on a PostgreSQL of its own, which the test may kill and stop.
+    pub(crate) fn on_its_own_cluster() -> (Site, Arc<Cluster>) {
+        let cluster = Arc::new(Cluster::start());
+        (Site::on(Some(Arc::clone(&cluster))), cluster)
+    }
+
+    fn on(cluster: Option<Arc<Cluster>>) -> Site {
+        let database = format!("test_{}", unique());
+        let data_dir = run().directory.join(format!("data-{}", unique()));
+        let site = Site { database, data_dir, environment: Vec::new(), cluster };
+        site.create_database("");
+        site.with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
             .with("UBSCORE__ENGINE__ACCOUNTS_MAX", 10_000)
             .with("UBSCORE__ENGINE__OUTCOMES_MAX", 100_000)
             .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 20)
@@ -160,16 +265,16 @@ impl Site {
 
     /// The same data directory with a fresh database.
     pub(crate) fn with_fresh_database(&self) -> Site {
-        Site { database: Site::create_database(), ..self.clone() }
+        let site = Site { database: format!("test_{}", unique()), ..self.clone() };
+        site.create_database("");
+        site
     }
 
     /// The same data directory with a copy of the database, which nobody may be connected to.
     pub(crate) fn with_copied_database(&self) -> Site {
-        let name = format!("test_{}", unique());
-        let config = run().postgres.config();
-        let statement = format!("CREATE DATABASE {name} TEMPLATE {}", self.database);
-        block_on(async { connect(&config).await.batch_execute(&statement).await }).expect("a copy");
-        Site { database: name, ..self.clone() }
+        let site = Site { database: format!("test_{}", unique()), ..self.clone() };
+        site.create_database(&format!("TEMPLATE {}", self.database));
+        site
     }
 
     /// The same database with a fresh data directory.
@@ -182,18 +287,31 @@ impl Site {
         Site { data_dir: data_dir.to_owned(), ..self.clone() }
     }
 
-    fn create_database() -> String {
-        let name = format!("test_{}", unique());
-        let config = run().postgres.config();
-        let statement = format!("CREATE DATABASE {name}");
-        block_on(async { connect(&config).await.batch_execute(&statement).await })
+    fn create_database(&self, options: &str) {
+        let statement = format!("CREATE DATABASE {} {options}", self.database);
+        block_on(async { connect(&self.cluster_url()).await.batch_execute(&statement).await })
             .expect("a database");
-        name
+    }
+
+    /// A session, `None` where PostgreSQL takes no more.
+    pub(crate) fn try_session(&self) -> Option<Session> {
+        let config: tokio_postgres::Config = self.url().parse().expect("our own URL");
+        let (client, connection) = block_on(config.connect(NoTls)).ok()?;
+        run().runtime.spawn(async move { drop(connection.await) });
+        Some(Session { client })
+    }
+
+    /// The PostgreSQL, by the database that every cluster has.
+    fn cluster_url(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => cluster.url.clone(),
+            None => run().postgres.url(),
+        }
     }
 
     /// The database, as `--postgres` takes it.
     pub(crate) fn url(&self) -> String {
-        run().postgres.url().replacen("/ubscore?", &format!("/{}?", self.database), 1)
+        self.cluster_url().replacen("/ubscore?", &format!("/{}?", self.database), 1)
     }
 
     /// The database, as tokio-postgres takes it.
@@ -257,7 +375,7 @@ impl Site {
 
     /// A session that stays open.
     pub(crate) fn session(&self) -> Session {
-        Session { client: block_on(connect(&self.target())) }
+        Session { client: block_on(connect(&self.url())) }
     }
 
     /// Ends every connection of a server to this database; returns how many there were.
@@ -289,7 +407,7 @@ impl Site {
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         );
         block_on(async {
-            let client = connect(&run().postgres.config()).await;
+            let client = connect(&self.cluster_url()).await;
             client.batch_execute(&statement).await.expect("altered");
             if !admit {
                 client.batch_execute(&cut).await.expect("cut");
@@ -459,7 +577,8 @@ impl Hold {
     }
 }
 
-async fn connect(config: &tokio_postgres::Config) -> Client {
+async fn connect(target: &str) -> Client {
+    let config: tokio_postgres::Config = target.parse().expect("our own URL");
     let (client, connection) = config.connect(NoTls).await.expect("PostgreSQL");
     // Whoever uses the client is told of its end.
     tokio::spawn(async move { drop(connection.await) });

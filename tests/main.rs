@@ -29,6 +29,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
+mod faults;
+
 /// Snapshots, and a log that does not grow for ever.
 mod snapshot;
 
