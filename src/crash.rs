@@ -40,6 +40,7 @@ fn is_point(name: &str) -> bool {
 pub fn arm() -> Result<(), String> {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    shadow()?;
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
@@ -57,6 +58,22 @@ pub fn arm() -> Result<(), String> {
         }
     })
     .map_err(|error| format!("UBSCORE_CRASH: {error}"))
+}
+
+/// Begins to keep what a power cut would leave of the log, where the environment says so: `UBSCORE_SHADOW=directory`, and
+/// `UBSCORE_SHADOW_FORGETS=sync` for a sync that is treated as if the code lacked it.
+#[cfg(feature = "crash")]
+fn shadow() -> Result<(), String> {
+    let Ok(directory) = std::env::var("UBSCORE_SHADOW") else { return Ok(()) };
+    let forgotten = match std::env::var("UBSCORE_SHADOW_FORGETS") {
+        Ok(name) => {
+            let sync = wal::shadow::Sync::from_name(&name);
+            Some(sync.ok_or_else(|| format!("UBSCORE_SHADOW_FORGETS: {name} is no sync"))?)
+        }
+        Err(_) => None,
+    };
+    wal::shadow::begin(directory.into(), forgotten);
+    Ok(())
 }
 
 /// A point.

@@ -29,11 +29,16 @@ pub(crate) struct Planned {
 
 /// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
 pub(crate) fn plan(count: usize) -> Vec<Planned> {
+    plan_of_round(count, 0)
+}
+
+/// The same with cids of a round's own.
+pub(crate) fn plan_of_round(count: usize, round: usize) -> Vec<Planned> {
     let planned = |index: usize| {
         let way = Way::BOTH[index / USERS.len() % 2];
         let asset = if index.is_multiple_of(3) { "BTC" } else { "USDT" };
         let amount = format!("0.{:08}", 1_000_000 + index);
-        let body = way.body_with_cid(asset, &amount, &format!("load-{index}"));
+        let body = way.body_with_cid(asset, &amount, &format!("load-{round}-{index}"));
         Planned { user: USERS[index % USERS.len()], body }
     };
     (0..count).map(planned).collect()

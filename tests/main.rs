@@ -29,6 +29,10 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// Power cuts: what was synced, and whatever else chance lets survive.
+#[cfg(feature = "crash")]
+mod power;
+
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;
 

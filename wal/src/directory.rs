@@ -12,6 +12,10 @@ use memmap2::{Advice, MmapRaw};
 
 use crate::error::Error;
 use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
+#[cfg(feature = "shadow")]
+use crate::shadow::{Sync, sync_directory, sync_file};
+#[cfg(not(feature = "shadow"))]
+use bare::{Sync, sync_directory, sync_file};
 
 /// Held under an exclusive `flock` while the log is open; holds the pid of its holder as text.
 const LOCK: &str = "lock";
@@ -123,7 +127,7 @@ impl Medium for Directory {
 
     fn settle(&self, name: &str) -> io::Result<()> {
         let file = File::open(self.path.join(name))?;
-        file.sync_all()?;
+        sync_file(&file, 0..file.metadata()?.len(), Sync::Settle, || file.sync_all())?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         Ok(())
     }
@@ -137,7 +141,7 @@ impl Medium for Directory {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        sync_directory(&self.path, || File::open(&self.path)?.sync_all())
     }
 }
 
@@ -207,10 +211,10 @@ impl MediumFile for MappedFile {
         assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES));
         // One page a write: the page cache keeps the write's size as its unit, and a later sync of
         // one record would write a unit as a whole.
-        for offset in range.step_by(PAGE) {
+        for offset in range.clone().step_by(PAGE) {
             self.file.write_all_at(&[0; PAGE], offset)?;
         }
-        self.file.sync_all()
+        sync_file(&self.file, range, Sync::Fill, || self.file.sync_all())
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
@@ -226,8 +230,10 @@ impl MediumFile for MappedFile {
     }
 
     fn sync(&self, range: Range<u64>) -> io::Result<()> {
-        let (start, length) = self.range(range);
-        self.map.flush_range(start, length)
+        let (start, length) = self.range(range.clone());
+        let pages = range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES);
+        let pages = pages.start..pages.end.min(self.bytes());
+        sync_file(&self.file, pages, Sync::Range, || self.map.flush_range(start, length))
     }
 
     fn prefault(&self, range: Range<u64>) -> io::Result<()> {
@@ -237,5 +243,36 @@ impl MediumFile for MappedFile {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             done => done,
         }
+    }
+}
+
+/// The syncs without a shadow: themselves.
+#[cfg(not(feature = "shadow"))]
+mod bare {
+    use std::fs::File;
+    use std::io;
+    use std::ops::Range;
+    use std::path::Path;
+
+    pub(super) enum Sync {
+        Range,
+        Settle,
+        Fill,
+    }
+
+    pub(super) fn sync_file(
+        _: &File,
+        _: Range<u64>,
+        _: Sync,
+        sync: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        sync()
+    }
+
+    pub(super) fn sync_directory(
+        _: &Path,
+        sync: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        sync()
     }
 }

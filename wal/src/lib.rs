@@ -117,6 +117,8 @@ pub mod memory;
 mod preparer;
 mod reader;
 mod recover;
+#[cfg(feature = "shadow")]
+pub mod shadow;
 mod syncer;
 mod walk;
 mod writer;
