@@ -59,7 +59,7 @@ impl Powered {
                 for at in (0..written.len()).step_by(PAGE) {
                     let page = at..(at + PAGE).min(written.len());
                     // All, none, or some of them.
-                    if survives == 0 || (survives > 1 && random() % 2 == 0) {
+                    if survives == 0 || (survives > 1 && random().is_multiple_of(2)) {
                         bytes[page.clone()].copy_from_slice(&written[page]);
                     }
                 }
@@ -140,7 +140,7 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
             let after = 1 + usize::try_from(random() % 60).expect("small");
             let told = powered.killed_load(server, &plan, after);
             // Two deaths in a row: what only the page cache held has been built upon, or not.
-            if random() % 4 > 0 {
+            if !random().is_multiple_of(4) {
                 powered.cut_power(&mut random);
             }
             server = powered.site.start();
