@@ -29,6 +29,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// Clients that mean harm.
+mod hostile;
+
 /// Power cuts: what was synced, and whatever else chance lets survive.
 #[cfg(feature = "crash")]
 mod power;
