@@ -18,7 +18,7 @@ const OTHER: u64 = 1002;
 const GIFT: u128 = 10_000 * COIN;
 
 /// The names of the states in a transfer's history.
-fn history(transfer: &Value) -> Vec<&str> {
+pub(crate) fn history(transfer: &Value) -> Vec<&str> {
     let passed = transfer["history"].as_array().expect("an array");
     passed.iter().map(|passed| text(&passed["state"])).collect()
 }
