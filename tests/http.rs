@@ -231,7 +231,7 @@ fn hold_funding(site: &Site) -> Session {
 #[test]
 fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
     for (way, fuse, resting, funds_at) in [
-        (Way::ToFunding, true, "SOURCE_PENDING", "in_flight"),
+        (Way::ToFunding, true, "TARGET_PENDING", "in_flight"),
         (Way::ToFunding, false, "TARGET_PENDING", "in_flight"),
         (Way::ToSpot, false, "SOURCE_PENDING", "source"),
     ] {
