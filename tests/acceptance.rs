@@ -36,12 +36,11 @@ mod funds;
 /// MON: what calls an operator.
 mod monitoring;
 
-const USER: u64 = 1001;
-const OTHER: u64 = 1002;
-/// What a development user is given.
+/// Not those that a start gives money to: it would wait for what a test holds up.
+const USER: u64 = 1003;
+const OTHER: u64 = 1004;
+/// What each has, at first in Funding.
 const GIFT: u128 = 10_000 * COIN;
-/// USDT in PostgreSQL.
-const USDT: u32 = 3;
 
 const SUCCEEDS: [&str; 5] =
     ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING", "COMMITTED"];
@@ -49,9 +48,18 @@ const FAILS: [&str; 3] = ["INIT", "SOURCE_PENDING", "FAILED"];
 const ROLLS_BACK: [&str; 6] =
     ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING", "COMPENSATING", "ROLLED_BACK"];
 
-/// A server on whose both sides both users have USDT, 50 of it in Spot.
-fn start_endowed(site: &Site) -> Server {
+/// A server where both users have their money in Funding.
+fn start_given(site: &Site) -> Server {
     let server = site.start();
+    for user in [USER, OTHER] {
+        server.deposit(user, "USDT", "10000");
+    }
+    server
+}
+
+/// The same with 50 of it in Spot.
+fn start_endowed(site: &Site) -> Server {
+    let server = start_given(site);
     for user in [USER, OTHER] {
         server.transfer_accepted(user, Way::ToSpot, "50");
     }
@@ -133,10 +141,11 @@ fn wait_for_tries(server: &Server, more: usize) {
     eventually("more tries", || (tries(server) >= before + more).then_some(()));
 }
 
-/// A site that gives up on a lock and answers soon.
+/// A site that gives up on a lock soon, tries again soon and answers soon.
 fn impatient(fuse: bool) -> Site {
     Site::fused(fuse)
-        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 50)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 100)
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
 }
 

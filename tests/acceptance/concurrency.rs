@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     GIFT, OTHER, SUCCEEDS, USER, after, assert_passed, count_of, funding_operations, impatient,
-    recorded_operations, start_endowed, success, wait_for_state,
+    recorded_operations, start_endowed, start_given, success, wait_for_state,
 };
 use crate::harness::{
     Balance, COIN, Site, Way, assert_refused, copy_files, crowd, external, while_watched,
@@ -129,7 +129,7 @@ fn con_003_a_transfer_and_an_external_withdrawal_share_one_balance() {
 fn con_004_a_balance_that_is_read_meanwhile_is_deducted_once() {
     for fuse in [true, false] {
         let site = Site::fused(fuse);
-        let server = site.start();
+        let server = start_given(&site);
         let read = || {
             let balance = server.usdt(USER);
             assert_eq!(balance.sum(), GIFT, "{balance:?}");

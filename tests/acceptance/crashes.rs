@@ -1,11 +1,13 @@
 //! CRA-001 to CRA-006 and FND-004: the process kills itself by SIGKILL at a named point of a transfer, with transitions
-//! sharing commits and without, and both kinds of process take it up.
+//! sharing commits and without, and the next process takes the transfer up.
 //!
-//! Fusion leaves out some resting states; there the process that dies does not fuse, and those that recover do both.
+//! Fusion leaves out some resting states: there only a process without it dies, and both kinds recover.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::thread;
 
+use rustix::process::Signal;
 use serde_json::json;
 use ubscore::crash;
 
@@ -58,7 +60,7 @@ impl Death {
     }
 }
 
-/// A site and its server, and how often a start comes by each point.
+/// A site and its server, and the first visit of each point that is not a start's own.
 struct Stage {
     site: Site,
     server: Option<Server>,
@@ -82,8 +84,13 @@ impl Stage {
         self.server.take().expect("one runs").kill();
         let dying = self.site.clone().with("UBSCORE__COORDINATOR__FUSE", death.fused);
         let (point, visit) = death.point;
-        let of_start = self.visits.entry(point).or_insert(1);
-        let mut server = start_alive(&dying, point, of_start, visit - 1);
+        // The first visit that is not the start's own; the transfer's are counted from there.
+        let of_transfer = self.visits.entry(point).or_insert_with(|| {
+            let mut visit = 1;
+            start_alive(&dying, point, &mut visit, 0).kill();
+            visit
+        });
+        let mut server = start_alive(&dying, point, of_transfer, visit - 1);
         let body = death.way.body_with_cid("USDT", "2", cid);
         drop(server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
         let (status, said) = server.wait();
@@ -128,12 +135,17 @@ impl Stage {
     }
 }
 
-/// Lets a process die each death, twice; asserts what each leaves, and what a process that fuses and one that does not
-/// make of it. `meanwhile` is done with the transfer's name between death and recovery.
-fn each_is_recovered(deaths: &[Death], meanwhile: impl Fn(&Site, &str)) {
+/// Lets a process die each death; asserts what it leaves, and what the next process makes of it: one like it where both
+/// kinds of process can die there, and else one of each kind.
+fn each_is_recovered(deaths: &[Death]) {
     let mut stage = Stage::new();
     for (index, &death) in deaths.iter().enumerate() {
-        for recovers_fused in [true, false] {
+        let is_twin = |other: &&Death| (other.way, other.point) == (death.way, death.point);
+        let recoveries: &[bool] = match deaths.iter().filter(is_twin).count() {
+            1 => &[true, false],
+            _ => &[death.fused],
+        };
+        for &recovers_fused in recoveries {
             let (_, target) = death.way.accounts();
             if death.refused {
                 stage.server().set_status(USER, target, "DISABLED");
@@ -143,7 +155,6 @@ fn each_is_recovered(deaths: &[Death], meanwhile: impl Fn(&Site, &str)) {
             stage.die(death, &cid);
             let req_id = stage.req_id(&cid);
             stage.assert_left(death, &req_id);
-            meanwhile(&stage.site, &req_id);
             stage.recover(recovers_fused);
             stage.assert_recovered(death, &req_id);
             let want = if death.refused { before } else { after(before, death.way, 2 * COIN) };
@@ -156,12 +167,10 @@ fn each_is_recovered(deaths: &[Death], meanwhile: impl Fn(&Site, &str)) {
     stage.site.assert_books(stage.server());
 }
 
-fn nothing(_: &Site, _: &str) {}
-
 #[test]
 fn cra_001_a_death_in_init_goes_on_from_init() {
     let deaths = Way::BOTH.map(|way| Death::new(way, false, (COMMITTED, 1), "0"));
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
 #[test]
@@ -171,7 +180,7 @@ fn cra_002_a_death_before_the_withdraw_is_asked_for_asks_for_it() {
         Death::new(Way::ToFunding, false, (UNASKED, 1), "10"),
         Death::new(Way::ToFunding, true, (UNASKED, 1), "10"),
     ];
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
 #[test]
@@ -181,18 +190,41 @@ fn cra_003_a_death_after_the_withdraw_is_decided_is_told_the_decision() {
         Death::new(Way::ToFunding, true, (SYNCED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),
         Death::new(Way::ToFunding, true, (ANSWERED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),
     ];
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
-/// Funding decides in the same transaction as the state: this process cannot die between the two. One whose adapter
-/// stands alone can, and has: the withdraw is called as [`ubscore::adapters::funding`] calls it.
+/// Funding decides in the transaction of the state, so that no point lies between the two. Goal: a withdraw that was sent
+/// to PostgreSQL before the death, and may be carried out behind it, is made once. Method: it waits for a lock; SIGKILL;
+/// the lock is let go.
 #[test]
-fn cra_003_a_withdraw_that_funding_has_decided_is_not_made_again() {
-    let deaths = [Death::new(Way::ToSpot, false, (COMMITTED, 2), "10")];
-    each_is_recovered(&deaths, |site, req_id| {
-        site.sql(&format!("SELECT funding_operate('{req_id}', 1::smallint, {USER}, 3, 2)"));
-        assert_eq!(funding_operations(site, req_id), ["1:1"]);
-    });
+fn cra_003_a_withdraw_that_outlives_its_process_is_made_once() {
+    for dies_fused in [true, false] {
+        for recovers_fused in [true, false] {
+            let site = Site::fused(dies_fused);
+            let server = start_endowed(&site);
+            let before = server.usdt(USER);
+            let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 1");
+            let body = Way::ToSpot.body_with_cid("USDT", "2", "sent");
+            thread::scope(|scope| {
+                let path = "/api/v1/internal_transfer";
+                scope.spawn(|| server.try_ask(USER, "POST", path, Some(&body)));
+                site.wait_for_held();
+                server.signal(Signal::KILL);
+            });
+            drop(server);
+            hold.release();
+            let site = site.with("UBSCORE__COORDINATOR__FUSE", recovers_fused);
+            let server = site.start();
+            let reply = server.post(USER, &body);
+            assert_eq!(reply.status, 200, "{reply:?}");
+            site.wait_for_rest();
+            assert_passed(&server, USER, &reply.req_id(), &SUCCEEDS);
+            assert_eq!(funding_operations(&site, &reply.req_id()), ["1:1"]);
+            assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'sent'"), "1");
+            assert_eq!(server.usdt(USER), after(before, Way::ToSpot, 2 * COIN));
+            site.assert_books(&server);
+        }
+    }
 }
 
 #[test]
@@ -201,7 +233,7 @@ fn cra_004_a_death_in_source_done_goes_on_to_the_target() {
         Death::new(Way::ToSpot, false, (COMMITTED, 3), "20").funding(&["1:1"]),
         Death::new(Way::ToFunding, false, (COMMITTED, 3), "20").spot(&["WITHDRAW:SUCCESS"]),
     ];
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
 #[test]
@@ -221,7 +253,7 @@ fn cra_005_a_death_in_target_pending_asks_for_the_deposit_again() {
         to_funding((COMMITTED, 4)),
         to_funding((UNCOMMITTED, 5)),
     ];
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
 #[test]
@@ -244,7 +276,7 @@ fn cra_006_a_death_in_compensating_asks_for_the_refund_again() {
         answered(false),
         answered(true),
     ];
-    each_is_recovered(&deaths, nothing);
+    each_is_recovered(&deaths);
 }
 
 /// Goal: wherever the process dies, nothing is lost on the way. Method: every point that a transfer meets, both ways,

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::{
     GIFT, OTHER, ROLLS_BACK, SUCCEEDS, USER, after, assert_passed, funding_operations, impatient,
-    recorded_operations, start_endowed, stored_state, success, wait_for_state, wait_for_tries,
+    recorded_operations, start_endowed, start_given, stored_state, success, wait_for_state,
+    wait_for_tries,
 };
 use crate::harness::{
     Balance, COIN, Server, Site, Way, assert_refused, crowd, eventually, while_watched,
@@ -213,7 +214,7 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 50_000)
             .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50_000)
             .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
-        let mut server = site.start();
+        let mut server = start_given(&site);
         let hold = site.hold("INSERT ON transfers_tb", &format!("NEW.user_id = {OTHER}"));
         let user = |index: usize| if index < POSTS / 2 { USER } else { OTHER };
         let body =

@@ -1,14 +1,12 @@
 //! IDP-001 to IDP-004: through the adapters alone over real stores, and through recovery.
 
 use serde_json::json;
-use ubscore::account::UserId;
 use ubscore::adapters::trading::Trading;
 use ubscore::adapters::{Adapter, Outcome};
-use ubscore::asset::AssetId;
 use ubscore::transfer::Op;
 
 use super::{
-    SUCCEEDS, USDT, USER, after, assert_passed, funding_operations, impatient, recorded_operations,
+    SUCCEEDS, USER, after, assert_passed, funding_operations, impatient, recorded_operations,
     start_endowed, stored_state, success,
 };
 use crate::harness::{COIN, Site, Way, block_on, crowd};
@@ -32,8 +30,8 @@ fn funding_balance(site: &Site) -> String {
 }
 
 fn spot_balance(trading: &Trading) -> Option<u128> {
-    let user = UserId::new(USER).expect("in range");
-    block_on(trading.balance(user, AssetId(USDT))).expect("answered").available
+    let intent = ask(Op::Deposit, BEFORE).intent;
+    block_on(trading.balance(intent.user, intent.asset)).expect("answered").available
 }
 
 #[test]
@@ -84,7 +82,7 @@ fn idp_003_a_refund_called_twice_credits_once() {
 }
 
 /// Goal: however often a transfer is recovered, it happens once. Method: PostgreSQL does not let the last state be
-/// written; SIGKILL and start, four times, each of which asks the participant again; then the state is let be.
+/// written; SIGKILL and start, three times, each of which asks the participant again; then the state is let be.
 #[test]
 fn idp_004_many_recoveries_are_one_transfer() {
     for fuse in [true, false] {
@@ -95,7 +93,7 @@ fn idp_004_many_recoveries_are_one_transfer() {
             let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
             let body = way.body_with_cid("USDT", "12", "recovered");
             let req_id = server.post(USER, &body).req_id();
-            for _ in 0..4 {
+            for _ in 0..3 {
                 site.wait_for_held();
                 assert_ne!(stored_state(&site, &req_id), "40");
                 server.kill();
