@@ -216,7 +216,7 @@ fn a_death_at_every_named_point_is_recovered_from() {
 /// Starts with a point armed at the first visit from `visit` on that the start itself survives, and `further` ones
 /// after that: it asks in commits of its own whether the development money has been given.
 #[cfg(feature = "crash")]
-fn start_alive(site: &Site, point: &str, visit: &mut u32, further: u32) -> Server {
+pub(crate) fn start_alive(site: &Site, point: &str, visit: &mut u32, further: u32) -> Server {
     /// A start visits a point once a gift and once an asset at most.
     const VISITS_MAX: u32 = 12;
     while *visit <= VISITS_MAX {

@@ -18,7 +18,7 @@ const OTHER: u64 = 1002;
 const GIFT: u128 = 10_000 * COIN;
 
 /// The names of the states in a transfer's history.
-fn history(transfer: &Value) -> Vec<&str> {
+pub(crate) fn history(transfer: &Value) -> Vec<&str> {
     let passed = transfer["history"].as_array().expect("an array");
     passed.iter().map(|passed| text(&passed["state"])).collect()
 }
@@ -231,7 +231,7 @@ fn hold_funding(site: &Site) -> Session {
 #[test]
 fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
     for (way, fuse, resting, funds_at) in [
-        (Way::ToFunding, true, "SOURCE_PENDING", "in_flight"),
+        (Way::ToFunding, true, "TARGET_PENDING", "in_flight"),
         (Way::ToFunding, false, "TARGET_PENDING", "in_flight"),
         (Way::ToSpot, false, "SOURCE_PENDING", "source"),
     ] {

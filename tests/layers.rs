@@ -57,7 +57,7 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> Database {
 }
 
 /// The Funding adapter of a fresh database where the user has 10 USDT, and its incarnation.
-fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
+pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS)).expect("a schema");
     site.sql(&format!(
         "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
@@ -69,7 +69,7 @@ fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
 }
 
 /// A running UBSCore that knows the development assets.
-fn engine(site: &Site) -> (Engine, Trading) {
+pub(crate) fn engine(site: &Site) -> (Engine, Trading) {
     let options = engine::Options {
         log_dir: site.log_dir(),
         snapshot_dir: site.snapshot_dir(),
@@ -95,7 +95,7 @@ fn engine(site: &Site) -> (Engine, Trading) {
 }
 
 /// An operation of a transfer of 4 USDT.
-fn ask(op: Op, req_id: u128) -> Ask {
+pub(crate) fn ask(op: Op, req_id: u128) -> Ask {
     let intent = Intent {
         req_id: ReqId::new(req_id).expect("not zero"),
         cid: None,
@@ -123,7 +123,7 @@ fn others(ask: &Ask) -> [Ask; 3] {
     ]
 }
 
-fn outcome(adapter: &impl Adapter, ask: Ask) -> Outcome {
+pub(crate) fn outcome(adapter: &impl Adapter, ask: Ask) -> Outcome {
     let answers: Vec<Answer> = block_on(adapter.ask(vec![ask]));
     assert_eq!(answers.len(), 1);
     answers[0].outcome

@@ -63,5 +63,8 @@ mod embedded;
 /// PostgreSQL's own word on transfers, held against the code and the specification.
 mod schema;
 
+/// The acceptance ids of the specification.
+mod acceptance;
+
 /// The order of the house: arrows, seams, and tables that must agree.
 mod tidy;

@@ -15,7 +15,7 @@ const OTHER: u64 = 1002;
 const POST: &str = "/api/v1/internal_transfer";
 
 /// Signs any claims with any secret.
-fn signed(algorithm: Algorithm, claims: &Value, secret: &str) -> String {
+pub(crate) fn signed(algorithm: Algorithm, claims: &Value, secret: &str) -> String {
     let key = EncodingKey::from_secret(secret.as_bytes());
     jsonwebtoken::encode(&Header::new(algorithm), claims, &key).expect("a token")
 }

@@ -209,6 +209,68 @@ fn files_are_named_after_things() {
     }
 }
 
+/// Every acceptance id of the specification, as the beginning of a test's name.
+fn acceptance_ids() -> Vec<String> {
+    let groups = [
+        ("inv", 4),
+        ("atk", 13),
+        ("bal", 5),
+        ("fsm", 6),
+        ("cra", 6),
+        ("con", 4),
+        ("idp", 4),
+        ("fnd", 6),
+        ("mon", 4),
+    ];
+    let of_group = |(group, count)| (1..=count).map(move |number| format!("{group}_{number:03}_"));
+    groups.into_iter().flat_map(of_group).collect()
+}
+
+/// The id that a name begins with.
+fn acceptance_id<'a>(ids: &'a [String], name: &str) -> Option<&'a String> {
+    ids.iter().find(|id| name.starts_with(id.as_str()))
+}
+
+/// Goal: nobody is told of an acceptance test that is not there, and none is there that nobody is told of. Method: the
+/// rows of `acceptance.md` against the tests in the sources, both ways, and both against the ids.
+#[test]
+fn every_acceptance_id_is_tested_and_listed() {
+    let ids = acceptance_ids();
+    assert_eq!(ids.len(), 52);
+    let mut tests = BTreeSet::new();
+    for (file, text) in sources("tests") {
+        let mut lines = text.lines().map(str::trim);
+        while lines.any(|line| line == "#[test]") {
+            let name = lines.find_map(|line| line.strip_prefix("fn ")?.split('(').next());
+            let name = name.unwrap_or_else(|| panic!("{file}: an attribute without its test"));
+            if acceptance_id(&ids, name).is_some() {
+                assert!(tests.insert(name.to_owned()), "{file}: {name} is there twice");
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = fs::read_to_string(root.join("tests/acceptance.md")).expect("the list");
+    let mut listed = BTreeSet::new();
+    for line in list.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, name, shows] = cells[..] else { panic!("not three cells: {line}") };
+        let name = name.trim_matches('`');
+        let prefix = id.to_lowercase().replace('-', "_") + "_";
+        assert!(ids.contains(&prefix) && name.starts_with(&prefix), "{id} does not name {name}");
+        assert!(!shows.is_empty(), "{name}: what does it show?");
+        assert!(listed.insert(name.to_owned()), "{name} is listed twice");
+    }
+    let unlisted: Vec<_> = tests.difference(&listed).collect();
+    let missing: Vec<_> = listed.difference(&tests).collect();
+    assert!(
+        unlisted.is_empty() && missing.is_empty(),
+        "unlisted {unlisted:?}, no such {missing:?}"
+    );
+    for id in &ids {
+        assert!(tests.iter().any(|name| name.starts_with(id.as_str())), "no test for {id}");
+    }
+}
+
 #[test]
 fn the_readme_tells_every_alert() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

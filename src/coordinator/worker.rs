@@ -649,9 +649,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 Ok(())
             }
             Failure::Retry { index: Some(index), source } => {
-                let blamed = self.requeue_but(batch, index);
+                let mut blamed = self.requeue_but(batch, index);
                 let why = telemetry::chain(source.as_ref());
                 warn!(shard = self.shard, why, call = ?blamed.call, "held up; others go on");
+                if blamed.call.end_before_funding() {
+                    // What was reached is committed before the next try.
+                    self.queue.push_front(blamed);
+                    return Ok(());
+                }
                 match blamed.whose {
                     Whose::Nobody => {}
                     _ if self.now() >= blamed.deadline_ns => {

@@ -179,6 +179,16 @@ pub struct External {
 }
 
 impl Call {
+    /// Cuts a step that passes states before Funding takes part to those states; whether it was one.
+    pub fn end_before_funding(&mut self) -> bool {
+        match self {
+            Call::Step { passage, .. } if !passage.path.is_empty() => {
+                passage.funding.take().is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// What the call locks, so that every batch locks in one order; `None` for a read, which comes last.
     pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
         match self {

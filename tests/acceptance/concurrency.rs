@@ -1,0 +1,149 @@
+//! CON-001 to CON-004.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{
+    GIFT, OTHER, SUCCEEDS, USER, after, assert_passed, count_of, funding_operations, impatient,
+    recorded_operations, start_endowed, start_given, success, wait_for_state,
+};
+use crate::harness::{
+    Balance, COIN, Site, Way, assert_refused, copy_files, crowd, external, while_watched,
+};
+
+/// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a transfer rests in
+/// TARGET_PENDING, its process is dead; eight sessions take the step that its worker would, at once.
+#[test]
+fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
+    let site = impatient(false);
+    let server = start_endowed(&site);
+    let before = server.usdt(USER);
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let req_id = server.transfer(USER, Way::ToFunding, "12").req_id();
+    wait_for_state(&site, &req_id, "30");
+    server.kill();
+    site.cut_connections();
+    hold.release();
+    let seen = crowd(8, |worker| {
+        site.sql_value(&format!(
+            "SELECT state FROM transfer_step('{req_id}', 30::smallint, '{{}}', 2::smallint, '{{40}}', \
+             '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL)"
+        ))
+    });
+    assert_eq!(seen, ["40"; 8], "each is told where it stands");
+    assert_eq!(site.commits(&req_id), ["0", "10", "20", "30", "40"], "one has moved it");
+    assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
+    let server = site.start();
+    assert_passed(&server, USER, &req_id, &SUCCEEDS);
+    assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
+    site.assert_books(&server);
+}
+
+/// Goal: of two processes that hold the same transfer, one moves it. Method: a process is stopped while its deposit waits
+/// for a lock, and taken for dead; its successor ends the transfer from a copy of the log; the first one comes back.
+#[test]
+fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
+    for fuse in [true, false] {
+        let site = impatient(fuse);
+        let mut old = start_endowed(&site);
+        let before = old.usdt(USER);
+        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let req_id = old.transfer(USER, Way::ToFunding, "12").req_id();
+        site.wait_for_held();
+        old.signal(Signal::STOP);
+        let successor = site.with_fresh_data_dir();
+        copy_files(&site.log_dir(), &successor.log_dir());
+        hold.release();
+        let new = successor.start();
+        successor.wait_for_rest();
+        old.signal(Signal::CONT);
+        let (status, said) = old.wait();
+        assert!(!status.success() && said.contains("superseded"), "{status}: {said}");
+        assert_passed(&new, USER, &req_id, &SUCCEEDS);
+        assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
+        assert_eq!(recorded_operations(&successor, &req_id), [success("WITHDRAW")]);
+        assert_eq!(new.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
+        successor.assert_books(&new);
+    }
+}
+
+#[test]
+fn con_002_two_equal_transfers_at_once_are_two_transfers() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = start_endowed(&site);
+        for way in Way::BOTH {
+            let before = server.usdt(USER);
+            let replies = crowd(2, |_| server.transfer(USER, way, "7.5"));
+            assert_eq!(count_of(&replies, 200), 2, "{replies:?}");
+            assert_ne!(replies[0].req_id(), replies[1].req_id());
+            site.wait_for_rest();
+            for reply in &replies {
+                assert_passed(&server, USER, &reply.req_id(), &SUCCEEDS);
+            }
+            assert_eq!(server.usdt(USER), after(before, way, 15 * COIN));
+        }
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a transfer and a withdrawal to the outside never spend the same money. Method: both at once, each of more than
+/// half of what there is, of two users whose batches share a worker or not.
+#[test]
+fn con_003_a_transfer_and_an_external_withdrawal_share_one_balance() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = start_endowed(&site);
+        for user in [USER, OTHER] {
+            let replies = crowd(2, |index| match index {
+                0 => server.transfer(user, Way::ToSpot, "6000"),
+                _ => {
+                    let body = external(user, "USDT", "6000", &format!("out-{user}"));
+                    server.admin("POST", "/admin/v1/withdrawals", &body)
+                }
+            });
+            let moved = replies[0].status == 200;
+            let withdrawn = replies[1].json()["outcome"] == json!("SUCCESS");
+            assert_eq!(replies[1].status, 200, "{replies:?}");
+            assert!(moved != withdrawn, "one of them: {replies:?}");
+            match moved {
+                true => {
+                    let code = &replies[1].json()["code"];
+                    assert_eq!(code, &json!("INSUFFICIENT_BALANCE"), "{replies:?}");
+                    assert_eq!(server.usdt(user), Balance::at_rest(3_950 * COIN, 6_050 * COIN));
+                }
+                false => {
+                    assert_refused(&replies[0], 422, "INSUFFICIENT_BALANCE");
+                    assert_eq!(server.usdt(user), Balance::at_rest(3_950 * COIN, 50 * COIN));
+                }
+            }
+        }
+        site.wait_for_rest();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: no read between check and deduction lets the same money go twice. Method: thirty transfers at once of a tenth
+/// each, while others read the balance; ten succeed, and every read sums exactly.
+#[test]
+fn con_004_a_balance_that_is_read_meanwhile_is_deducted_once() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let server = start_given(&site);
+        let read = || {
+            let balance = server.usdt(USER);
+            assert_eq!(balance.sum(), GIFT, "{balance:?}");
+        };
+        for (way, after) in
+            [(Way::ToSpot, Balance::at_rest(0, GIFT)), (Way::ToFunding, Balance::at_rest(GIFT, 0))]
+        {
+            let replies =
+                while_watched(2, read, || crowd(30, |_| server.transfer(USER, way, "1000")));
+            let count = |status| count_of(&replies, status);
+            assert_eq!((count(200), count(422)), (10, 20), "{replies:?}");
+            site.wait_for_rest();
+            assert_eq!(server.usdt(USER), after);
+        }
+        site.assert_books(&server);
+    }
+}

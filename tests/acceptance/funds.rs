@@ -1,0 +1,278 @@
+//! FND-001 to FND-003, FND-005 and FND-006; FND-004 needs the named points of `crashes`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{
+    GIFT, OTHER, ROLLS_BACK, SUCCEEDS, USER, after, assert_passed, funding_operations, impatient,
+    recorded_operations, start_endowed, start_given, stored_state, success, wait_for_state,
+    wait_for_tries,
+};
+use crate::harness::{
+    Balance, COIN, Server, Site, Way, assert_refused, crowd, eventually, while_watched,
+};
+
+/// Goal: the source pays once, however often it is asked. Method: eight clients post one cid again and again, SIGKILL
+/// amid them, and all of them again after the restart.
+#[test]
+fn fnd_001_a_source_that_is_asked_many_times_pays_once() {
+    for fuse in [true, false] {
+        for way in Way::BOTH {
+            let site = Site::fused(fuse);
+            let mut server = start_endowed(&site);
+            let before = server.usdt(USER);
+            let body = way.body_with_cid("USDT", "30", "spent");
+            let answered = AtomicUsize::new(0);
+            let post = |server: &Server| {
+                server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body))
+            };
+            crowd(8, |_| {
+                while post(&server).is_ok() {
+                    if answered.fetch_add(1, Ordering::SeqCst) == 12 {
+                        server.signal(Signal::KILL);
+                    }
+                }
+            });
+            server.wait();
+            let server = site.start();
+            let replies = crowd(8, |_| post(&server).expect("an answer"));
+            let req_id = replies[0].req_id();
+            for reply in &replies {
+                assert_eq!((reply.status, reply.req_id()), (200, req_id.clone()), "{reply:?}");
+            }
+            site.wait_for_rest();
+            match way {
+                Way::ToSpot => assert_eq!(funding_operations(&site, &req_id), ["1:1"]),
+                Way::ToFunding => {
+                    assert_eq!(recorded_operations(&site, &req_id), [success("WITHDRAW")]);
+                }
+            }
+            assert_eq!(server.usdt(USER), after(before, way, 30 * COIN));
+            site.assert_books(&server);
+        }
+    }
+}
+
+#[test]
+fn fnd_002_a_target_that_refuses_gives_the_source_its_money_back() {
+    for fuse in [true, false] {
+        for way in Way::BOTH {
+            let site = Site::fused(fuse);
+            let server = start_endowed(&site);
+            let before = server.usdt(USER);
+            server.set_status(USER, way.accounts().1, "DISABLED");
+            let read = || assert_eq!(server.usdt(USER).sum(), before.sum());
+            let reply = while_watched(1, read, || server.transfer(USER, way, "12"));
+            assert_refused(&reply, 422, "ACCOUNT_DISABLED");
+            site.wait_for_rest();
+            assert_passed(&server, USER, &reply.req_id(), &ROLLS_BACK);
+            assert_eq!(server.usdt(USER), before);
+            site.assert_books(&server);
+        }
+    }
+}
+
+/// Goal: money whose target does not answer is in sight until it arrives, over the death of the process too.
+#[test]
+fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
+    for fuse in [true, false] {
+        let site = impatient(fuse);
+        let server = start_endowed(&site);
+        let before = server.usdt(USER);
+        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let req_id = server.transfer(USER, Way::ToFunding, "12").req_id();
+        let spot = before.spot.map(|units| units - 12 * COIN);
+        let on_the_way = Balance { spot, in_flight: 12 * COIN, ..before };
+        wait_for_tries(&server, 2);
+        assert_eq!(server.usdt(USER), on_the_way);
+        server.kill();
+        site.cut_connections();
+        let server = site.start();
+        wait_for_tries(&server, 2);
+        assert_eq!(server.usdt(USER), on_the_way);
+        hold.release();
+        site.wait_for_rest();
+        assert_passed(&server, USER, &req_id, &SUCCEEDS);
+        assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: the target is credited once, however often the deposit is asked for. Method: its COMMITTED cannot be written, so
+/// that each start, after a SIGKILL, and each connection, after a cut, asks for it again.
+#[test]
+fn fnd_003_a_target_that_is_asked_many_times_is_credited_once() {
+    for fuse in [true, false] {
+        for way in Way::BOTH {
+            let site = impatient(fuse);
+            let mut server = start_endowed(&site);
+            let before = server.usdt(USER);
+            let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
+            let req_id = server.transfer(USER, way, "12").req_id();
+            for round in 0..4 {
+                site.wait_for_held();
+                match round % 2 {
+                    0 => assert_ne!(site.cut_connections(), 0),
+                    _ => {
+                        server.kill();
+                        site.cut_connections();
+                        server = site.start();
+                    }
+                }
+            }
+            hold.release();
+            site.wait_for_rest();
+            assert_passed(&server, USER, &req_id, &SUCCEEDS);
+            match way {
+                Way::ToSpot => {
+                    assert_eq!(recorded_operations(&site, &req_id), [success("DEPOSIT")]);
+                }
+                Way::ToFunding => assert_eq!(funding_operations(&site, &req_id), ["2:1"]),
+            }
+            assert_eq!(server.usdt(USER), after(before, way, 12 * COIN));
+            site.assert_books(&server);
+        }
+    }
+}
+
+/// Goal: a source that has paid while PostgreSQL does not say so is no inconsistency: the log's record and the key make
+/// up for the state. Method: SOURCE_DONE cannot be written; SIGKILL; `ubscore verify` on what is there; start; let go.
+#[test]
+fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
+    for fuse in [true, false] {
+        let site = impatient(fuse);
+        let server = start_endowed(&site);
+        let before = server.usdt(USER);
+        let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state > 10");
+        let reply = server.transfer(USER, Way::ToFunding, "12");
+        let req_id = reply.req_id();
+        site.wait_for_held();
+        server.kill();
+        site.cut_connections();
+        assert_eq!(stored_state(&site, &req_id), "10");
+        assert_eq!(recorded_operations(&site, &req_id), [success("WITHDRAW")]);
+        assert_eq!(funding_operations(&site, &req_id), Vec::<String>::new());
+        site.assert_verified();
+
+        let server = site.start();
+        let transfer = server.look(USER, &req_id);
+        assert_eq!(transfer["funds_at"], json!("in_flight"), "{transfer}");
+        assert_eq!(server.usdt(USER).in_flight, 12 * COIN);
+        hold.release();
+        site.wait_for_rest();
+        assert_passed(&server, USER, &req_id, &SUCCEEDS);
+        assert_eq!(recorded_operations(&site, &req_id), [success("WITHDRAW")], "and not again");
+        assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
+        site.assert_books(&server);
+    }
+}
+
+/// The same of a refusal by the target that only the log knows.
+#[test]
+fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
+    for fuse in [true, false] {
+        let site = impatient(fuse);
+        let server = start_endowed(&site);
+        let before = server.usdt(USER);
+        server.set_status(USER, "SPOT", "DISABLED");
+        let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state < 0");
+        let req_id = server.transfer(USER, Way::ToSpot, "12").req_id();
+        wait_for_state(&site, &req_id, "30");
+        site.wait_for_held();
+        server.kill();
+        site.cut_connections();
+        assert_eq!(stored_state(&site, &req_id), "30");
+        let refusal = [("DEPOSIT".to_owned(), "ACCOUNT_DISABLED".to_owned())];
+        assert_eq!(recorded_operations(&site, &req_id), refusal);
+        site.assert_verified();
+
+        let server = site.start();
+        // The door is closed, though the account is open by now.
+        server.set_status(USER, "SPOT", "ACTIVE");
+        hold.release();
+        site.wait_for_rest();
+        assert_passed(&server, USER, &req_id, &ROLLS_BACK);
+        assert_eq!(recorded_operations(&site, &req_id), refusal);
+        assert_eq!(server.usdt(USER), before);
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a batch of which PostgreSQL has carried out a part is carried out whole or not at all. Method: one worker; the
+/// rows of the second user wait for a lock, so that those of the first, which come before them in the same batch, are
+/// written and not committed; then the connection is cut, and for the next batch the process is killed as well.
+#[test]
+fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
+    const POSTS: usize = 6;
+    for fuse in [true, false] {
+        let site = Site::fused(fuse)
+            .with("UBSCORE__COORDINATOR__SHARDS", 1)
+            .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 50_000)
+            .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 50_000)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50_000)
+            .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
+        let mut server = start_given(&site);
+        let hold = site.hold("INSERT ON transfers_tb", &format!("NEW.user_id = {OTHER}"));
+        let user = |index: usize| if index < POSTS / 2 { USER } else { OTHER };
+        let body =
+            |index: usize| Way::ToSpot.body_with_cid("USDT", "100", &format!("batch-{index}"));
+        let post = |server: &Server, index: usize| {
+            let body = body(index);
+            server.try_ask(user(index), "POST", "/api/v1/internal_transfer", Some(&body))
+        };
+        let (running, post) = (&server, &post);
+        // A serial number is taken by every row that was ever begun, also by one that is not there.
+        let begun = || -> usize {
+            let last = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END \
+                        FROM transfers_tb_transfer_id_seq";
+            site.sql_value(last).parse().expect("a number")
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(move || post(running, POSTS - 1));
+            site.wait_for_held();
+            let others: Vec<_> =
+                (0..POSTS - 1).map(|index| scope.spawn(move || post(running, index))).collect();
+            for _ in 0..2 {
+                let before = begun();
+                assert_ne!(site.cut_connections(), 0);
+                // All of the first user and one of the second: the next batch is in its middle.
+                eventually("a batch of both", || (begun() >= before + POSTS / 2 + 1).then_some(()));
+                site.wait_for_held();
+                assert_nothing_there(&site);
+            }
+            running.signal(Signal::KILL);
+            for thread in others.into_iter().chain([first]) {
+                thread.join().expect("no panic").expect_err("nobody was answered");
+            }
+        });
+        server.wait();
+        site.cut_connections();
+        assert_nothing_there(&site);
+        hold.release();
+
+        let server = site.start();
+        site.assert_books(&server);
+        for user in [USER, OTHER] {
+            assert_eq!(server.usdt(user).funding, Some(GIFT));
+        }
+        let replies = crowd(POSTS, |index| post(&server, index).expect("an answer"));
+        assert!(replies.iter().all(|reply| reply.status == 200), "{replies:?}");
+        site.wait_for_rest();
+        for user in [USER, OTHER] {
+            assert_eq!(server.usdt(user), Balance::at_rest(GIFT - 300 * COIN, 300 * COIN));
+        }
+        site.assert_books(&server);
+    }
+}
+
+/// Asserts that no part of any transfer is in PostgreSQL.
+fn assert_nothing_there(site: &Site) {
+    for table in ["transfers_tb", "transfer_operations", "transfer_history"] {
+        assert_eq!(site.sql_value(&format!("SELECT count(*) FROM {table}")), "0", "{table}");
+    }
+    let balances = "SELECT DISTINCT available FROM balances_tb WHERE asset_id = 3";
+    assert_eq!(site.sql(balances), [["10000.00000000".to_owned()]]);
+}

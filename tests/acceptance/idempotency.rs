@@ -1,0 +1,120 @@
+//! IDP-001 to IDP-004: through the adapters alone over real stores, and through recovery.
+
+use serde_json::json;
+use ubscore::adapters::trading::Trading;
+use ubscore::adapters::{Adapter, Outcome};
+use ubscore::transfer::Op;
+
+use super::{
+    SUCCEEDS, USER, after, assert_passed, funding_operations, impatient, recorded_operations,
+    start_endowed, stored_state, success,
+};
+use crate::harness::{COIN, Site, Way, block_on, crowd};
+use crate::layers::{ask, engine, funding, outcome};
+
+/// The transfer that the tests of adapters ask about; 4 USDT.
+const REQ_ID: u128 = 1;
+/// Another one, which brings the money.
+const BEFORE: u128 = 2;
+
+/// Asks for an operation of one transfer twice, and then four times at once: each time it has succeeded.
+fn repeat(adapter: &impl Adapter, op: Op) {
+    for _ in 0..2 {
+        assert_eq!(outcome(adapter, ask(op, REQ_ID)), Outcome::Success);
+    }
+    assert_eq!(crowd(4, |_| outcome(adapter, ask(op, REQ_ID))), [Outcome::Success; 4]);
+}
+
+fn funding_balance(site: &Site) -> String {
+    site.sql_value("SELECT available FROM balances_tb")
+}
+
+fn spot_balance(trading: &Trading) -> Option<u128> {
+    let intent = ask(Op::Deposit, BEFORE).intent;
+    block_on(trading.balance(intent.user, intent.asset)).expect("answered").available
+}
+
+#[test]
+fn idp_001_a_withdraw_called_twice_deducts_once() {
+    let site = Site::new();
+    let (funding, _) = funding(&site);
+    repeat(&funding, Op::Withdraw);
+    assert_eq!(funding_balance(&site), "6.00000000");
+
+    let (engine, trading) = engine(&site);
+    assert_eq!(outcome(&trading, ask(Op::Deposit, BEFORE)), Outcome::Success);
+    repeat(&trading, Op::Withdraw);
+    assert_eq!(spot_balance(&trading), Some(0));
+    drop(trading);
+    engine.stop();
+}
+
+#[test]
+fn idp_002_a_deposit_called_twice_credits_once() {
+    let site = Site::new();
+    let (funding, _) = funding(&site);
+    repeat(&funding, Op::Deposit);
+    assert_eq!(funding_balance(&site), "14.00000000");
+
+    let (engine, trading) = engine(&site);
+    repeat(&trading, Op::Deposit);
+    assert_eq!(spot_balance(&trading), Some(4 * COIN));
+    drop(trading);
+    engine.stop();
+}
+
+/// The refund has the name of its withdraw, and is no repeat of it.
+#[test]
+fn idp_003_a_refund_called_twice_credits_once() {
+    let site = Site::new();
+    let (funding, _) = funding(&site);
+    assert_eq!(outcome(&funding, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
+    repeat(&funding, Op::Refund);
+    assert_eq!(funding_balance(&site), "10.00000000");
+
+    let (engine, trading) = engine(&site);
+    assert_eq!(outcome(&trading, ask(Op::Deposit, BEFORE)), Outcome::Success);
+    assert_eq!(outcome(&trading, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
+    repeat(&trading, Op::Refund);
+    assert_eq!(spot_balance(&trading), Some(4 * COIN));
+    drop(trading);
+    engine.stop();
+}
+
+/// Goal: however often a transfer is recovered, it happens once. Method: PostgreSQL does not let the last state be
+/// written; SIGKILL and start, three times, each of which asks the participant again; then the state is let be.
+#[test]
+fn idp_004_many_recoveries_are_one_transfer() {
+    for fuse in [true, false] {
+        for way in Way::BOTH {
+            let site = impatient(fuse);
+            let mut server = start_endowed(&site);
+            let before = server.usdt(USER);
+            let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
+            let body = way.body_with_cid("USDT", "12", "recovered");
+            let req_id = server.post(USER, &body).req_id();
+            for _ in 0..3 {
+                site.wait_for_held();
+                assert_ne!(stored_state(&site, &req_id), "40");
+                server.kill();
+                site.cut_connections();
+                server = site.start();
+                assert_eq!(server.usdt(USER).sum(), before.sum());
+            }
+            hold.release();
+            site.wait_for_rest();
+            let (funding, spot) = match way {
+                Way::ToSpot => ("1:1", "DEPOSIT"),
+                Way::ToFunding => ("2:1", "WITHDRAW"),
+            };
+            assert_passed(&server, USER, &req_id, &SUCCEEDS);
+            assert_eq!(funding_operations(&site, &req_id), [funding]);
+            assert_eq!(recorded_operations(&site, &req_id), [success(spot)]);
+            let again = server.post(USER, &body);
+            assert_eq!((again.status, &again.json()["state"]), (200, &json!("COMMITTED")));
+            assert_eq!(again.req_id(), req_id);
+            assert_eq!(server.usdt(USER), after(before, way, 12 * COIN));
+            site.assert_books(&server);
+        }
+    }
+}
