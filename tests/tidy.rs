@@ -177,6 +177,20 @@ const SEAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// A point that stands in no list is visited by no test, and one that stands nowhere else is no point.
+#[test]
+fn every_crash_point_is_in_a_list_that_tests_walk() {
+    use ubscore::crash::{POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS};
+    let mut placed = BTreeSet::new();
+    for (_, text) in sources("src") {
+        for part in text.split("crash::point(\"").skip(1) {
+            placed.insert(part.split('"').next().expect("a name").to_owned());
+        }
+    }
+    let listed = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS].concat();
+    assert_eq!(placed, listed.into_iter().map(str::to_owned).collect());
+}
+
 #[test]
 fn time_chance_and_environment_come_through_their_seams() {
     for (file, text) in sources("src").into_iter().chain(sources("wal/src")) {
