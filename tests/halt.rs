@@ -419,9 +419,10 @@ fn a_start_that_is_halted_asks_nobody() {
 /// halt comes. Method: a Spot->Funding transfer whose fused commit (deposit and COMMITTED) is held up; halt; let go.
 #[test]
 fn a_fused_commit_shrinks_to_what_is_decided() {
+    // Until it is given up for a while, the commit is whole; the halt comes before that.
     let site = Site::new()
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
-        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 500);
     let server = site.start();
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
