@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::postgres::reads::{HaltChange, Reads};
-use crate::postgres::{self, Verdict, verdict};
+use crate::postgres::{self, Verdict, is_going_away, verdict};
 use crate::telemetry::{self, chain};
 
 /// The file in the data directory whose presence halts.
@@ -240,15 +240,18 @@ impl Halt {
         kept.is_ok()
     }
 
-    /// Tries again where somebody else holds the row: nobody does for long behind a closed gate.
+    /// Tries again where somebody else holds the row, which nobody does for long behind a closed gate, and over a connection
+    /// that has ended.
     async fn store(&self, change: HaltChange<'_>) -> Result<(), postgres::Error> {
         let wait_ns = u64::try_from(STORE_WAIT.as_nanos()).expect("seconds");
         let deadline_ns = self.clock.monotonic_ns() + wait_ns;
         loop {
             let done = self.reads.change_halt(change).await;
             match &done {
+                // A connection of before an outage ends with its first use. A change that was made all the same is made
+                // again: only its note stands twice.
                 Err(postgres::Error::Query(error))
-                    if verdict(error) == Verdict::Retry
+                    if (verdict(error) == Verdict::Retry || is_going_away(error))
                         && self.clock.monotonic_ns() < deadline_ns =>
                 {
                     self.clock.sleep(STORE_PAUSE).await;
