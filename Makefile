@@ -24,8 +24,9 @@ run: need-rust need-postgres
 	$(CARGO) build --release --locked
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
+# The tests wait for processes and disks more than they compute.
 test: need-rust need-postgres
-	$(CARGO) test --workspace --features crash --locked
+	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 soak: need-rust need-postgres
 	UBSCORE_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test --features crash --locked --test main -- --nocapture \
