@@ -29,6 +29,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// Whole runs from a seed, in virtual time: crashes, lost answers, late ones, and a judge.
+mod simulation;
+
 /// Snapshots, and a log that does not grow for ever.
 mod snapshot;
 
