@@ -3,6 +3,7 @@
 //! He is shown what becomes durable in either store at the moment it does, what is asked, and what is said to anybody
 //! outside; he adds up by himself. He never looks at what the coordinator or UBSCore think. The first broken law ends a run.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use ubscore::account::AccountStatus;
@@ -112,6 +113,12 @@ impl Law {
 
     pub(super) fn breach(&mut self, law: &'static str, what: String) {
         self.broken.get_or_insert(Broken { law, what });
+    }
+
+    pub(super) fn panicked(&mut self, payload: &(dyn Any + Send)) {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        self.breach("nothing panics", text.unwrap_or("it says nothing").to_owned());
     }
 
     fn claim(&mut self, holds: bool, law: &'static str, what: impl FnOnce() -> String) {

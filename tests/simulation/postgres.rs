@@ -313,6 +313,7 @@ impl Postgres {
                 None => Reply::Found(None),
                 Some(found) => external_reply(found, external),
             },
+            Call::SetFundingStatus { .. } if bug == Some(Bug::StatusIgnored) => Reply::Done,
             Call::SetFundingStatus { user, status, .. } => {
                 self.accounts.set(user.number(), *status);
                 Reply::Done
@@ -334,7 +335,8 @@ impl Postgres {
         let user = intent.user.number();
         if let Some(cid) = &intent.cid {
             let key = (user, cid.as_str().to_owned());
-            if let Some(number) = self.cids.get(&key) {
+            let known = self.cids.get(&key).filter(|_| bug != Some(Bug::CidForgotten));
+            if let Some(number) = known {
                 return Ok(self.transfers.get(number).expect("named by its cid").0.clone());
             }
             self.cids.set(key, intent.order_number);
@@ -429,6 +431,9 @@ impl Postgres {
                     Some(AccountStatus::Active | AccountStatus::Frozen) => None,
                 };
                 (code, balance + amount_units)
+            }
+            _ if bug == Some(Bug::RefundRefused) && status != Some(AccountStatus::Active) => {
+                (Some(Code::AccountDisabled), balance)
             }
             _ => match withdrawn {
                 Some(paid) if paid == (user, asset, amount, None) => (None, balance + amount_units),
@@ -599,10 +604,12 @@ impl Connection {
         world.point(Point::FlightDone);
         if fate == Fate::Doubled {
             let (world, late) = (Arc::clone(&world), world.chance().micros(10, 200_000));
-            tokio::spawn(async move {
+            let twin = flight.clone();
+            let server = Arc::clone(&world);
+            server.spawn(async move {
                 world.time.sleep(late).await;
                 if world.postgres.lock().lives == life {
-                    drop(world.carry_out(&flight, false));
+                    drop(world.carry_out(&twin, false));
                 }
             });
         }
@@ -673,7 +680,8 @@ impl Store for Connection {
         };
         let (answer_to, answer) = oneshot::channel();
         let world = Arc::clone(&self.world);
-        tokio::spawn(Connection::fly(world, flight, fate, life, answer_to));
+        let flight = Connection::fly(world, flight, fate, life, answer_to);
+        self.world.spawn(flight);
         match self.process.within(FLIGHT_LIMIT, answer).await {
             Some(Ok(done)) => done,
             Some(Err(_)) => Err(Failure::Unknown(said("the connection is lost"))),

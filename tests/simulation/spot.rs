@@ -141,6 +141,11 @@ impl Spot {
     fn decide(self: &Arc<Spot>, command: &Command) -> oneshot::Receiver<CoreAnswer> {
         let (answer_to, answer) = oneshot::channel();
         let mut machine = self.machine.lock();
+        if machine.durable.poisoned() {
+            // It has ended, and nobody is left to answer.
+            self.process.set(Life::Dead);
+            return answer;
+        }
         let bug = self.world.plan.bug;
         if let Some(told) = planted(&machine.core, command, bug) {
             hand_over(answer_to, told);
@@ -162,7 +167,7 @@ impl Spot {
             machine.sync_coming = true;
             let (spot, delay) = (Arc::clone(self), self.world.plan.sync_us_max);
             let delay = self.world.chance().micros(20, delay);
-            tokio::spawn(async move {
+            self.world.spawn(async move {
                 spot.world.point(Point::Decided);
                 spot.world.time.sleep(delay).await;
                 spot.process.awake().await;
@@ -176,9 +181,14 @@ impl Spot {
     /// The sync thread: makes durable what has been appended, shows it to the judge, and releases the answers.
     fn sync(&self, machine: &mut Machine) {
         machine.sync_coming = false;
-        let synced = machine.syncer.sync();
-        while synced.is_ok() && matches!(machine.preparer.tick(), Ok(Progress::Busy)) {}
-        let Ok(durable) = synced else {
+        let too_soon = self.world.plan.bug == Some(Bug::SyncTooSoon);
+        let synced = match too_soon && self.world.chance().one_in(2) {
+            true => Ok(machine.durable.appended()),
+            false => machine.syncer.sync(),
+        };
+        while !machine.durable.poisoned() && matches!(machine.preparer.tick(), Ok(Progress::Busy)) {
+        }
+        let (Ok(durable), false) = (synced, machine.durable.poisoned()) else {
             // Its disk is another's now. A process without a log ends.
             self.world.trace(format_args!("process {} has lost its log", self.process.number));
             self.process.set(Life::Dead);
@@ -199,7 +209,7 @@ impl Spot {
     /// Appends a mark, as an idle core does.
     pub(super) fn mark(&self) {
         let machine = &mut *self.machine.lock();
-        if !machine.sync_coming {
+        if !machine.sync_coming && !machine.durable.poisoned() {
             machine.core.mark();
             self.sync(machine);
         }
@@ -232,7 +242,7 @@ impl Spot {
         let late = TIMEOUT * if fate == Late { 2 } else { 0 };
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
         let deliver = Arc::clone(self).deliver(order(ask), travel);
-        tokio::spawn(async move {
+        self.world.spawn(async move {
             let told = if fate == Lost { None } else { deliver.await };
             match told {
                 Some(told) if fate != AnswerLost => hand_over(answer_to, told),
@@ -242,7 +252,10 @@ impl Spot {
         });
         if fate == Doubled {
             let travel = self.world.chance().micros(5, 300_000);
-            tokio::spawn(Arc::clone(self).deliver(order(ask), travel));
+            let twin = Arc::clone(self).deliver(order(ask), travel);
+            self.world.spawn(async move {
+                twin.await;
+            });
         }
         match self.process.within(TIMEOUT, answer).await {
             Some(Ok(told)) => read(told),

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::account::{AccountStatus, UserId};
@@ -60,10 +62,18 @@ pub(super) enum Bug {
     LateFlightCommitted,
     /// The watermark passes what has not ended.
     ForgottenEarly,
+    /// A refund into an account that is not active is refused, and so recorded.
+    RefundRefused,
+    /// A second accept with a user's cid makes a second transfer.
+    CidForgotten,
+    /// A status is answered and forgotten.
+    StatusIgnored,
+    /// A sync returns before the disk has written.
+    SyncTooSoon,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 9] = [
+    pub(super) const ALL: [Bug; 13] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -73,6 +83,10 @@ impl Bug {
         Bug::FenceUnchecked,
         Bug::LateFlightCommitted,
         Bug::ForgottenEarly,
+        Bug::RefundRefused,
+        Bug::CidForgotten,
+        Bug::StatusIgnored,
+        Bug::SyncTooSoon,
     ];
 }
 
@@ -236,7 +250,12 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
         catalog: Arc::new(ArcSwap::from_pointee(Catalog::new([asset()]))),
     });
     let time = Arc::clone(&world.time);
-    time.run(Arc::clone(&world).live());
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        time.run(Arc::clone(&world).live());
+    }));
+    if let Err(panicked) = lived {
+        world.law.lock().panicked(panicked.as_ref());
+    }
     // Of what a crash left behind, nothing is looked at any more.
     *world.serving.lock() = None;
     let trace = world.trace.lock();
@@ -291,6 +310,19 @@ impl World {
         let text = line.as_bytes();
         let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text, trace.digest ^ now_ns);
         trace.digest = hash;
+    }
+
+    /// Lets something go on by itself. A panic in it is a broken law like any other.
+    pub(super) fn spawn(
+        self: &Arc<World>,
+        doing: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let world = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(panicked) = AssertUnwindSafe(doing).catch_unwind().await {
+                world.law.lock().panicked(panicked.as_ref());
+            }
+        })
     }
 
     fn serving_now(&self) -> Option<Arc<Serving>> {
@@ -371,7 +403,7 @@ impl World {
         let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
         let world = Arc::clone(self);
         let of_pool = Arc::clone(&process);
-        tokio::spawn(async move {
+        self.spawn(async move {
             let failed = pool.failed().await;
             world.trace(format_args!("process {} ends: {failed}", of_pool.number));
             if let Failed::Broken(panicked) = failed {
@@ -381,7 +413,7 @@ impl World {
         });
         let serving = Serving { process, coordinator, spot, gate, disk };
         let serving = Arc::new(serving);
-        tokio::spawn(Arc::clone(self).keep_watermark(Arc::clone(&serving)));
+        self.spawn(Arc::clone(self).keep_watermark(Arc::clone(&serving)));
         *self.serving.lock() = Some(serving);
     }
 
@@ -420,10 +452,10 @@ impl World {
         for number in 0..self.plan.clients {
             let chance = self.chance().fork();
             let client = Client { world: Arc::clone(&self), number, chance, known: Vec::new() };
-            busy.push(tokio::spawn(client.live()));
+            busy.push(self.spawn(client.live()));
         }
         let chance = self.chance().fork();
-        busy.push(tokio::spawn(Arc::clone(&self).operate(chance)));
+        busy.push(self.spawn(Arc::clone(&self).operate(chance)));
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
         while busy.iter().any(|task| !task.is_finished()) && self.now() < FAULTS_END {
@@ -534,7 +566,7 @@ impl World {
                 self.start(disk);
                 if strike == Strike::Supersede {
                     let (world, process) = (Arc::clone(self), Arc::clone(&serving.process));
-                    tokio::spawn(async move {
+                    self.spawn(async move {
                         world.nap(1, 1_500).await;
                         world.trace(format_args!("process {} is back", process.number));
                         process.set(Life::Running);
@@ -581,7 +613,7 @@ impl World {
         for _ in 0..self.plan.statuses {
             self.time.sleep(chance.micros(1_000, 120_000)).await;
             let number = chance.between(1, self.plan.users);
-            let status = chance.pick(&[Active, Active, Frozen, Disabled]);
+            let status = chance.pick(&[Active, Active, Frozen, Disabled, Disabled]);
             let side = chance.pick(&[Side::Funding, Side::Spot]);
             let serving = self.service().await;
             self.law.lock().status_begun(side, number);
@@ -621,7 +653,7 @@ struct Client {
 impl Client {
     async fn live(mut self) {
         let number = self.number % self.world.plan.users + 1;
-        self.external(number, Op::ExtDeposit, "opening", 100).await;
+        self.external(number, Op::ExtDeposit, "opening", 250).await;
         for errand in 0..self.world.plan.errands {
             let pause = self.chance.micros(0, 60_000);
             self.world.time.sleep(pause).await;
@@ -716,6 +748,9 @@ impl Client {
             self.hear(&transfer);
             return true;
         }
+        // The workers of a process that ends let go of their clients in no order.
+        let pause = self.chance.micros(1, 2_000);
+        self.world.time.sleep(pause).await;
         self.settled(serving, transfer).await
     }
 
