@@ -31,7 +31,7 @@ use self::law::Broken;
 use self::world::{Bug, STRIKES, Tally, run};
 
 /// Seeds that `make test` runs; a planted bug must be found within them.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 2_000;
 const THREADS: u64 = 2;
 
 fn number(name: &str) -> Option<u64> {

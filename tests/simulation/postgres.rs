@@ -202,20 +202,21 @@ impl Postgres {
         Ok(())
     }
 
-    /// Carries out a transaction, and rolls it back at the end where `abort` says so. What it has committed is shown to
+    /// Carries out a transaction, and rolls it back at the end where its fate says so. What it has committed is shown to
     /// the judge.
     fn transact(
         &mut self,
         flight: &Flight,
         law: &mut Law,
-        abort: bool,
+        fate: Fate,
         bug: Option<Bug>,
     ) -> Result<Vec<Reply>, Failure> {
         let done = self.fence(flight, bug).and_then(|()| {
             let calls = flight.calls.iter().enumerate();
             calls.map(|(index, call)| self.carry_out(index, call, bug)).collect()
         });
-        let commit = done.is_ok() && !abort;
+        let aborts = matches!(fate, Fate::Aborted | Fate::HeldUp | Fate::Refused);
+        let commit = done.is_ok() && !aborts;
         self.transfers.end(commit);
         self.names.end(commit);
         self.cids.end(commit);
@@ -225,6 +226,7 @@ impl Postgres {
         self.balances.end(commit);
         self.leases.end(commit);
         let facts = std::mem::take(&mut self.facts);
+        let last = flight.calls.len() - 1;
         if commit {
             law.wrote(flight.incarnation, self.incarnation, flight.shard, flight.number);
             // Balances last: they are what the whole batch has made of them.
@@ -236,7 +238,14 @@ impl Postgres {
         }
         match done {
             Ok(replies) if commit || bug == Some(Bug::CommitIgnored) => Ok(replies),
-            Ok(_) => Err(Failure::Retry { index: None, source: said("serialization failure") }),
+            Ok(_) => Err(match fate {
+                Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
+                Fate::Refused => {
+                    let source = said("out of range");
+                    Failure::Refused { index: last, violation: false, source }
+                }
+                _ => Failure::Retry { index: None, source: said("serialization failure") },
+            }),
             Err(Refusal::Fenced) => Err(Failure::Fenced),
             Err(Refusal::TooLate) => {
                 Err(Failure::Retry { index: None, source: said("flight comes too late") })
@@ -561,6 +570,10 @@ enum Fate {
     Doubled,
     /// A deadlock: rolled back, and said so.
     Aborted,
+    /// One call of the batch waits too long for a lock: rolled back, and said so.
+    HeldUp,
+    /// One call of the batch meets an error that nobody has foreseen.
+    Refused,
 }
 
 /// A connection of one shard of one process.
@@ -582,7 +595,18 @@ impl Connection {
         if !self.world.fault(rate) {
             return Arrives;
         }
-        self.world.pick(&[NoConnection, Lost, AnswerLost, AnswerLost, Late, Late, Doubled, Aborted])
+        self.world.pick(&[
+            NoConnection,
+            Lost,
+            AnswerLost,
+            AnswerLost,
+            Late,
+            Late,
+            Doubled,
+            Aborted,
+            HeldUp,
+            Refused,
+        ])
     }
 
     /// The way of a flight through the network and the server; it goes on whatever becomes of its client.
@@ -600,7 +624,7 @@ impl Connection {
         if fate == Fate::Lost || world.postgres.lock().lives != life {
             return;
         }
-        let done = world.carry_out(&flight, fate == Fate::Aborted);
+        let done = world.carry_out(&flight, fate);
         world.point(Point::FlightDone);
         if fate == Fate::Doubled {
             let (world, late) = (Arc::clone(&world), world.chance().micros(10, 200_000));
@@ -609,7 +633,7 @@ impl Connection {
             server.spawn(async move {
                 world.time.sleep(late).await;
                 if world.postgres.lock().lives == life {
-                    drop(world.carry_out(&twin, false));
+                    drop(world.carry_out(&twin, Fate::Arrives));
                 }
             });
         }
@@ -625,11 +649,11 @@ impl Connection {
 
 impl World {
     /// One transaction, at one moment.
-    fn carry_out(&self, flight: &Flight, abort: bool) -> Result<Vec<Reply>, Failure> {
+    fn carry_out(&self, flight: &Flight, fate: Fate) -> Result<Vec<Reply>, Failure> {
         let mut postgres = self.postgres.lock();
         postgres.set_time(self.time.now_ns());
         let bug = self.plan.bug;
-        let done = postgres.transact(flight, &mut self.law.lock(), abort, bug);
+        let done = postgres.transact(flight, &mut self.law.lock(), fate, bug);
         self.trace(format_args!(
             "flight {}/{}/{} of {} calls: {}",
             flight.incarnation,

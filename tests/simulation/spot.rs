@@ -30,7 +30,6 @@ use super::world::{ASSET, Bug, Point, World};
 const TIMEOUT: Duration = Duration::from_millis(40);
 /// The smallest, so that runs roll.
 const SEGMENT_BYTES: u64 = 16 * 1024;
-const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_000 };
 
 type Released = (Sequence, oneshot::Sender<CoreAnswer>, CoreAnswer);
 
@@ -72,8 +71,9 @@ impl Spot {
         medium: Memory,
         (claim, watermark): (Sequence, u64),
     ) -> Arc<Spot> {
+        let places = Places { accounts_max: 8, outcomes_max: world.plan.outcomes_max };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
-        let mut replay = Replay::from_nothing(PLACES);
+        let mut replay = Replay::from_nothing(places);
         let mut records = 0;
         let mut law = world.law.lock();
         while let Some(record) = recovery.next().expect("no damage") {
@@ -147,6 +147,10 @@ impl Spot {
             return answer;
         }
         let bug = self.world.plan.bug;
+        if bug == Some(Bug::QueryBlind) && matches!(command, Command::Query { .. }) {
+            hand_over(answer_to, CoreAnswer::Query(None));
+            return answer;
+        }
         if let Some(told) = planted(&machine.core, command, bug) {
             hand_over(answer_to, told);
             return answer;

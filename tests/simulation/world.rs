@@ -70,10 +70,12 @@ pub(super) enum Bug {
     StatusIgnored,
     /// A sync returns before the disk has written.
     SyncTooSoon,
+    /// UBSCore finds nothing recorded, whatever it is asked for.
+    QueryBlind,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 13] = [
+    pub(super) const ALL: [Bug; 14] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -87,6 +89,7 @@ impl Bug {
         Bug::CidForgotten,
         Bug::StatusIgnored,
         Bug::SyncTooSoon,
+        Bug::QueryBlind,
     ];
 }
 
@@ -120,9 +123,11 @@ pub(super) enum Strike {
     Usurp,
     /// The gate is closed for a while.
     Halt,
+    /// The disk is full for a while.
+    DiskFull,
 }
 
-pub(super) const STRIKES: [Strike; 7] = [
+pub(super) const STRIKES: [Strike; 8] = [
     Strike::Kill,
     Strike::PowerCut,
     Strike::ServerCrash,
@@ -130,6 +135,7 @@ pub(super) const STRIKES: [Strike; 7] = [
     Strike::Supersede,
     Strike::Usurp,
     Strike::Halt,
+    Strike::DiskFull,
 ];
 
 /// What the seed has decided before the run begins.
@@ -147,6 +153,7 @@ pub(super) struct Plan {
     pub(super) sync_us_max: u64,
     pub(super) postgres_fault_one_in: u64,
     pub(super) spot_fault_one_in: u64,
+    pub(super) outcomes_max: usize,
     statuses: u64,
     watermark_every_ms: u64,
     strikes: Vec<(Duration, Point, Strike)>,
@@ -156,8 +163,11 @@ impl Plan {
     fn new(chance: &mut Chance, bug: Option<Bug>) -> Plan {
         let mut strikes = Vec::new();
         let mut at = Duration::ZERO;
-        for _ in 0..chance.pick(&[0, 1, 2, 3, 5, 8]) {
-            at += Duration::from_millis(chance.between(20, 600));
+        // Some come so fast that they hit whoever recovers from the one before.
+        let (count, apart_ms) =
+            chance.pick(&[(0, 1), (1, 300), (3, 400), (6, 600), (8, 200), (12, 30)]);
+        for _ in 0..count {
+            at += Duration::from_millis(chance.between(1, apart_ms));
             strikes.push((at, chance.pick(&POINTS), chance.pick(&STRIKES)));
         }
         let halts = strikes.iter().any(|(.., strike)| *strike == Strike::Halt);
@@ -174,6 +184,7 @@ impl Plan {
             sync_us_max: chance.pick(&[100, 1_000, 8_000]),
             postgres_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
+            outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
             watermark_every_ms: chance.pick(&[50, 200, 1_000]),
             strikes,
@@ -354,6 +365,7 @@ impl World {
             Strike::Stop | Strike::Supersede => serving.process.set(Life::Stopped),
             Strike::Usurp => {}
             Strike::Halt => serving.gate.close(),
+            Strike::DiskFull => serving.disk.limit_space(Some(0)),
             Strike::ServerCrash => {
                 let mut postgres = self.postgres.lock();
                 postgres.up = false;
@@ -576,6 +588,10 @@ impl World {
             Strike::Halt => {
                 self.nap(1, 500).await;
                 serving.gate.open();
+            }
+            Strike::DiskFull => {
+                self.nap(1, 2_000).await;
+                serving.disk.limit_space(None);
             }
         }
     }
