@@ -222,12 +222,12 @@ impl Law {
         let [withdrawn, deposited, refunded] = seen.applied();
         let sound = u8::from(deposited) + u8::from(refunded) <= u8::from(withdrawn);
         let status = self.statuses.get(&(side, user)).copied();
-        let allowed = !success
-            || match (op, status) {
-                (Op::Withdraw, Some(AccountStatus::Frozen | AccountStatus::Disabled)) => false,
-                (Op::Deposit, Some(AccountStatus::Disabled)) => false,
-                _ => true,
-            };
+        let forbidden = matches!(
+            (op, status),
+            (Op::Withdraw, Some(AccountStatus::Frozen | AccountStatus::Disabled))
+                | (Op::Deposit, Some(AccountStatus::Disabled))
+        );
+        let allowed = !success || !forbidden;
         let what = || format!("{} of {req_id:032x} on {side:?}, success {success}", op.name());
         self.claim(same, "an operation is the transfer's own", what);
         self.claim(!again, "L2 one decision per operation", what);

@@ -306,7 +306,7 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
 
 /// An error is a caller who has stopped waiting: what was decided stays recorded.
 fn hand_over(answer_to: oneshot::Sender<CoreAnswer>, answer: CoreAnswer) {
-    answer_to.send(answer).unwrap_or_else(|_answer| ());
+    answer_to.send(answer).unwrap_or(());
 }
 
 fn brief_command(command: &Command) -> String {

@@ -18,7 +18,7 @@ use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
 use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
-use ubscore::postgres::store::{External, fingerprint};
+use ubscore::postgres::store::{External, Transfer, fingerprint};
 use ubscore::transfer::{Cid, Direction, Op, ReqId};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
@@ -181,7 +181,8 @@ impl Plan {
             clients: chance.between(2, 5),
             errands: chance.between(3, 8),
             travel_us_max: chance.pick(&[300, 2_000, 12_000]),
-            sync_us_max: chance.pick(&[100, 1_000, 8_000]),
+            // The last is longer than anybody waits for an answer.
+            sync_us_max: chance.pick(&[100, 1_000, 8_000, 150_000]),
             postgres_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             outcomes_max: chance.pick(&[50, 80, 1_000]),
@@ -712,7 +713,9 @@ impl Client {
     }
 
     async fn transfer(&mut self, number: u64, name: String, units: u64) {
-        let direction = self.chance.pick(&[Direction::FundingToSpot, Direction::SpotToFunding]);
+        use Direction::{FundingToSpot, SpotToFunding};
+        // More go where there is nothing at first.
+        let direction = self.chance.pick(&[FundingToSpot, FundingToSpot, SpotToFunding]);
         let (from, to) = direction.accounts();
         let cid = (!self.chance.one_in(5)).then(|| Cid::new(&name).expect("a cid"));
         let amount = Amount::new(units).expect("not 0");
@@ -781,11 +784,7 @@ impl Client {
         }
     }
 
-    async fn settled(
-        &mut self,
-        serving: &Serving,
-        transfer: ubscore::postgres::store::Transfer,
-    ) -> bool {
+    async fn settled(&mut self, serving: &Serving, transfer: Transfer) -> bool {
         let settled = serving.coordinator.settled(transfer);
         match self.world.within(200, settled).await {
             Some(Ok(settled)) => {
@@ -796,7 +795,7 @@ impl Client {
         }
     }
 
-    fn hear(&self, transfer: &ubscore::postgres::store::Transfer) {
+    fn hear(&self, transfer: &Transfer) {
         let (req_id, state) = (transfer.intent.req_id, transfer.state);
         self.world.trace(format_args!("client {}: {req_id} {}", self.number, state.name()));
         self.world.law.lock().told(req_id.number(), state.number());
