@@ -121,7 +121,7 @@ impl Law {
         self.breach("nothing panics", text.unwrap_or("it says nothing").to_owned());
     }
 
-    fn claim(&mut self, holds: bool, law: &'static str, what: impl FnOnce() -> String) {
+    pub(super) fn claim(&mut self, holds: bool, law: &'static str, what: impl FnOnce() -> String) {
         if !holds {
             self.breach(law, what());
         }

@@ -171,6 +171,11 @@ impl Postgres {
         self.transfers.get(number).map(|(transfer, _)| transfer.clone())
     }
 
+    /// Whether an external operation has been decided.
+    pub(super) fn has_external(&self, idem_key: &str) -> bool {
+        self.externals.rows.contains_key(idem_key)
+    }
+
     /// Where every transfer stands.
     pub(super) fn states(&self) -> BTreeMap<u128, i16> {
         let transfers = self.transfers.rows.values();

@@ -697,15 +697,26 @@ impl Client {
             amount: Amount::new(units).expect("not 0"),
             actor: "gateway".to_owned(),
         };
+        // Whether nothing can have come of any try so far.
+        let mut clean = true;
         loop {
             let serving = self.world.service().await;
             let call = serving.coordinator.external(external.clone());
-            if let Some(Ok(decided)) = self.world.within(500, call).await {
-                self.world.law.lock().external_told(&external.idem_key, decided.decision);
-                // It is told the same again.
-                if !self.chance.one_in(4) {
-                    return;
+            match self.world.within(500, call).await {
+                Some(Ok(decided)) => {
+                    self.world.law.lock().external_told(&external.idem_key, decided.decision);
+                    // It is told the same again.
+                    if !self.chance.one_in(4) {
+                        return;
+                    }
+                    clean = false;
                 }
+                Some(Err(rejection)) if !rejection.unknown => {
+                    let done = self.world.postgres.lock().has_external(&external.idem_key);
+                    let mut law = self.world.law.lock();
+                    law.claim(!(clean && done), "denied is not done", || format!("{external:?}"));
+                }
+                Some(Err(_)) | None => clean = false,
             }
             let pause = self.chance.micros(1_000, 80_000);
             self.world.time.sleep(pause).await;
