@@ -355,6 +355,11 @@ impl Law {
         });
     }
 
+    /// Whether its outcomes may have been forgotten.
+    pub(super) fn may_be_forgotten(&self, intent: &Intent) -> bool {
+        intent.order_number < self.watermark
+    }
+
     /// Transfers seen, by their last state.
     pub(super) fn endings(&self) -> BTreeMap<i16, u64> {
         let mut endings = BTreeMap::new();

@@ -32,8 +32,6 @@ use super::time::Time;
 
 /// The one asset.
 pub(super) const ASSET: AssetId = AssetId(1);
-/// How long an outcome is kept before the watermark may pass it: longer than any read takes.
-const KEEP: Duration = Duration::from_millis(800);
 /// Clients who have not come to an end by then are left alone.
 const FAULTS_END: Duration = Duration::from_secs(20);
 /// In this time after the last fault everything must be terminal.
@@ -156,6 +154,9 @@ pub(super) struct Plan {
     pub(super) outcomes_max: usize,
     statuses: u64,
     watermark_every_ms: u64,
+    /// How long an outcome is kept before the watermark may pass it.
+    keep: Duration,
+    accept_wait: Duration,
     strikes: Vec<(Duration, Point, Strike)>,
 }
 
@@ -187,7 +188,10 @@ impl Plan {
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
-            watermark_every_ms: chance.pick(&[50, 200, 1_000]),
+            watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
+            keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
+            // The first is shorter than a flight may take: what is unknown is given up.
+            accept_wait: Duration::from_millis(chance.pick(&[30, 250])),
             strikes,
         }
     }
@@ -402,7 +406,7 @@ impl World {
                 backoff_cap_ms: 400,
                 stale_ms: 1_500,
                 stuck_ms: 60_000,
-                accept_wait: Duration::from_millis(250),
+                accept_wait: self.plan.accept_wait,
             },
             incarnation: number,
             watermark,
@@ -446,7 +450,7 @@ impl World {
                 let (number, low) = (serving.process.number, low.unwrap_or(0));
                 let mut postgres = self.postgres.lock();
                 postgres.set_time(self.time.now_ns());
-                postgres.raise_watermark(number, low, KEEP, self.plan.bug)
+                postgres.raise_watermark(number, low, self.plan.keep, self.plan.bug)
             };
             let Some(watermark) = raised else { return };
             self.law.lock().watermark(watermark);
@@ -738,29 +742,51 @@ impl Client {
         };
         // Whoever has no cid may not ask twice.
         let tries = if cid.is_some() { 12 } else { 1 };
+        let mut handed_over = Vec::new();
         for _ in 0..tries {
             let serving = self.world.service().await;
+            if let Some(cid) = cid.clone().filter(|_| self.chance.one_in(4)) {
+                let find = serving.coordinator.find_cid(user(number), cid.clone());
+                let found = self.world.within(500, find).await;
+                let mut law = self.world.law.lock();
+                match found {
+                    Some(Ok(Some(found))) => {
+                        law.named(number, cid.as_str(), found.intent.req_id.number());
+                    }
+                    // Whatever was handed over before must not come any more.
+                    Some(Ok(None)) => {
+                        for req_id in &handed_over {
+                            law.denied(*req_id);
+                        }
+                    }
+                    Some(Err(_)) | None => {}
+                }
+            }
             match serving.coordinator.submit(request.clone()) {
                 Err(_) => {}
-                Ok((req_id, answer)) => match self.world.within(500, answer).await {
-                    Some(Ok(Ok(accepted))) => {
-                        let req_id = accepted.progress.borrow().intent.req_id;
-                        if let Some(cid) = &cid {
-                            let mut law = self.world.law.lock();
-                            law.named(number, cid.as_str(), req_id.number());
+                Ok((req_id, answer)) => {
+                    handed_over.push(req_id.number());
+                    let patience_ms = self.chance.pick(&[5, 40, 500]);
+                    match self.world.within(patience_ms, answer).await {
+                        Some(Ok(Ok(accepted))) => {
+                            let req_id = accepted.progress.borrow().intent.req_id;
+                            if let Some(cid) = &cid {
+                                let mut law = self.world.law.lock();
+                                law.named(number, cid.as_str(), req_id.number());
+                            }
+                            self.known.push(req_id);
+                            let ended = self.follow(&serving, accepted).await;
+                            // It is told the same again.
+                            if ended && !self.chance.one_in(4) {
+                                return;
+                            }
                         }
-                        self.known.push(req_id);
-                        let ended = self.follow(&serving, accepted).await;
-                        // It is told the same again.
-                        if ended && !self.chance.one_in(4) {
-                            return;
+                        Some(Ok(Err(rejection))) if !rejection.unknown => {
+                            self.world.law.lock().denied(req_id.number());
                         }
+                        Some(Ok(Err(_)) | Err(_)) | None => {}
                     }
-                    Some(Ok(Err(rejection))) if !rejection.unknown => {
-                        self.world.law.lock().denied(req_id.number());
-                    }
-                    Some(Ok(Err(_)) | Err(_)) | None => {}
-                },
+                }
             }
             let pause = self.chance.micros(1_000, 80_000);
             self.world.time.sleep(pause).await;
@@ -798,6 +824,13 @@ impl Client {
     async fn settled(&mut self, serving: &Serving, transfer: Transfer) -> bool {
         let settled = serving.coordinator.settled(transfer);
         match self.world.within(200, settled).await {
+            // Read so long ago that it has ended since and may be forgotten: production knows its own watermark.
+            Some(Ok(settled))
+                if !settled.transfer.state.is_terminal()
+                    && self.world.law.lock().may_be_forgotten(&settled.transfer.intent) =>
+            {
+                false
+            }
             Some(Ok(settled)) => {
                 self.hear(&settled.transfer);
                 settled.transfer.state.is_terminal()
