@@ -27,18 +27,18 @@
 //! | planted | seeds | law |
 //! |---|---|---|
 //! | a refund is keyed by req_id only | 2 | L4 only a recorded decision moves a state |
-//! | a refusal is answered, not recorded | 1 | L4 only a recorded decision moves a state |
-//! | a time-out compensates | 5 | L4 only a recorded decision moves a state |
+//! | a refusal is answered, not recorded | 1 | L3 told is durable |
+//! | a time-out compensates | 1 | L4 only a recorded decision moves a state |
 //! | UBSCore answers before the sync: COMMITTED before the target's success is durable | 1 | L3 told is durable |
-//! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 1 | L3 told is durable |
+//! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 2 | L5 persisted first |
 //! | idempotency by select without insert | 1 | L4 only a recorded decision moves a state |
 //! | the fence does not compare the incarnation | 1 | L11 one incarnation writes |
 //! | a flight that was given up commits behind a later one | 2 | what was given up comes no more |
 //! | outcomes are forgotten early | 1 | the watermark passes only what has ended |
-//! | a refund is refused for the account's status | 115 | a refund is never refused |
+//! | a refund is refused for the account's status | 20 | nobody breaks the protocol |
 //! | a cid finds no earlier transfer | 1 | same cid, same answer |
-//! | a status is answered and forgotten | 1 | an answered status holds |
-//! | a sync returns before the disk has written | 9 | L3 durable is durable |
+//! | a status is answered and forgotten | 3 | an answered status holds |
+//! | a sync returns before the disk has written | 3 | L3 durable is durable |
 //! | UBSCore finds nothing recorded | 1 | L6 told is final |
 //!
 //! # What is not here

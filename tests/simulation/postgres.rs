@@ -256,6 +256,8 @@ impl Postgres {
                 Err(Failure::Retry { index: None, source: said("flight comes too late") })
             }
             Err(Refusal::Violation(index)) => {
+                // It is refused, and nobody should ever have asked for it.
+                law.breach("nobody breaks the protocol", format!("{:?}", flight.calls[index]));
                 Err(Failure::Refused { index, violation: true, source: said("violation") })
             }
         }

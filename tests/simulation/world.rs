@@ -157,6 +157,7 @@ pub(super) struct Plan {
     /// How long an outcome is kept before the watermark may pass it.
     keep: Duration,
     accept_wait: Duration,
+    backoff_base_ms: u64,
     strikes: Vec<(Duration, Point, Strike)>,
 }
 
@@ -192,6 +193,7 @@ impl Plan {
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
             // The first is shorter than a flight may take: what is unknown is given up.
             accept_wait: Duration::from_millis(chance.pick(&[30, 250])),
+            backoff_base_ms: chance.pick(&[4, 100]),
             strikes,
         }
     }
@@ -402,7 +404,7 @@ impl World {
                 queue_max: 32,
                 batch_max: self.plan.batch_max,
                 active_max: 32,
-                backoff_base_ms: 4,
+                backoff_base_ms: self.plan.backoff_base_ms,
                 backoff_cap_ms: 400,
                 stale_ms: 1_500,
                 stuck_ms: 60_000,
