@@ -1,0 +1,60 @@
+//! Everything that is decided by chance, from one seed.
+
+use std::time::Duration;
+
+use ubscore::entropy::Entropy;
+
+/// SplitMix64: small, and every seed is a good one.
+///
+/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+#[derive(Clone, Debug)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
+    pub(super) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// 0..`end`.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end
+    }
+
+    /// `low`..=`high`.
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True once in `n` times; never for 0.
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        let count = u64::try_from(choices.len()).expect("few");
+        choices[usize::try_from(self.below(count)).expect("few")]
+    }
+
+    pub(super) fn micros(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_micros(self.between(low, high))
+    }
+
+    /// A generator of its own, so that what one part draws does not move another's.
+    pub(super) fn fork(&mut self) -> Chance {
+        Chance(self.draw())
+    }
+}
+
+impl Entropy for Chance {
+    fn u64(&mut self) -> u64 {
+        self.draw()
+    }
+}

@@ -1,0 +1,410 @@
+//! The laws, as section 2 of the specification has them, and a judge who knows nothing else.
+//!
+//! He is shown what becomes durable in either store at the moment it does, what is asked, and what is said to anybody
+//! outside; he adds up by himself. He never looks at what the coordinator or UBSCore think. The first broken law ends a run.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+
+use ubscore::account::AccountStatus;
+use ubscore::engine::order::Entry;
+use ubscore::transfer::{Decision, Direction, Intent, Op};
+
+/// The states by their numbers, and where each leads.
+const TABLE: [(i16, &[i16]); 8] = [
+    (0, &[10]),
+    (10, &[20, -10]),
+    (20, &[30]),
+    (30, &[40, -20]),
+    (40, &[]),
+    (-10, &[]),
+    (-20, &[-30]),
+    (-30, &[]),
+];
+
+/// Withdrawn, deposited, refunded: what a terminal state means.
+const TERMINAL: [(i16, [bool; 3]); 3] =
+    [(40, [true, true, false]), (-10, [false, false, false]), (-30, [true, false, true])];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Side {
+    Funding,
+    Spot,
+}
+
+/// A law that was broken, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    pub(super) law: &'static str,
+    pub(super) what: String,
+}
+
+#[derive(Debug)]
+struct Seen {
+    intent: Intent,
+    states: Vec<i16>,
+    /// By op: what is recorded durably, and whether it was a success.
+    recorded: [Option<bool>; 3],
+    told: Option<i16>,
+}
+
+impl Seen {
+    fn applied(&self) -> [bool; 3] {
+        self.recorded.map(|recorded| recorded == Some(true))
+    }
+
+    fn state(&self) -> Option<i16> {
+        self.states.last().copied()
+    }
+
+    /// Where an operation belongs.
+    fn side(&self, op: Op) -> Side {
+        let of_source = matches!(op, Op::Withdraw | Op::Refund);
+        match (self.intent.direction == Direction::FundingToSpot) == of_source {
+            true => Side::Funding,
+            false => Side::Spot,
+        }
+    }
+
+    /// Why this transfer may not stand in a terminal `state` by what is durable now; empty where it may.
+    fn objection(&self, state: i16) -> Option<String> {
+        let (_, triple) = TERMINAL.iter().find(|row| row.0 == state)?;
+        let refused = match state {
+            -10 => self.recorded[0] == Some(false),
+            -30 => self.recorded[1] == Some(false),
+            _ => true,
+        };
+        (self.applied() != *triple || !refused).then(|| {
+            format!(
+                "state {state}, but withdraw, deposit, refund are recorded as {:?}",
+                self.recorded
+            )
+        })
+    }
+}
+
+/// The judge.
+#[derive(Debug, Default)]
+pub(super) struct Law {
+    transfers: BTreeMap<u128, Seen>,
+    /// What the journals add up to.
+    balances: BTreeMap<(Side, u64, u32), i128>,
+    /// Deposits less withdrawals.
+    external: BTreeMap<(u64, u32), i128>,
+    /// What the log holds, durable: kind and payload.
+    log: Vec<(u8, Vec<u8>)>,
+    /// The last flight by incarnation and shard.
+    flights: BTreeMap<(u64, u32), u64>,
+    /// Whose a user's cid is.
+    cids: BTreeMap<(u64, String), u128>,
+    /// Transfers of which somebody was told that they were not done.
+    denied: BTreeMap<u128, ()>,
+    idem_keys: BTreeMap<String, Decision>,
+    /// Statuses that have been answered and that nobody is changing.
+    statuses: BTreeMap<(Side, u64), AccountStatus>,
+    watermark: u64,
+    broken: Option<Broken>,
+}
+
+impl Law {
+    pub(super) fn broken(&self) -> Option<&Broken> {
+        self.broken.as_ref()
+    }
+
+    pub(super) fn breach(&mut self, law: &'static str, what: String) {
+        self.broken.get_or_insert(Broken { law, what });
+    }
+
+    pub(super) fn panicked(&mut self, payload: &(dyn Any + Send)) {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        self.breach("nothing panics", text.unwrap_or("it says nothing").to_owned());
+    }
+
+    pub(super) fn claim(&mut self, holds: bool, law: &'static str, what: impl FnOnce() -> String) {
+        if !holds {
+            self.breach(law, what());
+        }
+    }
+
+    /// A batch of this incarnation was committed when `latest` had begun: the `flight`th of its shard.
+    pub(super) fn wrote(&mut self, incarnation: u64, latest: u64, shard: u32, flight: u64) {
+        self.claim(incarnation == latest, "L11 one incarnation writes", || {
+            format!("incarnation {incarnation} wrote after {latest} had begun")
+        });
+        let last = self.flights.insert((incarnation, shard), flight).unwrap_or(0);
+        self.claim(flight > last, "what was given up comes no more", || {
+            format!("flight {flight} of shard {shard} after {last}")
+        });
+    }
+
+    /// A commit holds a new transfer.
+    pub(super) fn accepted(&mut self, intent: &Intent) {
+        let seen =
+            Seen { intent: intent.clone(), states: Vec::new(), recorded: [None; 3], told: None };
+        let below = intent.order_number < self.watermark;
+        self.claim(!below, "the watermark passes only what has ended", || format!("{intent:?}"));
+        let before = self.transfers.insert(intent.req_id.number(), seen);
+        self.claim(before.is_none(), "L2 accepted once", || format!("{intent:?} again"));
+    }
+
+    /// A commit took a transfer through `states`. Its operations were shown before.
+    pub(super) fn passed(&mut self, req_id: u128, states: &[i16]) {
+        let Some(seen) = self.transfers.get_mut(&req_id) else {
+            return self.breach("L5 persisted first", format!("{req_id:032x} moved, not accepted"));
+        };
+        let mut wrong = None;
+        for &state in states {
+            let legal = match seen.state() {
+                None => state == 0,
+                Some(from) => TABLE.iter().any(|(s, next)| *s == from && next.contains(&state)),
+            };
+            if !legal {
+                let from = seen.state();
+                let terminal = from.is_some_and(|from| TERMINAL.iter().any(|row| row.0 == from));
+                let law =
+                    if terminal { "L6 terminal is final" } else { "the table of transitions" };
+                wrong = Some((law, format!("{req_id:032x}: from {from:?} to {state}")));
+            }
+            seen.states.push(state);
+            let proven = match state {
+                20 => seen.recorded[0] == Some(true),
+                -20 => seen.recorded[1] == Some(false),
+                _ => true,
+            };
+            let objection = match proven {
+                true => seen.objection(state),
+                false => Some(format!("state {state}, recorded {:?}", seen.recorded)),
+            };
+            if let Some(objection) = objection {
+                wrong = wrong.or(Some((
+                    "L4 only a recorded decision moves a state",
+                    format!("{req_id:032x}: {objection}"),
+                )));
+            }
+        }
+        if let Some((law, what)) = wrong {
+            self.breach(law, what);
+        }
+    }
+
+    /// A participant is asked.
+    pub(super) fn asked(&mut self, req_id: u128, op: Op) {
+        let wanted = match op {
+            Op::Withdraw => 10,
+            Op::Deposit => 30,
+            _ => -20,
+        };
+        let durable = self.transfers.get(&req_id).is_some_and(|seen| seen.states.contains(&wanted));
+        self.claim(durable, "L5 persisted first", || {
+            format!("{} of {req_id:032x} asked, its state {wanted} is not durable", op.name())
+        });
+    }
+
+    /// An operation was recorded, durably.
+    pub(super) fn recorded(
+        &mut self,
+        side: Side,
+        (req_id, op): (u128, Op),
+        (user, asset, amount): (u64, u32, u64),
+        success: bool,
+    ) {
+        let place = usize::from(op as u8) - 1;
+        let Some(seen) = self.transfers.get_mut(&req_id) else {
+            return self.breach("L5 persisted first", format!("{req_id:032x} is in no transfer"));
+        };
+        let intent = &seen.intent;
+        let same = (intent.user.number(), intent.asset.0, intent.amount.units())
+            == (user, asset, amount)
+            && seen.side(op) == side;
+        let again = seen.recorded[place].is_some();
+        seen.recorded[place] = Some(success);
+        let [withdrawn, deposited, refunded] = seen.applied();
+        let sound = u8::from(deposited) + u8::from(refunded) <= u8::from(withdrawn);
+        let status = self.statuses.get(&(side, user)).copied();
+        let forbidden = matches!(
+            (op, status),
+            (Op::Withdraw, Some(AccountStatus::Frozen | AccountStatus::Disabled))
+                | (Op::Deposit, Some(AccountStatus::Disabled))
+        );
+        let allowed = !success || !forbidden;
+        let what = || format!("{} of {req_id:032x} on {side:?}, success {success}", op.name());
+        self.claim(same, "an operation is the transfer's own", what);
+        self.claim(!again, "L2 one decision per operation", what);
+        self.claim(sound, "D + R <= W <= 1", what);
+        self.claim(allowed, "an answered status holds", what);
+        self.claim(op != Op::Refund || success, "a refund is never refused", what);
+        if success {
+            let sign = if op == Op::Withdraw { -1 } else { 1 };
+            let balance = self.balances.entry((side, user, asset)).or_default();
+            *balance += sign * i128::from(amount);
+            let left = *balance;
+            self.claim(left >= 0, "L1 conservation", || format!("{side:?} of {user}: {left}"));
+        }
+    }
+
+    /// Money entered or left Funding, durably.
+    pub(super) fn external(&mut self, user: u64, asset: u32, change: i128) {
+        *self.external.entry((user, asset)).or_default() += change;
+        *self.balances.entry((Side::Funding, user, asset)).or_default() += change;
+    }
+
+    /// A balance as its store has it.
+    pub(super) fn balance(&mut self, side: Side, user: u64, asset: u32, units: u128) {
+        let journal = self.balances.get(&(side, user, asset)).copied().unwrap_or(0);
+        self.claim(i128::try_from(units) == Ok(journal), "balances equal the journals", || {
+            format!("{side:?} of {user}, asset {asset}: {units}, the journal says {journal}")
+        });
+    }
+
+    /// Records known durable.
+    pub(super) fn log_len(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// A record of the log, durable from now on, or one that has survived a crash.
+    pub(super) fn logged(&mut self, record: &wal::Record<'_>) {
+        let bytes = (record.kind, record.payload.to_vec());
+        let place = usize::try_from(record.sequence - 1).expect("few");
+        if let Some(known) = self.log.get(place) {
+            let same = *known == bytes;
+            return self.claim(same, "L3 durable is durable", || {
+                format!("record {} is another after a crash", record.sequence)
+            });
+        }
+        self.claim(place == self.log.len(), "L7 no gap", || format!("record {}", record.sequence));
+        self.log.push(bytes);
+        match Entry::decode(record.kind, record.payload) {
+            Ok(Entry::Order { order, decision, .. }) => self.recorded(
+                Side::Spot,
+                (order.req_id, order.op),
+                (order.user, order.asset, order.amount),
+                decision == Decision::Success,
+            ),
+            Ok(_) => {}
+            Err(error) => self.breach("L7 the log can be read", error.to_string()),
+        }
+    }
+
+    /// Recovery has read this many records.
+    pub(super) fn recovered(&mut self, records: u64) {
+        let durable = self.log_len();
+        self.claim(records == durable, "L3 durable is durable", || {
+            format!("{records} records recovered, {durable} were durable")
+        });
+    }
+
+    /// Somebody outside sees where a transfer stands.
+    pub(super) fn told(&mut self, req_id: u128, state: i16) {
+        let Some(seen) = self.transfers.get_mut(&req_id) else {
+            return self.breach("L3 told is durable", format!("{req_id:032x} told, not there"));
+        };
+        let before = seen.told;
+        let terminal = TERMINAL.iter().any(|row| row.0 == state);
+        let objection = seen.objection(state);
+        if terminal {
+            seen.told = Some(state);
+        }
+        self.claim(before.is_none_or(|told| told == state), "L6 told is final", || {
+            format!("{req_id:032x}: {state} after {before:?}")
+        });
+        if let Some(objection) = objection {
+            self.breach("L3 told is durable", format!("{req_id:032x}: {objection}"));
+        }
+    }
+
+    /// Somebody was told that a transfer was not accepted.
+    pub(super) fn denied(&mut self, req_id: u128) {
+        self.denied.insert(req_id, ());
+    }
+
+    /// Somebody was told that this is the transfer of a cid.
+    pub(super) fn named(&mut self, user: u64, cid: &str, req_id: u128) {
+        let known = *self.cids.entry((user, cid.to_owned())).or_insert(req_id);
+        self.claim(known == req_id, "same cid, same answer", || format!("cid {cid} of {user}"));
+    }
+
+    /// Somebody was told what became of an external operation.
+    pub(super) fn external_told(&mut self, idem_key: &str, decision: Decision) {
+        let known = *self.idem_keys.entry(idem_key.to_owned()).or_insert(decision);
+        self.claim(known == decision, "L2 one decision per operation", || {
+            format!("{idem_key}: {known:?}, then {decision:?}")
+        });
+    }
+
+    /// A status is being changed: either may hold.
+    pub(super) fn status_begun(&mut self, side: Side, user: u64) {
+        self.statuses.remove(&(side, user));
+    }
+
+    /// The change was answered.
+    pub(super) fn status_answered(&mut self, side: Side, user: u64, status: AccountStatus) {
+        self.statuses.insert((side, user), status);
+    }
+
+    /// Outcomes of smaller order numbers may be forgotten.
+    pub(super) fn watermark(&mut self, order_number: u64) {
+        self.watermark = self.watermark.max(order_number);
+        let open = self.transfers.values().find(|seen| {
+            seen.intent.order_number < order_number
+                && !seen.state().is_some_and(|state| TERMINAL.iter().any(|row| row.0 == state))
+        });
+        let open = open.map(|seen| seen.intent.req_id);
+        self.claim(open.is_none(), "the watermark passes only what has ended", || {
+            format!("{open:?} is below {order_number}")
+        });
+    }
+
+    /// Whether its outcomes may have been forgotten.
+    pub(super) fn may_be_forgotten(&self, intent: &Intent) -> bool {
+        intent.order_number < self.watermark
+    }
+
+    /// Transfers seen, by their last state.
+    pub(super) fn endings(&self) -> BTreeMap<i16, u64> {
+        let mut endings = BTreeMap::new();
+        for seen in self.transfers.values() {
+            *endings.entry(seen.state().unwrap_or(0)).or_default() += 1;
+        }
+        endings
+    }
+
+    /// Everything has come to rest: the states as PostgreSQL has them.
+    pub(super) fn rest(&mut self, rows: &BTreeMap<u128, i16>) {
+        let mut wrong = Vec::new();
+        for (req_id, seen) in &self.transfers {
+            let state = rows.get(req_id).copied();
+            let terminal = state.is_some_and(|s| TERMINAL.iter().any(|row| row.0 == s));
+            if state != seen.state() {
+                wrong.push(("L6 terminal is final", format!("{req_id:032x} is in {state:?}")));
+            } else if !terminal {
+                wrong.push(("everything ends terminal", format!("{req_id:032x} in {state:?}")));
+            } else if seen.told.is_some() && seen.told != state {
+                let what = format!("{req_id:032x}: told {:?}, ended in {state:?}", seen.told);
+                wrong.push(("L6 told is final", what));
+            } else if let Some(objection) = state.and_then(|state| seen.objection(state)) {
+                wrong.push(("L1 a terminal state fixes the triple", objection));
+            }
+            if self.denied.contains_key(req_id) {
+                wrong.push(("denied is not done", format!("{req_id:032x} was accepted")));
+            }
+        }
+        // Funding + Spot + in flight = deposits - withdrawals, by user and asset.
+        let mut sums = self.external.clone();
+        for ((_, user, asset), units) in &self.balances {
+            *sums.entry((*user, *asset)).or_default() -= units;
+        }
+        for seen in self.transfers.values() {
+            let [withdrawn, deposited, refunded] = seen.applied().map(i128::from);
+            let key = (seen.intent.user.number(), seen.intent.asset.0);
+            let amount = i128::from(seen.intent.amount.units());
+            *sums.entry(key).or_default() -= amount * (withdrawn - deposited - refunded);
+        }
+        if let Some((account, difference)) = sums.iter().find(|(_, sum)| **sum != 0) {
+            wrong.push(("L1 conservation", format!("{account:?}: {difference} too few")));
+        }
+        if let Some((law, what)) = wrong.into_iter().next() {
+            self.breach(law, what);
+        }
+    }
+}

@@ -1,0 +1,739 @@
+//! PostgreSQL as far as the coordinator relies on it: `config/migrations` in memory, one transaction after the other,
+//! and a connection that loses, delays and doubles what it carries.
+//!
+//! A transaction is carried out at one moment, whole or not at all, and whether its client still listens makes no
+//! difference to it. That is what row locks and the fence's lock on the incarnation come to for whoever cannot see into
+//! the server.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use ubscore::account::AccountStatus;
+use ubscore::code::Code;
+use ubscore::postgres::store::{
+    Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Store, Transfer, Unfinished,
+};
+use ubscore::transfer::{Decision, Intent, Op, State};
+use wal::Sequence;
+
+use super::law::{Law, Side};
+use super::process::Process;
+use super::world::{Bug, Point, World};
+
+/// What a client waits for a flight.
+const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
+/// Order numbers in one page of the search: few, so that there are pages.
+const PAGE_ROWS: usize = 5;
+/// PostgreSQL's clock at the beginning of a run, seconds since the Unix epoch.
+const EPOCH_S: i64 = 1_767_225_600;
+
+/// A table with what would bring it back to the last commit.
+#[derive(Debug)]
+struct Table<K, V> {
+    rows: BTreeMap<K, V>,
+    undo: Vec<(K, Option<V>)>,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Table { rows: BTreeMap::new(), undo: Vec::new() }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Table<K, V> {
+    fn get(&self, key: &K) -> Option<&V> {
+        self.rows.get(key)
+    }
+
+    fn set(&mut self, key: K, row: V) {
+        let before = self.rows.insert(key.clone(), row);
+        self.undo.push((key, before));
+    }
+
+    fn end(&mut self, commit: bool) {
+        for (key, before) in std::mem::take(&mut self.undo).into_iter().rev() {
+            match before {
+                _ if commit => {}
+                Some(row) => drop(self.rows.insert(key, row)),
+                None => drop(self.rows.remove(&key)),
+            }
+        }
+    }
+}
+
+/// An operation: whose, of what, how much, and why it was refused.
+type Operation = (u64, u32, u64, Option<Code>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    epoch: u64,
+    flight: u64,
+    durable: Sequence,
+}
+
+/// What a transaction adds to the journals.
+#[derive(Debug)]
+enum Fact {
+    Operation(u128, Op, Operation),
+    Accepted(Intent),
+    Passed(u128, Vec<State>),
+    External(u64, u32, i128),
+    Balance(u64, u32),
+}
+
+/// The server.
+#[derive(Debug, Default)]
+pub(super) struct Postgres {
+    /// By order number.
+    transfers: Table<u64, (Transfer, Option<u64>)>,
+    /// Order numbers by name.
+    names: Table<u128, u64>,
+    /// Order numbers by user and cid.
+    cids: Table<(u64, String), u64>,
+    operations: Table<(u128, u8), Operation>,
+    externals: Table<String, (External, Option<Code>, u128)>,
+    accounts: Table<u64, AccountStatus>,
+    balances: Table<(u64, u32), u128>,
+    leases: Table<u32, Lease>,
+    incarnation: u64,
+    watermark: u64,
+    facts: Vec<Fact>,
+    /// Whether anybody can connect.
+    pub(super) up: bool,
+    /// How often it has begun: what was on its way before is lost.
+    pub(super) lives: u64,
+    now: Timestamp,
+}
+
+/// Why a transaction is rolled back.
+enum Refusal {
+    Fenced,
+    TooLate,
+    Violation(usize),
+}
+
+fn said(what: &str) -> Box<dyn std::error::Error + Send + Sync> {
+    what.into()
+}
+
+impl Postgres {
+    pub(super) fn new() -> Postgres {
+        Postgres { up: true, ..Postgres::default() }
+    }
+
+    /// A start: the next incarnation with its leases; returns it, the highest log sequence that anybody has seen
+    /// durable, and the watermark.
+    pub(super) fn begin(&mut self, leases: u32) -> (u64, Sequence, u64) {
+        self.incarnation += 1;
+        for shard in 0..leases {
+            let durable = self.leases.get(&shard).map_or(0, |lease| lease.durable);
+            self.leases.set(shard, Lease { epoch: self.incarnation, flight: 0, durable });
+        }
+        self.leases.end(true);
+        let claim = self.leases.rows.values().map(|lease| lease.durable).max();
+        (self.incarnation, claim.unwrap_or(0), self.watermark)
+    }
+
+    /// Raises the watermark as far as `target` and every row allows; `None` where the caller is superseded.
+    pub(super) fn raise_watermark(
+        &mut self,
+        incarnation: u64,
+        target: u64,
+        keep: Duration,
+        bug: Option<Bug>,
+    ) -> Option<u64> {
+        if incarnation != self.incarnation {
+            return None;
+        }
+        let keep = i64::try_from(keep.as_nanos()).expect("seconds");
+        let now = self.now.as_nanosecond();
+        let holds = |(transfer, _): &&(Transfer, Option<u64>)| {
+            let age = now - transfer.updated_at.as_nanosecond();
+            !transfer.state.is_terminal() || age < i128::from(keep)
+        };
+        let held = self.transfers.rows.values().find(holds);
+        let held = held.map_or(u64::MAX, |(transfer, _)| transfer.intent.order_number);
+        let end = self.transfers.rows.keys().next_back().map_or(0, |last| last + 1);
+        let target = match bug {
+            Some(Bug::ForgottenEarly) => end,
+            _ => target.min(held),
+        };
+        self.watermark = self.watermark.max(target);
+        Some(self.watermark)
+    }
+
+    /// A transfer as a reader finds it.
+    pub(super) fn read(&self, req_id: u128) -> Option<Transfer> {
+        let number = self.names.get(&req_id)?;
+        self.transfers.get(number).map(|(transfer, _)| transfer.clone())
+    }
+
+    /// Whether an external operation has been decided.
+    pub(super) fn has_external(&self, idem_key: &str) -> bool {
+        self.externals.rows.contains_key(idem_key)
+    }
+
+    /// Where every transfer stands.
+    pub(super) fn states(&self) -> BTreeMap<u128, i16> {
+        let transfers = self.transfers.rows.values();
+        transfers.map(|(t, _)| (t.intent.req_id.number(), t.state.number())).collect()
+    }
+
+    pub(super) fn all_terminal(&self) -> bool {
+        self.transfers.rows.values().all(|(transfer, _)| transfer.state.is_terminal())
+    }
+
+    pub(super) fn tell_balances(&self, law: &mut Law) {
+        for (&(user, asset), &units) in &self.balances.rows {
+            law.balance(Side::Funding, user, asset, units);
+        }
+    }
+
+    fn fence(&mut self, flight: &Flight, bug: Option<Bug>) -> Result<(), Refusal> {
+        let lease = self.leases.get(&flight.shard).copied().unwrap_or_default();
+        let ours = flight.incarnation == self.incarnation && lease.epoch == flight.incarnation;
+        if !ours && bug != Some(Bug::FenceUnchecked) {
+            return Err(Refusal::Fenced);
+        }
+        if ours && lease.flight >= flight.number && bug != Some(Bug::LateFlightCommitted) {
+            return Err(Refusal::TooLate);
+        }
+        let durable = lease.durable.max(flight.durable);
+        self.leases
+            .set(flight.shard, Lease { flight: flight.number.max(lease.flight), durable, ..lease });
+        Ok(())
+    }
+
+    /// Carries out a transaction, and rolls it back at the end where its fate says so. What it has committed is shown to
+    /// the judge.
+    fn transact(
+        &mut self,
+        flight: &Flight,
+        law: &mut Law,
+        fate: Fate,
+        bug: Option<Bug>,
+    ) -> Result<Vec<Reply>, Failure> {
+        let done = self.fence(flight, bug).and_then(|()| {
+            let calls = flight.calls.iter().enumerate();
+            calls.map(|(index, call)| self.carry_out(index, call, bug)).collect()
+        });
+        let aborts = matches!(fate, Fate::Aborted | Fate::HeldUp | Fate::Refused);
+        let commit = done.is_ok() && !aborts;
+        self.transfers.end(commit);
+        self.names.end(commit);
+        self.cids.end(commit);
+        self.operations.end(commit);
+        self.externals.end(commit);
+        self.accounts.end(commit);
+        self.balances.end(commit);
+        self.leases.end(commit);
+        let facts = std::mem::take(&mut self.facts);
+        let last = flight.calls.len() - 1;
+        if commit {
+            law.wrote(flight.incarnation, self.incarnation, flight.shard, flight.number);
+            // Balances last: they are what the whole batch has made of them.
+            let (balances, facts): (Vec<Fact>, Vec<Fact>) =
+                facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
+            for fact in facts.into_iter().chain(balances) {
+                self.show(fact, law);
+            }
+        }
+        match done {
+            Ok(replies) if commit || bug == Some(Bug::CommitIgnored) => Ok(replies),
+            Ok(_) => Err(match fate {
+                Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
+                Fate::Refused => {
+                    let source = said("out of range");
+                    Failure::Refused { index: last, violation: false, source }
+                }
+                _ => Failure::Retry { index: None, source: said("serialization failure") },
+            }),
+            Err(Refusal::Fenced) => Err(Failure::Fenced),
+            Err(Refusal::TooLate) => {
+                Err(Failure::Retry { index: None, source: said("flight comes too late") })
+            }
+            Err(Refusal::Violation(index)) => {
+                // It is refused, and nobody should ever have asked for it.
+                law.breach("nobody breaks the protocol", format!("{:?}", flight.calls[index]));
+                Err(Failure::Refused { index, violation: true, source: said("violation") })
+            }
+        }
+    }
+
+    fn show(&self, fact: Fact, law: &mut Law) {
+        match fact {
+            Fact::Operation(req_id, op, (user, asset, amount, code)) => {
+                law.recorded(Side::Funding, (req_id, op), (user, asset, amount), code.is_none())
+            }
+            Fact::Accepted(intent) => law.accepted(&intent),
+            Fact::Passed(req_id, states) => {
+                let numbers: Vec<i16> = states.iter().map(|state| state.number()).collect();
+                law.passed(req_id, &numbers);
+            }
+            Fact::External(user, asset, change) => law.external(user, asset, change),
+            Fact::Balance(user, asset) => {
+                let units = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+                law.balance(Side::Funding, user, asset, units);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, index: usize, call: &Call, bug: Option<Bug>) -> Result<Reply, Refusal> {
+        Ok(match call {
+            Call::Accept { intent, fingerprint, passage } => {
+                Reply::Transfer(Box::new(self.accept(index, intent, fingerprint, passage, bug)?))
+            }
+            Call::Step { req_id, from, passage, code, log_sequence, .. } => {
+                let transfer = self.read(req_id.number()).ok_or(Refusal::Violation(index))?;
+                if transfer.state != *from {
+                    return Ok(Reply::Transfer(Box::new(transfer)));
+                }
+                let log_sequence = log_sequence.or(transfer.log_sequence);
+                let transfer = Transfer { log_sequence, ..transfer };
+                let moved = self.pass(index, transfer, passage, *code, false, bug)?;
+                Reply::Transfer(Box::new(moved))
+            }
+            Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
+                if let Some(mut transfer) = self.read(req_id.number())
+                    && transfer.state == *state
+                {
+                    transfer.retry_count = *retry_count;
+                    let next = self.now_ms().saturating_add(*delay_ms);
+                    self.transfers.set(transfer.intent.order_number, (transfer, Some(next)));
+                }
+                Reply::Done
+            }
+            Call::Operate { op, intent } => {
+                let code = self.operate(index, *op, intent, bug)?;
+                Reply::Operation(Some(code.map_or(Decision::Success, Decision::Refused)))
+            }
+            Call::QueryOperation { req_id, op } => {
+                let recorded = self.operations.get(&(req_id.number(), *op as u8));
+                let decision =
+                    |code: Option<Code>| code.map_or(Decision::Success, Decision::Refused);
+                Reply::Operation(recorded.map(|(.., code)| decision(*code)))
+            }
+            Call::Find(Sought::ReqId(req_id)) => {
+                Reply::Found(self.read(req_id.number()).map(Box::new))
+            }
+            Call::Find(Sought::Cid(user, cid)) => {
+                let number = self.cids.get(&(user.number(), cid.as_str().to_owned()));
+                let found = number.and_then(|number| self.transfers.get(number));
+                Reply::Found(found.map(|(transfer, _)| Box::new(transfer.clone())))
+            }
+            Call::External(external) => self.external(external),
+            Call::FindExternal(external) => match self.externals.get(&external.idem_key) {
+                None => Reply::Found(None),
+                Some(found) => external_reply(found, external),
+            },
+            Call::SetFundingStatus { .. } if bug == Some(Bug::StatusIgnored) => Reply::Done,
+            Call::SetFundingStatus { user, status, .. } => {
+                self.accounts.set(user.number(), *status);
+                Reply::Done
+            }
+        })
+    }
+
+    fn accept(
+        &mut self,
+        index: usize,
+        intent: &Intent,
+        fingerprint: &str,
+        passage: &Passage,
+        bug: Option<Bug>,
+    ) -> Result<Transfer, Refusal> {
+        if let Some(transfer) = self.read(intent.req_id.number()) {
+            return Ok(transfer);
+        }
+        let user = intent.user.number();
+        if let Some(cid) = &intent.cid {
+            let key = (user, cid.as_str().to_owned());
+            let known = self.cids.get(&key).filter(|_| bug != Some(Bug::CidForgotten));
+            if let Some(number) = known {
+                return Ok(self.transfers.get(number).expect("named by its cid").0.clone());
+            }
+            self.cids.set(key, intent.order_number);
+        }
+        if intent.order_number < self.watermark {
+            return Err(Refusal::Violation(index));
+        }
+        self.names.set(intent.req_id.number(), intent.order_number);
+        let transfer = Transfer {
+            transfer_id: i64::try_from(self.transfers.rows.len()).expect("few") + 1,
+            intent: intent.clone(),
+            fingerprint: fingerprint.to_owned(),
+            state: State::Init,
+            code: None,
+            retry_count: 0,
+            log_sequence: None,
+            created_at: self.now,
+            updated_at: self.now,
+        };
+        self.facts.push(Fact::Accepted(intent.clone()));
+        self.pass(index, transfer, passage, None, true, bug)
+    }
+
+    /// Through the states of a passage, with Funding's part.
+    fn pass(
+        &mut self,
+        index: usize,
+        mut transfer: Transfer,
+        passage: &Passage,
+        code: Option<Code>,
+        fresh: bool,
+        bug: Option<Bug>,
+    ) -> Result<Transfer, Refusal> {
+        let mut states = passage.path.clone();
+        let mut refused = None;
+        if let Some(FundingPart { op, on_success, on_refused }) = &passage.funding {
+            refused = self.operate(index, *op, &transfer.intent, bug)?;
+            states.extend(if refused.is_none() { on_success } else { on_refused });
+        }
+        if !fresh && transfer.state.is_terminal() {
+            return Err(Refusal::Violation(index));
+        }
+        transfer.state = *states.last().ok_or(Refusal::Violation(index))?;
+        transfer.code = transfer.code.or(code).or(refused);
+        transfer.retry_count = 0;
+        transfer.updated_at = self.now;
+        self.facts.push(Fact::Passed(transfer.intent.req_id.number(), states));
+        self.transfers.set(transfer.intent.order_number, (transfer.clone(), None));
+        Ok(transfer)
+    }
+
+    /// `funding_operate`: the row first, and with it the decision, once.
+    fn operate(
+        &mut self,
+        index: usize,
+        op: Op,
+        intent: &Intent,
+        bug: Option<Bug>,
+    ) -> Result<Option<Code>, Refusal> {
+        let (user, asset, amount) = (intent.user.number(), intent.asset.0, intent.amount.units());
+        let key = (intent.req_id.number(), op as u8);
+        if let Some(&(known_user, known_asset, known_amount, code)) = self.operations.get(&key) {
+            return match (known_user, known_asset, known_amount) == (user, asset, amount) {
+                true => Ok(code),
+                false => Err(Refusal::Violation(index)),
+            };
+        }
+        let withdrawn = self.operations.get(&(key.0, Op::Withdraw as u8)).copied();
+        if bug == Some(Bug::RefundByReqIdOnly) && op == Op::Refund && withdrawn.is_some() {
+            return Ok(None);
+        }
+        let status = self.accounts.get(&user).copied();
+        let balance = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+        let amount_units = u128::from(amount);
+        let (code, after) = match op {
+            Op::Withdraw => {
+                let code = match status {
+                    None => Some(Code::SourceAccountNotFound),
+                    Some(AccountStatus::Frozen) => Some(Code::AccountFrozen),
+                    Some(AccountStatus::Disabled) => Some(Code::AccountDisabled),
+                    Some(AccountStatus::Active) if balance < amount_units => {
+                        Some(Code::InsufficientBalance)
+                    }
+                    Some(AccountStatus::Active) => None,
+                };
+                (code, balance.saturating_sub(amount_units))
+            }
+            Op::Deposit => {
+                let code = match status {
+                    None => Some(Code::TargetAccountNotFound),
+                    Some(AccountStatus::Disabled) => Some(Code::AccountDisabled),
+                    Some(AccountStatus::Active | AccountStatus::Frozen) => None,
+                };
+                (code, balance + amount_units)
+            }
+            _ if bug == Some(Bug::RefundRefused) && status != Some(AccountStatus::Active) => {
+                (Some(Code::AccountDisabled), balance)
+            }
+            _ => match withdrawn {
+                Some(paid) if paid == (user, asset, amount, None) => (None, balance + amount_units),
+                _ => return Err(Refusal::Violation(index)),
+            },
+        };
+        if code.is_none() {
+            self.balances.set((user, asset), after);
+            self.facts.push(Fact::Balance(user, asset));
+        }
+        let forgets = match bug {
+            Some(Bug::RefusalNotRecorded) => code.is_some(),
+            Some(Bug::SelectWithoutInsert) => true,
+            _ => false,
+        };
+        if !forgets {
+            let row = (user, asset, amount, code);
+            self.operations.set(key, row);
+            self.facts.push(Fact::Operation(key.0, op, row));
+        }
+        Ok(code)
+    }
+
+    fn external(&mut self, external: &External) -> Reply {
+        if let Some(found) = self.externals.get(&external.idem_key) {
+            return external_reply(found, external);
+        }
+        let (user, asset) = (external.user.number(), external.asset.0);
+        let amount = u128::from(external.amount.units());
+        let deposit = external.op == Op::ExtDeposit;
+        if deposit && self.accounts.get(&user).is_none() {
+            self.accounts.set(user, AccountStatus::Active);
+        }
+        let balance = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+        let code = match self.accounts.get(&user) {
+            None => Some(Code::SourceAccountNotFound),
+            Some(AccountStatus::Disabled) => Some(Code::AccountDisabled),
+            Some(AccountStatus::Frozen) if !deposit => Some(Code::AccountFrozen),
+            Some(_) if !deposit && balance < amount => Some(Code::InsufficientBalance),
+            Some(_) => None,
+        };
+        let mut after = balance;
+        if code.is_none() {
+            after = if deposit { balance + amount } else { balance - amount };
+            self.balances.set((user, asset), after);
+            let change = i128::try_from(amount).expect("64 bits");
+            let change = if deposit { change } else { -change };
+            self.facts.push(Fact::External(user, asset, change));
+            self.facts.push(Fact::Balance(user, asset));
+        }
+        let row = (external.clone(), code, after);
+        let reply = external_reply(&row, external);
+        self.externals.set(external.idem_key.clone(), row);
+        reply
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.now.as_millisecond()).expect("after 1970")
+    }
+
+    pub(super) fn set_time(&mut self, now_ns: u64) {
+        let now_ns = i128::from(now_ns) + i128::from(EPOCH_S) * 1_000_000_000;
+        self.now = Timestamp::from_nanosecond(now_ns).expect("in range");
+    }
+
+    fn page(&self, filter: Unfinished) -> Page {
+        let rows = self.transfers.rows.range(filter.after.saturating_add(1)..).take(PAGE_ROWS);
+        let mut page = Page::default();
+        let (mut count, mut last) = (0, 0);
+        for (&number, (transfer, next_retry_ms)) in rows {
+            (count, last) = (count + 1, number);
+            let stale = filter.stale.is_none_or(|stale| {
+                let moved_ms = transfer.updated_at.as_millisecond();
+                let idle_ms = self.now_ms().saturating_sub(u64::try_from(moved_ms).unwrap_or(0));
+                let ahead_ms = next_retry_ms.unwrap_or(0).saturating_sub(self.now_ms());
+                idle_ms >= stale.moved_ms || ahead_ms > stale.retry_cap_ms
+            });
+            let user = transfer.intent.user.number();
+            if user % u64::from(filter.shards) == u64::from(filter.shard)
+                && !transfer.state.is_terminal()
+                && stale
+            {
+                page.transfers.push(transfer.clone());
+            }
+        }
+        page.after = (count == PAGE_ROWS).then_some(last);
+        page
+    }
+}
+
+fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> Reply {
+    let (known, code, after) = found;
+    let conflict = (known.op, known.user, known.asset, known.amount)
+        != (asked.op, asked.user, asked.asset, asked.amount);
+    Reply::External {
+        decision: code.map_or(Decision::Success, Decision::Refused),
+        balance_after: code.is_none().then(|| after.to_string()),
+        conflict,
+    }
+}
+
+/// One transaction on its way.
+#[derive(Clone, Debug)]
+struct Flight {
+    incarnation: u64,
+    shard: u32,
+    number: u64,
+    durable: Sequence,
+    calls: Vec<Call>,
+}
+
+/// What becomes of a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    /// Nobody answers the door.
+    NoConnection,
+    /// The connection breaks before the server has read it.
+    Lost,
+    /// It is carried out, and the connection breaks.
+    AnswerLost,
+    /// It is carried out when nobody waits any more.
+    Late,
+    /// The network brings it twice.
+    Doubled,
+    /// A deadlock: rolled back, and said so.
+    Aborted,
+    /// One call of the batch waits too long for a lock: rolled back, and said so.
+    HeldUp,
+    /// One call of the batch meets an error that nobody has foreseen.
+    Refused,
+}
+
+/// A connection of one shard of one process.
+pub(super) struct Connection {
+    world: Arc<World>,
+    process: Arc<Process>,
+    shard: u32,
+    flight: u64,
+}
+
+impl Connection {
+    pub(super) fn new(world: Arc<World>, process: Arc<Process>, shard: u32) -> Connection {
+        Connection { world, process, shard, flight: 0 }
+    }
+
+    fn fate(&self) -> Fate {
+        use Fate::*;
+        let rate = self.world.plan.postgres_fault_one_in;
+        if !self.world.fault(rate) {
+            return Arrives;
+        }
+        self.world.pick(&[
+            NoConnection,
+            Lost,
+            AnswerLost,
+            AnswerLost,
+            Late,
+            Late,
+            Doubled,
+            Aborted,
+            HeldUp,
+            Refused,
+        ])
+    }
+
+    /// The way of a flight through the network and the server; it goes on whatever becomes of its client.
+    async fn fly(
+        world: Arc<World>,
+        flight: Flight,
+        fate: Fate,
+        life: u64,
+        answer: oneshot::Sender<Result<Vec<Reply>, Failure>>,
+    ) {
+        let travel = world.chance().micros(50, world.plan.travel_us_max);
+        let late = FLIGHT_LIMIT * if fate == Fate::Late { 2 } else { 0 };
+        world.time.sleep(travel + late).await;
+        world.point(Point::FlightArrived);
+        if fate == Fate::Lost || world.postgres.lock().lives != life {
+            return;
+        }
+        let done = world.carry_out(&flight, fate);
+        world.point(Point::FlightDone);
+        if fate == Fate::Doubled {
+            let (world, late) = (Arc::clone(&world), world.chance().micros(10, 200_000));
+            let twin = flight.clone();
+            let server = Arc::clone(&world);
+            server.spawn(async move {
+                world.time.sleep(late).await;
+                if world.postgres.lock().lives == life {
+                    drop(world.carry_out(&twin, Fate::Arrives));
+                }
+            });
+        }
+        let travel = world.chance().micros(50, world.plan.travel_us_max);
+        world.time.sleep(travel).await;
+        // The server's end took everything with it that was not on the wire yet.
+        if fate != Fate::AnswerLost && world.postgres.lock().lives == life {
+            // An error is a client who has given up.
+            drop(answer.send(done));
+        }
+    }
+}
+
+impl World {
+    /// One transaction, at one moment.
+    fn carry_out(&self, flight: &Flight, fate: Fate) -> Result<Vec<Reply>, Failure> {
+        let mut postgres = self.postgres.lock();
+        postgres.set_time(self.time.now_ns());
+        let bug = self.plan.bug;
+        let done = postgres.transact(flight, &mut self.law.lock(), fate, bug);
+        self.trace(format_args!(
+            "flight {}/{}/{} of {} calls: {}",
+            flight.incarnation,
+            flight.shard,
+            flight.number,
+            flight.calls.len(),
+            match &done {
+                Ok(replies) => format!("{:?}", replies.iter().map(brief).collect::<Vec<_>>()),
+                Err(failure) => failure.to_string(),
+            }
+        ));
+        done
+    }
+}
+
+fn brief(reply: &Reply) -> String {
+    match reply {
+        Reply::Transfer(transfer) => {
+            format!("{} {}", transfer.intent.req_id, transfer.state.name())
+        }
+        Reply::Found(found) => format!("found {}", found.is_some()),
+        Reply::External { decision, .. } => format!("external {decision:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+impl Store for Connection {
+    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
+        self.process.awake().await;
+        let fate = self.fate();
+        let (up, life) = {
+            let postgres = self.world.postgres.lock();
+            (postgres.up, postgres.lives)
+        };
+        if !up || fate == Fate::NoConnection {
+            let knock = self.world.chance().micros(100, 5_000);
+            self.world.time.sleep(knock).await;
+            self.process.awake().await;
+            return Err(Failure::Unreachable(said("no connection")));
+        }
+        self.flight += 1;
+        let flight = Flight {
+            incarnation: self.process.number,
+            shard: self.shard,
+            number: self.flight,
+            durable,
+            calls: calls.to_vec(),
+        };
+        let (answer_to, answer) = oneshot::channel();
+        let world = Arc::clone(&self.world);
+        let flight = Connection::fly(world, flight, fate, life, answer_to);
+        self.world.spawn(flight);
+        match self.process.within(FLIGHT_LIMIT, answer).await {
+            Some(Ok(done)) => done,
+            Some(Err(_)) => Err(Failure::Unknown(said("the connection is lost"))),
+            None => Err(Failure::Unknown(said("no answer in time"))),
+        }
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
+        self.process.awake().await;
+        let fate = self.fate();
+        let travel = self.world.chance().micros(100, self.world.plan.travel_us_max * 2);
+        self.world.time.sleep(travel).await;
+        self.process.awake().await;
+        let mut postgres = self.world.postgres.lock();
+        if !postgres.up || matches!(fate, Fate::NoConnection) {
+            return Err(Failure::Unreachable(said("no connection")));
+        }
+        if matches!(fate, Fate::Lost | Fate::AnswerLost | Fate::Late) {
+            return Err(Failure::Unknown(said("the connection is lost")));
+        }
+        postgres.set_time(self.world.time.now_ns());
+        Ok(postgres.page(filter))
+    }
+}

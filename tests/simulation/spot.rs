@@ -1,0 +1,400 @@
+//! UBSCore in virtual time: the production core, ledger and log over a medium in memory, without their threads.
+//!
+//! What the ring, the core thread and the sync thread do in production, timers do here: an order takes its time to the
+//! core, which decides and appends; a sync comes a little later, and with it the answers of everything it covers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use ubscore::account::AccountStatus;
+use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
+use ubscore::code::Code;
+use ubscore::engine::core::Core;
+use ubscore::engine::ledger::{Answer as CoreAnswer, Places, Step};
+use ubscore::engine::order::{Command, Entry, Order, Text};
+use ubscore::engine::replay::Replay;
+use ubscore::transfer::{Decision, Op, ReqId};
+use ubscore::validation::{Form, check_form};
+use wal::memory::Memory;
+use wal::{Identity, Log, Options, Progress, Reader, Recovery, Sequence};
+
+use super::law::Side;
+use super::process::{Life, Process};
+use super::world::{ASSET, Bug, Point, World};
+
+/// What a coordinator waits for an answer.
+const TIMEOUT: Duration = Duration::from_millis(40);
+/// The smallest, so that runs roll.
+const SEGMENT_BYTES: u64 = 16 * 1024;
+
+type Released = (Sequence, oneshot::Sender<CoreAnswer>, CoreAnswer);
+
+struct Machine {
+    core: Core<Memory>,
+    syncer: wal::Syncer<Memory>,
+    preparer: wal::Preparer<Memory>,
+    durable: wal::Durable,
+    /// Reads what has become durable, for the judge.
+    reader: Reader<Memory>,
+    waiting: VecDeque<Released>,
+    sync_coming: bool,
+}
+
+/// The Trading participant of one process.
+pub(super) struct Spot {
+    world: Arc<World>,
+    process: Arc<Process>,
+    machine: Mutex<Machine>,
+}
+
+/// What becomes of an order on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    Lost,
+    AnswerLost,
+    Late,
+    Doubled,
+    Overloaded,
+    NetworkError,
+}
+
+impl Spot {
+    /// Replays the log on `medium` and opens it for appending. `claim`: what PostgreSQL knows durable.
+    pub(super) fn start(
+        world: &Arc<World>,
+        process: &Arc<Process>,
+        medium: Memory,
+        (claim, watermark): (Sequence, u64),
+    ) -> Arc<Spot> {
+        let places = Places { accounts_max: 8, outcomes_max: world.plan.outcomes_max };
+        let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
+        let mut replay = Replay::from_nothing(places);
+        let mut records = 0;
+        let mut law = world.law.lock();
+        while let Some(record) = recovery.next().expect("no damage") {
+            records += 1;
+            law.logged(&record);
+            replay.take(&record).expect("what it has written");
+        }
+        law.recovered(records);
+        drop(law);
+        let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 1 };
+        let (log, _) = recovery.start(Identity(7), options).expect("space");
+        let Log { writer, syncer, preparer, durable } = log;
+        let core = Core::new(replay.ledger(), writer);
+        let reader = Reader::open(medium, records + 1).expect("the log just opened");
+        let (waiting, sync_coming) = (VecDeque::new(), false);
+        let machine = Machine { core, syncer, preparer, durable, reader, waiting, sync_coming };
+        let (world, process) = (Arc::clone(world), Arc::clone(process));
+        let spot = Spot { world, process, machine: Mutex::new(machine) };
+        {
+            let machine = &mut *spot.machine.lock();
+            let symbol = Text::new("USDT").expect("short");
+            let learn = Command::RegisterAsset { asset: ASSET.0, precision: 6, symbol };
+            machine.core.decide(&learn, spot.world.time.now_ns());
+            let raise = Command::RaiseWatermark { order_number: watermark };
+            machine.core.decide(&raise, spot.world.time.now_ns());
+            spot.sync(machine);
+        }
+        spot.tell_balances();
+        Arc::new(spot)
+    }
+
+    pub(super) fn durable(&self) -> Sequence {
+        self.machine.lock().durable.durable()
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.machine.lock().core.capacity()
+    }
+
+    pub(super) fn tell_balances(&self) {
+        let machine = self.machine.lock();
+        if machine.durable.durable() < machine.core.ledger().sequence() {
+            // The judge adds up what is durable.
+            return;
+        }
+        let mut law = self.world.law.lock();
+        for (user, asset, units) in machine.core.ledger().balances() {
+            law.balance(Side::Spot, user, asset, units);
+        }
+    }
+
+    /// Sets a status. Statuses keep their order, as on the ring.
+    pub(super) async fn set_status(self: &Arc<Spot>, user: u64, status: AccountStatus) -> bool {
+        self.process.awake().await;
+        let answer = self.decide(&Command::SetStatus { user, status });
+        matches!(self.process.within(TIMEOUT, answer).await, Some(Ok(CoreAnswer::Done)))
+    }
+
+    pub(super) async fn raise_watermark(self: &Arc<Spot>, order_number: u64) {
+        let answer = self.decide(&Command::RaiseWatermark { order_number });
+        self.process.within(TIMEOUT, answer).await;
+    }
+
+    /// The core thread takes a command. The answer comes once it is durable.
+    fn decide(self: &Arc<Spot>, command: &Command) -> oneshot::Receiver<CoreAnswer> {
+        let (answer_to, answer) = oneshot::channel();
+        let mut machine = self.machine.lock();
+        if machine.durable.poisoned() {
+            // It has ended, and nobody is left to answer.
+            self.process.set(Life::Dead);
+            return answer;
+        }
+        let bug = self.world.plan.bug;
+        if bug == Some(Bug::QueryBlind) && matches!(command, Command::Query { .. }) {
+            hand_over(answer_to, CoreAnswer::Query(None));
+            return answer;
+        }
+        if let Some(told) = planted(&machine.core, command, bug) {
+            hand_over(answer_to, told);
+            return answer;
+        }
+        let (told, after) = machine.core.decide(command, self.world.time.now_ns());
+        self.world.trace(format_args!(
+            "core {}: {} -> {}, record {after}",
+            self.process.number,
+            brief_command(command),
+            brief_answer(&told),
+        ));
+        if bug == Some(Bug::AnsweredBeforeSync) {
+            hand_over(answer_to, told);
+        } else {
+            machine.waiting.push_back((after, answer_to, told));
+        }
+        if !machine.sync_coming {
+            machine.sync_coming = true;
+            let (spot, delay) = (Arc::clone(self), self.world.plan.sync_us_max);
+            let delay = self.world.chance().micros(20, delay);
+            self.world.spawn(async move {
+                spot.world.point(Point::Decided);
+                spot.world.time.sleep(delay).await;
+                spot.process.awake().await;
+                spot.sync(&mut spot.machine.lock());
+                spot.world.point(Point::Synced);
+            });
+        }
+        answer
+    }
+
+    /// The sync thread: makes durable what has been appended, shows it to the judge, and releases the answers.
+    fn sync(&self, machine: &mut Machine) {
+        machine.sync_coming = false;
+        let too_soon = self.world.plan.bug == Some(Bug::SyncTooSoon);
+        let synced = match too_soon && self.world.chance().one_in(2) {
+            true => Ok(machine.durable.appended()),
+            false => machine.syncer.sync(),
+        };
+        while !machine.durable.poisoned() && matches!(machine.preparer.tick(), Ok(Progress::Busy)) {
+        }
+        let (Ok(durable), false) = (synced, machine.durable.poisoned()) else {
+            // Its disk is another's now. A process without a log ends.
+            self.world.trace(format_args!("process {} has lost its log", self.process.number));
+            self.process.set(Life::Dead);
+            return;
+        };
+        let mut law = self.world.law.lock();
+        while law.log_len() < durable {
+            let record = machine.reader.next().expect("no damage").expect("it is durable");
+            law.logged(&record);
+        }
+        drop(law);
+        while machine.waiting.front().is_some_and(|(after, ..)| *after <= durable) {
+            let (_, answer_to, answer) = machine.waiting.pop_front().expect("looked at");
+            hand_over(answer_to, answer);
+        }
+    }
+
+    /// Appends a mark, as an idle core does.
+    pub(super) fn mark(&self) {
+        let machine = &mut *self.machine.lock();
+        if !machine.sync_coming && !machine.durable.poisoned() {
+            machine.core.mark();
+            self.sync(machine);
+        }
+    }
+
+    async fn one(self: &Arc<Spot>, ask: &Ask) -> Answer {
+        if self.check(ask).is_err() {
+            return Answer::without_record(Outcome::Unknown(Reason::Malformed));
+        }
+        use Fate::*;
+        let fate = match self.world.fault(self.world.plan.spot_fault_one_in) {
+            false => Arrives,
+            true => self.world.pick(&[
+                Lost,
+                AnswerLost,
+                AnswerLost,
+                Late,
+                Late,
+                Doubled,
+                Overloaded,
+                NetworkError,
+            ]),
+        };
+        match fate {
+            Overloaded => return Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
+            NetworkError => return Answer::without_record(Outcome::NetworkError),
+            _ => {}
+        }
+        let (answer_to, answer) = oneshot::channel();
+        let late = TIMEOUT * if fate == Late { 2 } else { 0 };
+        let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
+        let deliver = Arc::clone(self).deliver(order(ask), travel);
+        self.world.spawn(async move {
+            let told = if fate == Lost { None } else { deliver.await };
+            match told {
+                Some(told) if fate != AnswerLost => hand_over(answer_to, told),
+                // Nobody hears that nothing will come.
+                Some(_) | None => std::future::pending().await,
+            }
+        });
+        if fate == Doubled {
+            let travel = self.world.chance().micros(5, 300_000);
+            let twin = Arc::clone(self).deliver(order(ask), travel);
+            self.world.spawn(async move {
+                twin.await;
+            });
+        }
+        match self.process.within(TIMEOUT, answer).await {
+            Some(Ok(told)) => read(told),
+            Some(Err(_)) | None if self.world.plan.bug == Some(Bug::CompensateOnTimeout) => {
+                let refused = Outcome::ExplicitFail(Code::SystemError);
+                Answer { outcome: refused, log_sequence: None }
+            }
+            Some(Err(_)) | None => Answer::without_record(Outcome::Timeout),
+        }
+    }
+
+    /// One copy of an order on its way to the core, and the answer.
+    async fn deliver(self: Arc<Spot>, order: Order, travel: Duration) -> Option<CoreAnswer> {
+        self.world.time.sleep(travel).await;
+        self.process.awake().await;
+        let answer = self.decide(&Command::Order(order));
+        let told = answer.await.ok();
+        self.process.awake().await;
+        told
+    }
+}
+
+/// What a core with this bug says without deciding; `None` where it is as any other.
+fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<CoreAnswer> {
+    let Command::Order(order) = command else { return None };
+    let step = core.ledger().step(command);
+    let Step::Append(Entry::Order { decision, balance_after, .. }) = step else { return None };
+    let by_req_id = bug == Some(Bug::RefundByReqIdOnly) && order.op == Op::Refund;
+    let unrecorded =
+        bug == Some(Bug::RefusalNotRecorded) && matches!(decision, Decision::Refused(_));
+    (by_req_id || unrecorded).then(|| {
+        CoreAnswer::Decided(ubscore::engine::outcomes::Recorded {
+            user: order.user,
+            asset: order.asset,
+            amount: order.amount,
+            decision,
+            balance_after,
+            sequence: core.ledger().sequence(),
+            time_ns: 0,
+            order_number: order.order_number,
+        })
+    })
+}
+
+/// An error is a caller who has stopped waiting: what was decided stays recorded.
+fn hand_over(answer_to: oneshot::Sender<CoreAnswer>, answer: CoreAnswer) {
+    answer_to.send(answer).unwrap_or(());
+}
+
+fn brief_command(command: &Command) -> String {
+    match command {
+        Command::Order(order) => {
+            format!("{} {:026x} of {}", order.op.name(), order.req_id, order.amount)
+        }
+        Command::RegisterAsset { asset, .. } => format!("asset {asset}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_answer(answer: &CoreAnswer) -> String {
+    match answer {
+        CoreAnswer::Decided(recorded) => {
+            format!("{:?} in record {}", recorded.decision, recorded.sequence)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// What an answer of the core means, as `adapters::trading` has it.
+fn read(told: CoreAnswer) -> Answer {
+    let unknown = |reason| Answer::without_record(Outcome::Unknown(reason));
+    match told {
+        CoreAnswer::Decided(recorded) | CoreAnswer::Query(Some(recorded)) => {
+            Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
+        }
+        CoreAnswer::Query(None) => unknown(Reason::NotRecorded),
+        CoreAnswer::Violation(_) => unknown(Reason::Violation),
+        CoreAnswer::Forgotten => unknown(Reason::Forgotten),
+        CoreAnswer::Overloaded => unknown(Reason::Overloaded),
+        _ => unknown(Reason::Mismatched),
+    }
+}
+
+fn order(ask: &Ask) -> Order {
+    let intent = &ask.intent;
+    let cid = intent.cid.as_ref().map_or("", |cid| cid.as_str());
+    Order {
+        op: ask.op,
+        req_id: intent.req_id.number(),
+        cid: Text::new(cid).expect("a Cid fits"),
+        user: intent.user.number(),
+        asset: intent.asset.0,
+        amount: intent.amount.units(),
+        direction: intent.direction,
+        order_number: intent.order_number,
+    }
+}
+
+/// The Trading adapter as the coordinator holds it.
+pub(super) struct Trading(pub(super) Arc<Spot>);
+
+impl Spot {
+    fn check(&self, ask: &Ask) -> Result<(), Code> {
+        let intent = &ask.intent;
+        check_form(Form {
+            req_id: intent.req_id.number(),
+            user: intent.user.number(),
+            amount: intent.amount.units(),
+            asset_known: intent.asset == ASSET,
+        })
+        .map(|_| ())
+    }
+}
+
+impl Adapter for Trading {
+    const ROUTE: Route = Route::Apart;
+
+    fn check(&self, ask: &Ask) -> Result<(), Code> {
+        self.0.check(ask)
+    }
+
+    async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.0.process.awake().await;
+        for ask in &asks {
+            self.0.world.law.lock().asked(ask.intent.req_id.number(), ask.op);
+        }
+        join_all(asks.iter().map(|ask| self.0.one(ask))).await
+    }
+
+    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
+        self.0.process.awake().await;
+        let answer = self.0.decide(&Command::Query { req_id: req_id.number(), op });
+        match self.0.process.within(TIMEOUT, answer).await {
+            Some(Ok(told)) => read(told),
+            Some(Err(_)) | None => Answer::without_record(Outcome::Timeout),
+        }
+    }
+}

@@ -1,0 +1,850 @@
+//! One run: clients, an operator, one process after the other, and a supervisor who strikes where the seed says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::FutureExt;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::task::JoinHandle;
+use ubscore::account::{AccountStatus, UserId};
+use ubscore::adapters::funding::Funding;
+use ubscore::amount::Amount;
+use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
+use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request};
+use ubscore::entropy::Entropy;
+use ubscore::gate::Gate;
+use ubscore::postgres::store::{External, Transfer, fingerprint};
+use ubscore::transfer::{Cid, Direction, Op, ReqId};
+use ubscore::validation::Checked;
+use wal::memory::Memory;
+
+use super::chance::Chance;
+use super::law::{Broken, Law, Side};
+use super::postgres::{Connection, Postgres};
+use super::process::{Life, Process, ProcessClock};
+use super::spot::{Spot, Trading};
+use super::time::Time;
+
+/// The one asset.
+pub(super) const ASSET: AssetId = AssetId(1);
+/// Clients who have not come to an end by then are left alone.
+const FAULTS_END: Duration = Duration::from_secs(20);
+/// In this time after the last fault everything must be terminal.
+const REST: Duration = Duration::from_secs(60);
+/// A strike that has met nothing comes all the same.
+const ARMED: Duration = Duration::from_millis(150);
+
+/// What the shims do wrong on purpose, so that the judge can be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// A refund finds the outcome of its withdraw under the same req_id and takes it for its own.
+    RefundByReqIdOnly,
+    /// A refusal is answered and not recorded.
+    RefusalNotRecorded,
+    /// A participant that does not answer counts as one that has refused.
+    CompensateOnTimeout,
+    /// UBSCore answers when it has applied, not when it has synced.
+    AnsweredBeforeSync,
+    /// A COMMIT that became a ROLLBACK counts as a COMMIT.
+    CommitIgnored,
+    /// PostgreSQL looks whether an operation is recorded, and does not record it.
+    SelectWithoutInsert,
+    /// The incarnation is not compared.
+    FenceUnchecked,
+    /// A flight that was given up may commit behind a later one.
+    LateFlightCommitted,
+    /// The watermark passes what has not ended.
+    ForgottenEarly,
+    /// A refund into an account that is not active is refused, and so recorded.
+    RefundRefused,
+    /// A second accept with a user's cid makes a second transfer.
+    CidForgotten,
+    /// A status is answered and forgotten.
+    StatusIgnored,
+    /// A sync returns before the disk has written.
+    SyncTooSoon,
+    /// UBSCore finds nothing recorded, whatever it is asked for.
+    QueryBlind,
+}
+
+impl Bug {
+    pub(super) const ALL: [Bug; 14] = [
+        Bug::RefundByReqIdOnly,
+        Bug::RefusalNotRecorded,
+        Bug::CompensateOnTimeout,
+        Bug::AnsweredBeforeSync,
+        Bug::CommitIgnored,
+        Bug::SelectWithoutInsert,
+        Bug::FenceUnchecked,
+        Bug::LateFlightCommitted,
+        Bug::ForgottenEarly,
+        Bug::RefundRefused,
+        Bug::CidForgotten,
+        Bug::StatusIgnored,
+        Bug::SyncTooSoon,
+        Bug::QueryBlind,
+    ];
+}
+
+/// Where a strike may hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Point {
+    FlightArrived,
+    FlightDone,
+    Decided,
+    Synced,
+    Told,
+}
+
+const POINTS: [Point; 5] =
+    [Point::FlightArrived, Point::FlightDone, Point::Decided, Point::Synced, Point::Told];
+
+/// What hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Strike {
+    /// The process is killed; the page cache survives.
+    Kill,
+    /// The machine loses power: of what was not synced, any sector may be gone.
+    PowerCut,
+    /// PostgreSQL crashes: what was on its way is carried out or not.
+    ServerCrash,
+    /// The process is stopped for a while.
+    Stop,
+    /// The process is stopped, another takes its place and its disk, and it comes back.
+    Supersede,
+    /// Another takes its place while it runs.
+    Usurp,
+    /// The gate is closed for a while.
+    Halt,
+    /// The disk is full for a while.
+    DiskFull,
+}
+
+pub(super) const STRIKES: [Strike; 8] = [
+    Strike::Kill,
+    Strike::PowerCut,
+    Strike::ServerCrash,
+    Strike::Stop,
+    Strike::Supersede,
+    Strike::Usurp,
+    Strike::Halt,
+    Strike::DiskFull,
+];
+
+/// What the seed has decided before the run begins.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) bug: Option<Bug>,
+    /// Workers of each process; one where the gate is closed, since tokio wakes several watchers in any order.
+    shards: u32,
+    fuse: bool,
+    batch_max: usize,
+    users: u64,
+    clients: u64,
+    errands: u64,
+    pub(super) travel_us_max: u64,
+    pub(super) sync_us_max: u64,
+    pub(super) postgres_fault_one_in: u64,
+    pub(super) spot_fault_one_in: u64,
+    pub(super) outcomes_max: usize,
+    statuses: u64,
+    watermark_every_ms: u64,
+    /// How long an outcome is kept before the watermark may pass it.
+    keep: Duration,
+    accept_wait: Duration,
+    backoff_base_ms: u64,
+    strikes: Vec<(Duration, Point, Strike)>,
+}
+
+impl Plan {
+    fn new(chance: &mut Chance, bug: Option<Bug>) -> Plan {
+        let mut strikes = Vec::new();
+        let mut at = Duration::ZERO;
+        // Some come so fast that they hit whoever recovers from the one before.
+        let (count, apart_ms) =
+            chance.pick(&[(0, 1), (1, 300), (3, 400), (6, 600), (8, 200), (12, 30)]);
+        for _ in 0..count {
+            at += Duration::from_millis(chance.between(1, apart_ms));
+            strikes.push((at, chance.pick(&POINTS), chance.pick(&STRIKES)));
+        }
+        let halts = strikes.iter().any(|(.., strike)| *strike == Strike::Halt);
+        let shards = if halts { 1 } else { chance.pick(&[1, 2, 3]) };
+        Plan {
+            bug,
+            shards,
+            fuse: chance.one_in(2),
+            batch_max: chance.pick(&[1, 3, 16]),
+            users: chance.between(1, 3),
+            clients: chance.between(2, 5),
+            errands: chance.between(3, 8),
+            travel_us_max: chance.pick(&[300, 2_000, 12_000]),
+            // The last is longer than anybody waits for an answer.
+            sync_us_max: chance.pick(&[100, 1_000, 8_000, 150_000]),
+            postgres_fault_one_in: chance.pick(&[0, 3, 8, 20]),
+            spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
+            outcomes_max: chance.pick(&[50, 80, 1_000]),
+            statuses: chance.pick(&[0, 3, 10]),
+            watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
+            keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
+            // The first is shorter than a flight may take: what is unknown is given up.
+            accept_wait: Duration::from_millis(chance.pick(&[30, 250])),
+            backoff_base_ms: chance.pick(&[4, 100]),
+            strikes,
+        }
+    }
+}
+
+/// A process that takes requests.
+struct Serving {
+    process: Arc<Process>,
+    coordinator: Coordinator<Trading, Funding<Connection>>,
+    spot: Arc<Spot>,
+    gate: Arc<Gate>,
+    disk: Memory,
+}
+
+/// What a run was, for whoever adds runs up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Transfers by last state.
+    pub(super) endings: BTreeMap<i16, u64>,
+    pub(super) strikes: BTreeMap<Strike, u64>,
+    /// Calls and orders that went wrong on their way.
+    pub(super) faults: u64,
+    pub(super) events: u64,
+    pub(super) virtual_ms: u64,
+    /// Of every event, in order, with its time.
+    pub(super) digest: u64,
+}
+
+#[derive(Debug, Default)]
+struct Trace {
+    verbose: bool,
+    events: u64,
+    digest: u64,
+    strikes: BTreeMap<Strike, u64>,
+}
+
+/// Everything there is.
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) time: Arc<Time>,
+    pub(super) law: Mutex<Law>,
+    pub(super) postgres: Mutex<Postgres>,
+    chance: Mutex<Chance>,
+    trace: Mutex<Trace>,
+    faulty: AtomicBool,
+    faults: AtomicU64,
+    armed: Mutex<Option<(Point, Strike)>>,
+    struck: Mutex<Option<Strike>>,
+    serving: Mutex<Option<Arc<Serving>>>,
+    catalog: Arc<ArcSwap<Catalog>>,
+}
+
+/// Runs one seed to its end, or to the first broken law.
+pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<(), Broken>) {
+    let mut chance = Chance::new(seed);
+    let plan = Plan::new(&mut chance, bug);
+    if verbose {
+        println!("seed {seed}: {plan:?}");
+    }
+    let world = Arc::new(World {
+        plan,
+        time: Arc::default(),
+        law: Mutex::default(),
+        postgres: Mutex::new(Postgres::new()),
+        chance: Mutex::new(chance),
+        trace: Mutex::new(Trace { verbose, ..Trace::default() }),
+        faulty: AtomicBool::new(true),
+        faults: AtomicU64::new(0),
+        armed: Mutex::default(),
+        struck: Mutex::default(),
+        serving: Mutex::default(),
+        catalog: Arc::new(ArcSwap::from_pointee(Catalog::new([asset()]))),
+    });
+    let time = Arc::clone(&world.time);
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        time.run(Arc::clone(&world).live());
+    }));
+    if let Err(panicked) = lived {
+        world.law.lock().panicked(panicked.as_ref());
+    }
+    // Of what a crash left behind, nothing is looked at any more.
+    *world.serving.lock() = None;
+    let trace = world.trace.lock();
+    let law = world.law.lock();
+    let tally = Tally {
+        endings: law.endings(),
+        strikes: trace.strikes.clone(),
+        faults: world.faults.load(Ordering::Relaxed),
+        events: trace.events,
+        virtual_ms: time.now_ns() / 1_000_000,
+        digest: trace.digest,
+    };
+    (tally, law.broken().map_or(Ok(()), |broken| Err(broken.clone())))
+}
+
+fn asset() -> Asset {
+    Asset {
+        id: ASSET,
+        symbol: "USDT".to_owned(),
+        precision: 6,
+        status: AssetStatus::Active,
+        transfer_enabled: true,
+        transfer_min: Amount::new(1).expect("not 0"),
+        transfer_max: Amount::new(1_000_000).expect("not 0"),
+    }
+}
+
+impl World {
+    pub(super) fn chance(&self) -> MutexGuard<'_, Chance> {
+        self.chance.lock()
+    }
+
+    pub(super) fn pick<T: Copy>(&self, choices: &[T]) -> T {
+        self.chance().pick(choices)
+    }
+
+    /// Whether something goes wrong now.
+    pub(super) fn fault(&self, one_in: u64) -> bool {
+        let fault = self.faulty.load(Ordering::Relaxed) && self.chance().one_in(one_in);
+        self.faults.fetch_add(u64::from(fault), Ordering::Relaxed);
+        fault
+    }
+
+    pub(super) fn trace(&self, what: fmt::Arguments<'_>) {
+        let now_ns = self.time.now_ns();
+        let mut trace = self.trace.lock();
+        let line = what.to_string();
+        if trace.verbose {
+            println!("{:>9}.{:03} {line}", now_ns / 1_000_000, now_ns / 1_000 % 1_000);
+        }
+        trace.events += 1;
+        let text = line.as_bytes();
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text, trace.digest ^ now_ns);
+        trace.digest = hash;
+    }
+
+    /// Lets something go on by itself. A panic in it is a broken law like any other.
+    pub(super) fn spawn(
+        self: &Arc<World>,
+        doing: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let world = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(panicked) = AssertUnwindSafe(doing).catch_unwind().await {
+                world.law.lock().panicked(panicked.as_ref());
+            }
+        })
+    }
+
+    fn serving_now(&self) -> Option<Arc<Serving>> {
+        self.serving.lock().clone()
+    }
+
+    /// Somebody is at `point`: strikes what is armed for it.
+    pub(super) fn point(&self, point: Point) {
+        let strike = {
+            let mut armed = self.armed.lock();
+            match *armed {
+                Some((at, strike)) if at == point => {
+                    *armed = None;
+                    strike
+                }
+                Some(_) | None => return,
+            }
+        };
+        self.strike(strike);
+    }
+
+    /// What takes effect at once; the supervisor does the rest.
+    fn strike(&self, strike: Strike) {
+        let Some(serving) = self.serving_now() else { return };
+        self.trace(format_args!("--- {strike:?}"));
+        *self.trace.lock().strikes.entry(strike).or_default() += 1;
+        match strike {
+            Strike::Kill | Strike::PowerCut => serving.process.set(Life::Dead),
+            Strike::Stop | Strike::Supersede => serving.process.set(Life::Stopped),
+            Strike::Usurp => {}
+            Strike::Halt => serving.gate.close(),
+            Strike::DiskFull => serving.disk.limit_space(Some(0)),
+            Strike::ServerCrash => {
+                let mut postgres = self.postgres.lock();
+                postgres.up = false;
+                postgres.lives += 1;
+            }
+        }
+        *self.struck.lock() = Some(strike);
+    }
+
+    /// Starts a process on what a disk holds.
+    fn start(self: &Arc<World>, disk: Memory) {
+        let (number, claim, watermark) = self.postgres.lock().begin(self.plan.shards + 1);
+        self.trace(format_args!("--- incarnation {number} begins"));
+        let ahead_ns = self.chance().below(3_000_000_000);
+        let process = Process::new(number, Arc::clone(&self.time), ahead_ns);
+        let spot = Spot::start(self, &process, disk.clone(), (claim, watermark));
+        let connection = |shard| Connection::new(Arc::clone(self), Arc::clone(&process), shard);
+        let gate = Arc::new(Gate::new(false));
+        let (durable, capacity) = (Arc::clone(&spot), Arc::clone(&spot));
+        let parts = Parts {
+            trading: Arc::new(Trading(Arc::clone(&spot))),
+            funding: Arc::new(Funding::new(
+                connection(self.plan.shards),
+                Arc::clone(&self.catalog),
+            )),
+            clock: Arc::new(ProcessClock(Arc::clone(&process))),
+            options: Options {
+                fuse: self.plan.fuse,
+                queue_max: 32,
+                batch_max: self.plan.batch_max,
+                active_max: 32,
+                backoff_base_ms: self.plan.backoff_base_ms,
+                backoff_cap_ms: 400,
+                stale_ms: 1_500,
+                stuck_ms: 60_000,
+                accept_wait: self.plan.accept_wait,
+            },
+            incarnation: number,
+            watermark,
+            durable: Arc::new(move || durable.durable()),
+            capacity: Arc::new(move || capacity.capacity()),
+            gate: Arc::clone(&gate),
+        };
+        let stores = (0..self.plan.shards).map(connection).collect();
+        let mut chance = self.chance().fork();
+        let entropy = || -> Box<dyn Entropy> { Box::new(chance.fork()) };
+        let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
+        let world = Arc::clone(self);
+        let of_pool = Arc::clone(&process);
+        self.spawn(async move {
+            let failed = pool.failed().await;
+            world.trace(format_args!("process {} ends: {failed}", of_pool.number));
+            if let Failed::Broken(panicked) = failed {
+                world.law.lock().breach("no worker breaks", panicked.to_string());
+            }
+            of_pool.set(Life::Dead);
+        });
+        let serving = Serving { process, coordinator, spot, gate, disk };
+        let serving = Arc::new(serving);
+        self.spawn(Arc::clone(self).keep_watermark(Arc::clone(&serving)));
+        *self.serving.lock() = Some(serving);
+    }
+
+    /// What `coordinator::watermark` does with a real PostgreSQL, told by the same promises of the workers.
+    async fn keep_watermark(self: Arc<World>, serving: Arc<Serving>) {
+        loop {
+            self.time.sleep(Duration::from_millis(self.plan.watermark_every_ms)).await;
+            serving.process.awake().await;
+            let users = (1..=self.plan.users).map(user);
+            let low = users.map(|user| serving.coordinator.order_number_low(user)).min();
+            let travel = self.chance().micros(50, self.plan.travel_us_max);
+            self.time.sleep(travel).await;
+            if serving.gate.is_closed() || !self.postgres.lock().up {
+                continue;
+            }
+            let raised = {
+                let (number, low) = (serving.process.number, low.unwrap_or(0));
+                let mut postgres = self.postgres.lock();
+                postgres.set_time(self.time.now_ns());
+                postgres.raise_watermark(number, low, self.plan.keep, self.plan.bug)
+            };
+            let Some(watermark) = raised else { return };
+            self.law.lock().watermark(watermark);
+            serving.process.awake().await;
+            serving.spot.raise_watermark(watermark).await;
+            if self.chance().one_in(3) {
+                serving.spot.mark();
+            }
+        }
+    }
+
+    /// The whole run.
+    async fn live(self: Arc<World>) {
+        self.start(Memory::new());
+        let mut busy: Vec<JoinHandle<()>> = Vec::new();
+        for number in 0..self.plan.clients {
+            let chance = self.chance().fork();
+            let client = Client { world: Arc::clone(&self), number, chance, known: Vec::new() };
+            busy.push(self.spawn(client.live()));
+        }
+        let chance = self.chance().fork();
+        busy.push(self.spawn(Arc::clone(&self).operate(chance)));
+        let mut strikes = self.plan.strikes.clone().into_iter().peekable();
+        let mut armed_until = Duration::ZERO;
+        while busy.iter().any(|task| !task.is_finished()) && self.now() < FAULTS_END {
+            self.time.sleep(Duration::from_millis(2)).await;
+            if self.law.lock().broken().is_some() {
+                return;
+            }
+            let struck = self.struck.lock().take();
+            if let Some(strike) = struck {
+                self.recover(strike).await;
+                continue;
+            }
+            self.replace_if_dead().await;
+            let late = { *self.armed.lock() }.filter(|_| self.now() >= armed_until);
+            if let Some((_, strike)) = late {
+                *self.armed.lock() = None;
+                self.strike(strike);
+            } else if let Some((_, point, strike)) =
+                strikes.next_if(|(at, ..)| *at <= self.now() && self.armed.lock().is_none())
+            {
+                *self.armed.lock() = Some((point, strike));
+                armed_until = self.now() + ARMED;
+            }
+        }
+        *self.armed.lock() = None;
+        let struck = self.struck.lock().take();
+        if let Some(strike) = struck {
+            self.recover(strike).await;
+        }
+        self.faulty.store(false, Ordering::Relaxed);
+        self.trace(format_args!("--- no more faults"));
+        let end = self.now() + REST;
+        // What is late may still come, and everything must have come to rest behind it.
+        self.time.sleep(Duration::from_secs(2)).await;
+        while self.now() < end && !self.postgres.lock().all_terminal() {
+            self.replace_if_dead().await;
+            self.time.sleep(Duration::from_millis(20)).await;
+        }
+        self.replace_if_dead().await;
+        self.judge();
+    }
+
+    /// The last look at both stores: as they are, and as they would be after a power cut.
+    fn judge(self: &Arc<World>) {
+        let serving = self.serving_now().expect("somebody always serves");
+        serving.spot.mark();
+        serving.spot.tell_balances();
+        let states = {
+            let postgres = self.postgres.lock();
+            postgres.tell_balances(&mut self.law.lock());
+            postgres.states()
+        };
+        self.law.lock().rest(&states);
+        serving.process.set(Life::Dead);
+        let disk = serving.disk.crash(|| false);
+        let process = Process::new(0, Arc::clone(&self.time), 0);
+        let durable = self.law.lock().log_len();
+        Spot::start(self, &process, disk, (durable, 0));
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.time.now_ns())
+    }
+
+    /// A process that has found out that it may not go on, and ended.
+    async fn replace_if_dead(self: &Arc<World>) {
+        let serving = self.serving_now().expect("somebody always serves");
+        if serving.process.life() == Life::Dead {
+            self.nap(1, 50).await;
+            self.start(serving.disk.kill());
+        }
+    }
+
+    async fn nap(&self, low_ms: u64, high_ms: u64) {
+        let nap = self.chance().micros(low_ms * 1_000, high_ms * 1_000);
+        self.time.sleep(nap).await;
+    }
+
+    async fn recover(self: &Arc<World>, strike: Strike) {
+        let serving = self.serving_now().expect("somebody always serves");
+        match strike {
+            Strike::Kill => {
+                self.nap(1, 100).await;
+                self.start(serving.disk.kill());
+            }
+            Strike::PowerCut => {
+                self.nap(1, 100).await;
+                let disk = self.cut_power(&serving.disk);
+                self.start(disk);
+            }
+            Strike::ServerCrash => {
+                self.nap(1, 400).await;
+                self.postgres.lock().up = true;
+            }
+            Strike::Stop => {
+                self.nap(1, 500).await;
+                serving.process.set(Life::Running);
+            }
+            Strike::Supersede | Strike::Usurp => {
+                self.nap(1, 100).await;
+                let killed = self.chance().one_in(2);
+                let disk = match killed {
+                    true => serving.disk.kill(),
+                    false => self.cut_power(&serving.disk),
+                };
+                // One log, one process: whoever opens a disk has taken it away from whoever had it.
+                serving.disk.stop_after(0);
+                self.start(disk);
+                if strike == Strike::Supersede {
+                    let (world, process) = (Arc::clone(self), Arc::clone(&serving.process));
+                    self.spawn(async move {
+                        world.nap(1, 1_500).await;
+                        world.trace(format_args!("process {} is back", process.number));
+                        process.set(Life::Running);
+                    });
+                }
+            }
+            Strike::Halt => {
+                self.nap(1, 500).await;
+                serving.gate.open();
+            }
+            Strike::DiskFull => {
+                self.nap(1, 2_000).await;
+                serving.disk.limit_space(None);
+            }
+        }
+    }
+
+    fn cut_power(&self, disk: &Memory) -> Memory {
+        let mut chance = self.chance().fork();
+        disk.crash(|| chance.one_in(2))
+    }
+
+    /// Somebody who takes requests; waits for one.
+    async fn service(&self) -> Arc<Serving> {
+        loop {
+            if let Some(serving) = self.serving_now()
+                && serving.process.life() != Life::Dead
+            {
+                return serving;
+            }
+            self.time.sleep(Duration::from_millis(7)).await;
+        }
+    }
+
+    /// What comes within `limit`, for whoever is outside.
+    async fn within<T>(&self, limit_ms: u64, doing: impl Future<Output = T>) -> Option<T> {
+        let limit = self.time.sleep(Duration::from_millis(limit_ms));
+        tokio::select! {
+            biased;
+            come = doing => Some(come),
+            () = limit => None,
+        }
+    }
+
+    /// The operator: freezes, disables and frees accounts on both sides.
+    async fn operate(self: Arc<World>, mut chance: Chance) {
+        use AccountStatus::{Active, Disabled, Frozen};
+        for _ in 0..self.plan.statuses {
+            self.time.sleep(chance.micros(1_000, 120_000)).await;
+            let number = chance.between(1, self.plan.users);
+            let status = chance.pick(&[Active, Active, Frozen, Disabled, Disabled]);
+            let side = chance.pick(&[Side::Funding, Side::Spot]);
+            let serving = self.service().await;
+            self.law.lock().status_begun(side, number);
+            let answered = match side {
+                Side::Spot => {
+                    let set = serving.spot.set_status(number, status);
+                    self.within(400, set).await == Some(true)
+                }
+                Side::Funding => {
+                    let (actor, reason) = ("operator".to_owned(), "why not".to_owned());
+                    let set =
+                        serving.coordinator.set_funding_status(user(number), status, actor, reason);
+                    matches!(self.within(400, set).await, Some(Ok(())))
+                }
+            };
+            self.trace(format_args!("{side:?} of {number}: {status:?}, answered {answered}"));
+            if answered {
+                self.law.lock().status_answered(side, number, status);
+            }
+        }
+    }
+}
+
+fn user(number: u64) -> UserId {
+    UserId::new(number).expect("not 0")
+}
+
+/// Somebody outside, who does one thing after the other and asks again where no answer comes.
+struct Client {
+    world: Arc<World>,
+    number: u64,
+    chance: Chance,
+    /// Transfers it has been told of.
+    known: Vec<ReqId>,
+}
+
+impl Client {
+    async fn live(mut self) {
+        let number = self.number % self.world.plan.users + 1;
+        self.external(number, Op::ExtDeposit, "opening", 250).await;
+        for errand in 0..self.world.plan.errands {
+            let pause = self.chance.micros(0, 60_000);
+            self.world.time.sleep(pause).await;
+            let name = format!("{}-{errand}", self.number);
+            let amount = self.chance.between(1, 60);
+            match self.chance.below(10) {
+                0 => self.external(number, Op::ExtDeposit, &name, amount).await,
+                1 => self.external(number, Op::ExtWithdraw, &name, amount / 4 + 1).await,
+                _ => self.transfer(number, name, amount).await,
+            }
+            if !self.known.is_empty() && self.chance.one_in(2) {
+                let req_id = self.chance.pick(&self.known);
+                self.get(req_id).await;
+            }
+        }
+    }
+
+    async fn external(&mut self, number: u64, op: Op, name: &str, units: u64) {
+        let external = External {
+            idem_key: format!("{}-{name}", self.number),
+            op,
+            user: user(number),
+            asset: ASSET,
+            amount: Amount::new(units).expect("not 0"),
+            actor: "gateway".to_owned(),
+        };
+        // Whether nothing can have come of any try so far.
+        let mut clean = true;
+        loop {
+            let serving = self.world.service().await;
+            let call = serving.coordinator.external(external.clone());
+            match self.world.within(500, call).await {
+                Some(Ok(decided)) => {
+                    self.world.law.lock().external_told(&external.idem_key, decided.decision);
+                    // It is told the same again.
+                    if !self.chance.one_in(4) {
+                        return;
+                    }
+                    clean = false;
+                }
+                Some(Err(rejection)) if !rejection.unknown => {
+                    let done = self.world.postgres.lock().has_external(&external.idem_key);
+                    let mut law = self.world.law.lock();
+                    law.claim(!(clean && done), "denied is not done", || format!("{external:?}"));
+                }
+                Some(Err(_)) | None => clean = false,
+            }
+            let pause = self.chance.micros(1_000, 80_000);
+            self.world.time.sleep(pause).await;
+        }
+    }
+
+    async fn transfer(&mut self, number: u64, name: String, units: u64) {
+        use Direction::{FundingToSpot, SpotToFunding};
+        // More go where there is nothing at first.
+        let direction = self.chance.pick(&[FundingToSpot, FundingToSpot, SpotToFunding]);
+        let (from, to) = direction.accounts();
+        let cid = (!self.chance.one_in(5)).then(|| Cid::new(&name).expect("a cid"));
+        let amount = Amount::new(units).expect("not 0");
+        let request = Request {
+            user: user(number),
+            cid: cid.clone(),
+            checked: Checked { direction, asset: asset(), amount },
+            fingerprint: fingerprint(from, to, "USDT", &units.to_string()),
+        };
+        // Whoever has no cid may not ask twice.
+        let tries = if cid.is_some() { 12 } else { 1 };
+        let mut handed_over = Vec::new();
+        for _ in 0..tries {
+            let serving = self.world.service().await;
+            if let Some(cid) = cid.clone().filter(|_| self.chance.one_in(4)) {
+                let find = serving.coordinator.find_cid(user(number), cid.clone());
+                let found = self.world.within(500, find).await;
+                let mut law = self.world.law.lock();
+                match found {
+                    Some(Ok(Some(found))) => {
+                        law.named(number, cid.as_str(), found.intent.req_id.number());
+                    }
+                    // Whatever was handed over before must not come any more.
+                    Some(Ok(None)) => {
+                        for req_id in &handed_over {
+                            law.denied(*req_id);
+                        }
+                    }
+                    Some(Err(_)) | None => {}
+                }
+            }
+            match serving.coordinator.submit(request.clone()) {
+                Err(_) => {}
+                Ok((req_id, answer)) => {
+                    handed_over.push(req_id.number());
+                    let patience_ms = self.chance.pick(&[5, 40, 500]);
+                    match self.world.within(patience_ms, answer).await {
+                        Some(Ok(Ok(accepted))) => {
+                            let req_id = accepted.progress.borrow().intent.req_id;
+                            if let Some(cid) = &cid {
+                                let mut law = self.world.law.lock();
+                                law.named(number, cid.as_str(), req_id.number());
+                            }
+                            self.known.push(req_id);
+                            let ended = self.follow(&serving, accepted).await;
+                            // It is told the same again.
+                            if ended && !self.chance.one_in(4) {
+                                return;
+                            }
+                        }
+                        Some(Ok(Err(rejection))) if !rejection.unknown => {
+                            self.world.law.lock().denied(req_id.number());
+                        }
+                        Some(Ok(Err(_)) | Err(_)) | None => {}
+                    }
+                }
+            }
+            let pause = self.chance.micros(1_000, 80_000);
+            self.world.time.sleep(pause).await;
+        }
+    }
+
+    /// Waits for the end, as a request does; whether it has come.
+    async fn follow(&mut self, serving: &Serving, accepted: Accepted) -> bool {
+        let mut progress = accepted.progress;
+        let patience_ms = self.chance.between(5, 1_500);
+        let ended = progress.wait_for(|transfer| transfer.state.is_terminal());
+        let ended = self.world.within(patience_ms, ended).await.is_some_and(|told| told.is_ok());
+        let transfer = progress.borrow().clone();
+        if ended {
+            self.hear(&transfer);
+            return true;
+        }
+        // The workers of a process that ends let go of their clients in no order.
+        let pause = self.chance.micros(1, 2_000);
+        self.world.time.sleep(pause).await;
+        self.settled(serving, transfer).await
+    }
+
+    /// What a GET of a transfer answers.
+    async fn get(&mut self, req_id: ReqId) {
+        let serving = self.world.service().await;
+        let row = self.world.postgres.lock().read(req_id.number());
+        let pause = self.chance.micros(50, 5_000);
+        self.world.time.sleep(pause).await;
+        if let Some(transfer) = row {
+            self.settled(&serving, transfer).await;
+        }
+    }
+
+    async fn settled(&mut self, serving: &Serving, transfer: Transfer) -> bool {
+        let settled = serving.coordinator.settled(transfer);
+        match self.world.within(200, settled).await {
+            // Read so long ago that it has ended since and may be forgotten: production knows its own watermark.
+            Some(Ok(settled))
+                if !settled.transfer.state.is_terminal()
+                    && self.world.law.lock().may_be_forgotten(&settled.transfer.intent) =>
+            {
+                false
+            }
+            Some(Ok(settled)) => {
+                self.hear(&settled.transfer);
+                settled.transfer.state.is_terminal()
+            }
+            Some(Err(_)) | None => false,
+        }
+    }
+
+    fn hear(&self, transfer: &Transfer) {
+        let (req_id, state) = (transfer.intent.req_id, transfer.state);
+        self.world.trace(format_args!("client {}: {req_id} {}", self.number, state.name()));
+        self.world.law.lock().told(req_id.number(), state.number());
+        self.world.point(Point::Told);
+    }
+}
