@@ -29,8 +29,9 @@ test: need-rust need-postgres
 	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 soak: need-rust need-postgres
-	UBSCORE_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test --features crash --locked --test main -- --nocapture \
-	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong
+	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$$(($(ROUNDS) * 100)) $(CARGO) test --features crash --locked --test main -- --nocapture \
+	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong \
+	  a_power_cut_takes_back_nothing_that_was_answered simulation::
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

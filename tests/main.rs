@@ -38,6 +38,7 @@ mod power;
 
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;
+
 /// Whole runs from a seed, in virtual time: crashes, lost answers, late ones, and a judge.
 mod simulation;
 
