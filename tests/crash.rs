@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use ubscore::entropy::{Entropy, SystemEntropy};
 
 use crate::harness::{
-    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, soak_rounds, token,
-    while_watched,
+    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, soak_rounds,
+    split_mix, token, while_watched,
 };
 
 pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
@@ -390,11 +390,9 @@ fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
     let seed = SystemEntropy.u64();
     println!("seed {seed}");
     let random = |salt: usize| {
-        // SplitMix64: a number of its own for each salt.
-        let mut z = seed.wrapping_add((salt as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ (z >> 31)) & 0xFFFF).expect("16 bits")
+        // A number of its own for each salt.
+        let mut state = seed ^ (salt as u64) << 32;
+        usize::try_from(split_mix(&mut state) & 0xFFFF).expect("16 bits")
     };
     for fuse in [true, false] {
         let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);

@@ -1256,3 +1256,14 @@ pub(crate) fn soak_rounds() -> Option<usize> {
     let rounds = std::env::var("UBSCORE_SOAK_ROUNDS").ok()?;
     Some(rounds.parse().expect("a number of rounds"))
 }
+
+/// SplitMix64: the next state's number, mixed; every state is a good one.
+///
+/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+pub(crate) fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Server, Site, Way, crowd, eventually, token};
+use crate::harness::{PATIENCE, Server, Site, Way, crowd, eventually, split_mix, token};
 
 const USER: u64 = 1001;
 const POST: &str = "/api/v1/internal_transfer";
@@ -66,12 +66,9 @@ impl Pipeline {
     }
 }
 
-/// SplitMix64: a number of its own for each salt.
-fn random(salt: u64) -> u64 {
-    let mut z = (salt + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+/// A number of its own for each salt.
+fn random(mut salt: u64) -> u64 {
+    split_mix(&mut salt)
 }
 
 /// A transfer with something wrong in it, or everything.

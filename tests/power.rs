@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use ubscore::entropy::{Entropy, SystemEntropy};
 
 use crate::crash::{Planned, assert_kept, endow, plan_of_round, post_to};
-use crate::harness::{Reply, Server, Site, crowd, soak_rounds};
+use crate::harness::{Reply, Server, Site, crowd, soak_rounds, split_mix};
 
 /// As the log's.
 const PAGE: usize = 4096;
@@ -111,17 +111,6 @@ impl Powered {
     }
 }
 
-/// SplitMix64.
-fn generator(mut state: u64) -> impl FnMut() -> u64 {
-    move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-}
-
 /// Goal: a power cut at any moment takes nothing back that was answered. Method: rounds of a load that a SIGKILL ends at a
 /// random answer; then in most of them the log is rebuilt from what was synced and a random part of what was not, and
 /// names that were not synced vanish; restart, rest, sums, every cid again. `make soak` asks for more ([`soak_rounds`]).
@@ -131,7 +120,8 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
     let seed = SystemEntropy.u64();
     println!("seed {seed}");
     for fuse in [true, false] {
-        let mut random = generator(seed);
+        let mut state = seed;
+        let mut random = || split_mix(&mut state);
         let powered = Powered::new(fuse);
         let mut server = powered.site.start();
         endow(&powered.site, &server);
@@ -159,7 +149,8 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
 fn a_power_cut_finds_every_sync_that_is_missing() {
     const ROUNDS_MAX: usize = 40;
     for sync in SYNCS {
-        let mut random = generator(1);
+        let mut state = 1;
+        let mut random = || split_mix(&mut state);
         let powered = Powered::new(true);
         powered.site.start().stop();
         let forgetting = powered.site.clone().with("UBSCORE_SHADOW_FORGETS", sync);

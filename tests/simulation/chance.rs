@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ubscore::entropy::Entropy;
 
-/// SplitMix64: small, and every seed is a good one.
-///
-/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+use crate::harness::split_mix;
+
+/// Numbers from one seed.
 #[derive(Clone, Debug)]
 pub(super) struct Chance(u64);
 
@@ -16,11 +16,7 @@ impl Chance {
     }
 
     pub(super) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        split_mix(&mut self.0)
     }
 
     /// 0..`end`.
