@@ -42,7 +42,7 @@ pub enum Command {
     /// Print a token for the HTTP API.
     Token(TokenArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
-    Verify(VerifyArgs),
+    Verify(StoreArgs),
     /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
     /// something is left that nothing proves.
     Repair(RepairArgs),
@@ -52,9 +52,9 @@ pub enum Command {
     Resume(OperatorArgs),
 }
 
-/// What `ubscore verify` is told.
+/// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
 #[derive(Debug, Args)]
-pub struct VerifyArgs {
+pub struct StoreArgs {
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -67,12 +67,12 @@ pub struct VerifyArgs {
     /// Directory of `initdb` and `postgres` for the embedded server.
     #[arg(long, value_name = "DIR")]
     pub postgres_bin: Option<PathBuf>,
-    /// With the development secret, as `serve --dev`.
+    /// Development: a secret, assets and users of its own, on loopback only.
     #[arg(long)]
     pub dev: bool,
 }
 
-impl VerifyArgs {
+impl StoreArgs {
     /// What the flags change in the configuration.
     pub fn overrides(&self) -> Overrides {
         Overrides {
@@ -99,45 +99,28 @@ pub struct RepairArgs {
     pub reason: Option<String>,
     /// Where both stores are.
     #[command(flatten)]
-    pub stores: VerifyArgs,
+    pub stores: StoreArgs,
 }
 
 /// What `ubscore serve` is told.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Configuration file.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Directory of the log and the embedded PostgreSQL.
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
     /// Address of the public listener.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
     /// Address of the operators' listener.
     #[arg(long, value_name = "ADDR")]
     pub ops_listen: Option<SocketAddr>,
-    /// Where PostgreSQL is; visible to other users of the machine, so a password belongs in a file.
-    #[arg(long, value_name = "URL|embedded")]
-    pub postgres: Option<Secret>,
-    /// Directory of `initdb` and `postgres` for the embedded server.
-    #[arg(long, value_name = "DIR")]
-    pub postgres_bin: Option<PathBuf>,
-    /// Try it out: development secret, assets and users, on loopback only.
-    #[arg(long)]
-    pub dev: bool,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
 }
 
 impl ServeArgs {
     /// What the flags change in the configuration.
     pub fn overrides(&self) -> Overrides {
-        Overrides {
-            data_dir: self.data_dir.clone(),
-            http_listen: self.listen,
-            ops_listen: self.ops_listen,
-            postgres_url: self.postgres.clone(),
-            postgres_bin: self.postgres_bin.clone(),
-        }
+        let (http_listen, ops_listen) = (self.listen, self.ops_listen);
+        Overrides { http_listen, ops_listen, ..self.stores.overrides() }
     }
 }
 
@@ -317,7 +300,7 @@ mod tests {
         assert_eq!(overrides.ops_listen.map(|listen| listen.port()), Some(2));
         assert_eq!(overrides.postgres_url, Some(Secret::new("postgres://u:hunter2@h/d")));
         assert_eq!(overrides.postgres_bin, Some(PathBuf::from("/b")));
-        assert!(args.dev);
+        assert!(args.stores.dev);
     }
 
     #[test]

@@ -68,14 +68,14 @@ const OPEN_FILES: u64 = 65_536;
 /// # Errors
 /// What stands in the way of a start, or has ended the service.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
+    let config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
     init_logging(&config.log)?;
     #[cfg(feature = "crash")]
     crate::crash::arm().map_err(anyhow::Error::msg)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(&config, args.dev))
+    runtime.block_on(serve(&config, args.stores.dev))
 }
 
 async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use super::{serve, snapshot, wal};
 use crate::asset::Catalog;
 use crate::audit::verify::{Stores, Verdict, verify};
-use crate::cli::VerifyArgs;
+use crate::cli::StoreArgs;
 use crate::config::Config;
 use crate::engine;
 use crate::postgres;
@@ -25,7 +25,7 @@ pub(super) const EXIT_MISMATCH: u8 = 1;
 pub(super) const EXIT_CANNOT_RUN: u8 = 2;
 
 /// Compares, and prints what does not add up, one a line.
-pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
+pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let verdict = runtime.context("start").and_then(|runtime| runtime.block_on(compare(args)));
     let verdict = match verdict {
@@ -47,7 +47,7 @@ pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
     if mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
 }
 
-async fn compare(args: &VerifyArgs) -> anyhow::Result<Verdict> {
+async fn compare(args: &StoreArgs) -> anyhow::Result<Verdict> {
     let work =
         async |stores: Stores, _: &Target| verify(stores).await.context("compare the two stores");
     with_stores(args, work).await
@@ -63,7 +63,7 @@ pub(super) struct Target {
 
 /// Does something with both stores; an embedded PostgreSQL runs meanwhile.
 pub(super) async fn with_stores<T>(
-    args: &VerifyArgs,
+    args: &StoreArgs,
     work: impl AsyncFnOnce(Stores, &Target) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
