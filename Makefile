@@ -2,7 +2,7 @@
 #
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
-#   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
+#   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, SEEDS=20000 simulated runs
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -15,6 +15,7 @@ MAKEFLAGS += --no-print-directory
 CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
+SEEDS ?= 20000
 DATA_DIR := data
 
 .PHONY: run test soak bench lint reset need-rust need-postgres
@@ -28,10 +29,14 @@ run: need-rust need-postgres
 test: need-rust need-postgres
 	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
+# Its output is one run's record: date, machine and commit come first.
 soak: need-rust need-postgres
-	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$$(($(ROUNDS) * 100)) $(CARGO) test --features crash --locked --test main -- --nocapture \
-	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong \
-	  a_power_cut_takes_back_nothing_that_was_answered simulation::
+	echo "date         $$(date --utc +%FT%TZ)"
+	echo "CPU          $$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores"
+	echo "commit       $$(git describe --always --dirty)"
+	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) RUST_TEST_THREADS=1 \
+	  $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture soak:: \
+	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered simulation::
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

@@ -23,13 +23,13 @@
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`].
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
+//! 6. [`coordinator`]: one worker a shard. Start with [`coordinator::step`], which is pure.
 //! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work, and
 //!    [`audit::halt`] stops everything by closing the [`gate`].
 //! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
 //! 9. [`http`]: listeners, tokens, routes, JSON.
 //! 10. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
 //! 11. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
-//! 10. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
 //! # What keeps the money
 //!

@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use ubscore::entropy::{Entropy, SystemEntropy};
 
 use crate::harness::{
-    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, soak_rounds,
-    split_mix, token, while_watched,
+    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, token, while_watched,
 };
 
 pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
@@ -376,90 +374,5 @@ fn a_stop_amid_a_load_keeps_every_answer() {
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
         site.assert_books(&server);
-    }
-}
-
-/// Goal: whatever happens at once, no unit is made or lost. Method: rounds of random transfers of four users, while
-/// accounts are closed and opened on both sides and connections are cut; at the end of each round SIGKILL at a random
-/// answer, restart, rest, sums. The seed is printed where it fails; threads and kills remain chance. `make soak` asks
-/// for more rounds ([`soak_rounds`]).
-#[test]
-fn kills_refusals_refunds_and_lost_connections_together_conserve_every_unit() {
-    const CROWD: usize = 60;
-    let rounds = soak_rounds().unwrap_or(4);
-    let seed = SystemEntropy.u64();
-    println!("seed {seed}");
-    let random = |salt: usize| {
-        // A number of its own for each salt.
-        let mut state = seed ^ (salt as u64) << 32;
-        usize::try_from(split_mix(&mut state) & 0xFFFF).expect("16 bits")
-    };
-    for fuse in [true, false] {
-        let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
-        let server = site.start();
-        endow(&site, &server);
-        let server = Mutex::new(Some(server));
-        let mut told: Vec<(Planned, Reply)> = Vec::new();
-        for round in 0..rounds {
-            println!("fuse {fuse}, round {round}");
-            let http = server.lock().expect("not poisoned").as_ref().expect("runs").http;
-            let kill_at = random(round) % CROWD;
-            let answered = AtomicUsize::new(0);
-            let plan: Vec<Planned> = (0..CROWD)
-                .map(|index| {
-                    let draw = random(1_000 * (round + 1) + index);
-                    let way = Way::BOTH[draw % 2];
-                    let amount = format!("{}.{:08}", draw % 3, 1 + draw);
-                    let cid = format!("chaos-{round}-{index}");
-                    let body = way.body_with_cid("USDT", &amount, &cid);
-                    Planned { user: USERS[draw / 2 % USERS.len()], body }
-                })
-                .collect();
-            let disturb = || {
-                site.cut_connections();
-                thread::yield_now();
-            };
-            let replies = while_watched(1, disturb, || {
-                crowd(CROWD, |index| {
-                    if index.is_multiple_of(6) {
-                        // The operators' part: close an account, or open it again.
-                        let draw = random(100_000 * (round + 1) + index);
-                        let status = ["DISABLED", "FROZEN", "ACTIVE"][draw % 3];
-                        let account = ["FUNDING", "SPOT"][draw / 3 % 2];
-                        let user = USERS[draw / 6 % USERS.len()];
-                        let held = server.lock().expect("not poisoned");
-                        if let Some(server) = held.as_ref() {
-                            // With its connections cut, it may well not be done.
-                            drop(server.try_set_status(user, account, status));
-                        }
-                        drop(held);
-                    }
-                    let reply = post_to(http, &plan[index]);
-                    if answered.fetch_add(1, Ordering::Relaxed) == kill_at {
-                        server.lock().expect("not poisoned").take().expect("once").kill();
-                    }
-                    reply
-                })
-            });
-            let restarted = site.start();
-            site.wait_for_rest();
-            for user in USERS {
-                restarted.set_status(user, "FUNDING", "ACTIVE");
-                restarted.set_status(user, "SPOT", "ACTIVE");
-            }
-            site.assert_books(&restarted);
-            told.extend(plan.into_iter().zip(replies).filter_map(|(p, reply)| Some((p, reply?))));
-            for (planned, reply) in told.iter().rev().take(10 * CROWD) {
-                // What has ended, ended: the same answer for ever.
-                if reply.status == 200 || reply.status == 422 {
-                    let again = restarted.post(planned.user, &planned.body);
-                    assert_eq!(again.status, reply.status, "{again:?} {reply:?}");
-                    for field in ["req_id", "state", "code"] {
-                        assert_eq!(again.json()[field], reply.json()[field], "{again:?} {reply:?}");
-                    }
-                }
-            }
-            *server.lock().expect("not poisoned") = Some(restarted);
-        }
     }
 }

@@ -890,21 +890,9 @@ impl Server {
 
     /// Sets an account's status.
     pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
-        let reply = self.try_set_status(user, account, status).expect("an answer");
-        assert_eq!(reply.status, 200, "{reply:?}");
-    }
-
-    /// The same, where it may not come to that.
-    pub(crate) fn try_set_status(
-        &self,
-        user: u64,
-        account: &str,
-        status: &str,
-    ) -> io::Result<Reply> {
         let path = format!("/admin/v1/accounts/{user}/{account}/status");
-        let body = json!({"status": status, "reason": "a test"});
-        let token = token(ADMIN, Some(Role::Admin));
-        send(self.ops, &Request { body: Some(&body), ..Request::new(&token, "PUT", &path) })
+        let reply = self.admin("PUT", &path, &json!({"status": status, "reason": "a test"}));
+        assert_eq!(reply.status, 200, "{reply:?}");
     }
 
     /// Changes an asset.

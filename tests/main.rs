@@ -29,6 +29,9 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// The server and its PostgreSQL killed under load, again and again.
+mod soak;
+
 /// Clients that mean harm.
 mod hostile;
 

@@ -1,0 +1,314 @@
+//! The soak: the real server under mixed load, killed again and again, with its PostgreSQL, by chance.
+//!
+//! A round has callers who never pause, an operator who closes accounts, opens them and tops them up while transfers are
+//! refused and retried, and a striker who takes PostgreSQL away in one of several ways. SIGKILL ends it at a random answer.
+//! What was not answered is sent again in the next round, with its cid, as a client would.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use ubscore::entropy::{Entropy, SystemEntropy};
+use ubscore::http::auth::Role;
+
+use crate::crash::{Planned, USERS, endow, post_to};
+use crate::harness::{
+    ADMIN, Cluster, Reply, Request, Server, Site, Way, external, send, soak_rounds, split_mix,
+    token,
+};
+
+/// Callers at once, each with one transfer under way at a time.
+const CALLERS: usize = 64;
+/// The kill comes after fewer answers than this.
+const ANSWERS_MAX: usize = 400;
+/// Or after this, where answers do not come.
+const ROUND_MAX: Duration = Duration::from_secs(3);
+/// Answers of earlier rounds that are asked for again after each kill.
+const SAMPLE: usize = 60;
+
+/// Transfers by state.
+const STATES: &str = "SELECT state, count(*) FROM transfers_tb GROUP BY state ORDER BY state";
+
+/// What is done to PostgreSQL in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Strike {
+    Nothing,
+    /// Every connection is ended, again and again.
+    Cut,
+    /// Every process is stopped for a while.
+    Freeze,
+    /// Every process is killed, and started again before the round ends.
+    Kill,
+    /// The same, while the server is dead as well.
+    KillBoth,
+}
+
+impl Strike {
+    const ALL: [Strike; 5] =
+        [Strike::Nothing, Strike::Cut, Strike::Freeze, Strike::Kill, Strike::KillBoth];
+}
+
+/// Chance, shared by the threads of a round.
+struct Random(Mutex<u64>);
+
+impl Random {
+    /// A number below `bound`.
+    fn below(&self, bound: usize) -> usize {
+        let drawn = split_mix(&mut self.0.lock().expect("not poisoned"));
+        usize::try_from(drawn % bound as u64).expect("below a usize")
+    }
+
+    fn pause(&self, milliseconds_max: usize) {
+        thread::sleep(Duration::from_millis(self.below(milliseconds_max) as u64));
+    }
+}
+
+/// A soak of one site.
+struct Soak {
+    site: Site,
+    cluster: Arc<Cluster>,
+    random: Random,
+    /// What was answered for ever.
+    told: Vec<(Planned, Reply)>,
+    /// What was not, or not for ever.
+    unanswered: Vec<Planned>,
+    /// At each kill: transfers that callers waited for, and those that PostgreSQL held and that had not ended.
+    in_flight: Vec<(usize, usize)>,
+    strikes: BTreeMap<Strike, usize>,
+    compared: usize,
+}
+
+impl Soak {
+    fn new(fuse: bool, seed: u64) -> Soak {
+        let (site, cluster) = Site::on_its_own_cluster();
+        // Segments roll and snapshots are taken under way.
+        let site = site
+            .with("UBSCORE__COORDINATOR__FUSE", fuse)
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+            .with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 1_000)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500);
+        Soak {
+            site,
+            cluster,
+            random: Random(Mutex::new(seed)),
+            told: Vec::new(),
+            unanswered: Vec::new(),
+            in_flight: Vec::new(),
+            strikes: BTreeMap::new(),
+            compared: 0,
+        }
+    }
+
+    /// A transfer nobody has asked for yet: mostly small, at times more than there is.
+    fn planned(&self, cid: &str) -> Planned {
+        let random = &self.random;
+        let asset = ["USDT", "BTC"][random.below(2)];
+        let whole = if random.below(10) == 0 { 1 + random.below(9) } else { 0 };
+        let amount = format!("{whole}.{:08}", 1 + random.below(30_000_000));
+        let body = Way::BOTH[random.below(2)].body_with_cid(asset, &amount, cid);
+        Planned { user: USERS[random.below(USERS.len())], body }
+    }
+
+    /// One thing an operator does; what comes of it is read from the books.
+    fn operate(&self, server: &Server, idem_key: &str) {
+        let random = &self.random;
+        let user = USERS[random.below(USERS.len())];
+        let (method, path, body) = match random.below(6) {
+            0 => ("POST", "/admin/v1/deposits".into(), external(user, "USDT", "1.5", idem_key)),
+            1 => ("POST", "/admin/v1/withdrawals".into(), external(user, "USDT", "1.4", idem_key)),
+            _ => {
+                let account = ["FUNDING", "SPOT"][random.below(2)];
+                let status = ["DISABLED", "FROZEN", "ACTIVE", "ACTIVE"][random.below(4)];
+                let path = format!("/admin/v1/accounts/{user}/{account}/status");
+                ("PUT", path, json!({"status": status, "reason": "soak"}))
+            }
+        };
+        let token = token(ADMIN, Some(Role::Admin));
+        let request = Request { body: Some(&body), ..Request::new(&token, method, &path) };
+        // The server may die of the round's kill meanwhile.
+        drop(send(server.ops, &request));
+        random.pause(30);
+    }
+
+    fn strike(&self, strike: Strike, dead: &AtomicBool) {
+        self.random.pause(400);
+        match strike {
+            Strike::Nothing => {}
+            Strike::Cut => {
+                while !dead.load(Ordering::Relaxed) {
+                    self.site.cut_connections();
+                    self.random.pause(40);
+                }
+            }
+            Strike::Freeze => {
+                self.cluster.signal(Signal::STOP);
+                self.random.pause(1_500);
+                self.cluster.signal(Signal::CONT);
+            }
+            Strike::Kill => {
+                self.cluster.kill();
+                self.random.pause(500);
+                self.cluster.restart();
+            }
+            Strike::KillBoth => {
+                while !dead.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                self.cluster.kill();
+                self.cluster.restart();
+            }
+        }
+    }
+
+    /// Load until the kill; returns how many transfers callers waited for at that moment.
+    fn load_and_kill(&mut self, round: usize, server: Server, strike: Strike) -> usize {
+        let again = std::mem::take(&mut self.unanswered);
+        let kill_at = self.random.below(ANSWERS_MAX);
+        let (sent, answered, dead) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let (told, unanswered) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let again = Mutex::new(again);
+        let soak = &*self;
+        let mut in_flight = 0;
+        thread::scope(|scope| {
+            for caller in 0..CALLERS {
+                let (sent, answered, dead) = (&sent, &answered, &dead);
+                let (told, unanswered, again, http) = (&told, &unanswered, &again, server.http);
+                scope.spawn(move || {
+                    for number in 0.. {
+                        let cid = || soak.planned(&format!("soak-{round}-{caller}-{number}"));
+                        let retried = again.lock().expect("not poisoned").pop();
+                        let planned = retried.unwrap_or_else(cid);
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        let reply = post_to(http, &planned);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                        match reply {
+                            Some(reply) if [200, 202, 422].contains(&reply.status) => {
+                                told.lock().expect("not poisoned").push((planned, reply));
+                            }
+                            Some(reply) if reply.status != 503 => panic!("{reply:?}"),
+                            _ => unanswered.lock().expect("not poisoned").push(planned),
+                        }
+                        if dead.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| soak.strike(strike, &dead));
+            let (dead, server) = (&dead, &server);
+            scope.spawn(move || {
+                for number in 0.. {
+                    soak.operate(server, &format!("soak-{round}-{number}"));
+                    if dead.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            let began = Instant::now();
+            while answered.load(Ordering::Relaxed) < kill_at && began.elapsed() < ROUND_MAX {
+                thread::sleep(Duration::from_millis(1));
+            }
+            in_flight = sent.load(Ordering::Relaxed) - answered.load(Ordering::Relaxed);
+            server.signal(Signal::KILL);
+            dead.store(true, Ordering::Relaxed);
+        });
+        self.unanswered = unanswered.into_inner().expect("not poisoned");
+        self.unanswered.append(&mut again.into_inner().expect("not poisoned"));
+        self.told.append(&mut told.into_inner().expect("not poisoned"));
+        server.kill();
+        in_flight
+    }
+
+    /// Every answer of the last round and some of those before: what has ended, ended so for ever.
+    fn assert_kept(&mut self, server: &Server, since: usize) {
+        let earlier = (0..SAMPLE.min(since)).map(|_| self.random.below(since));
+        let looked: Vec<usize> = earlier.chain(since..self.told.len()).collect();
+        for &index in &looked {
+            let (planned, told) = &self.told[index];
+            let now = server.post(planned.user, &planned.body);
+            let refused_at_once = told.status == 422 && told.json().get("req_id").is_none();
+            if refused_at_once {
+                // No transfer came of it, and one may now.
+                continue;
+            }
+            let fields: &[&str] =
+                if told.status == 202 { &["req_id"] } else { &["req_id", "state", "code"] };
+            for field in fields {
+                assert_eq!(now.json()[field], told.json()[field], "{now:?} after {told:?}");
+            }
+        }
+        self.compared += looked.len();
+    }
+
+    fn round(&mut self, round: usize, server: Server) -> Server {
+        let strike = Strike::ALL[self.random.below(Strike::ALL.len())];
+        *self.strikes.entry(strike).or_default() += 1;
+        let since = self.told.len();
+        let waited_for = self.load_and_kill(round, server, strike);
+        let mut line = format!("kill {round}: PostgreSQL {strike:?}, {waited_for} waited for;");
+        let mut under_way = 0;
+        for row in self.site.sql(STATES) {
+            let (state, count) = (&row[0], &row[1]);
+            write!(line, " {state}: {count}").expect("a String");
+            if !["40", "-10", "-30"].contains(&state.as_str()) {
+                under_way += count.parse::<usize>().expect("a number");
+            }
+        }
+        println!("{line}; {under_way} under way");
+        self.in_flight.push((waited_for, under_way));
+
+        let server = self.site.start();
+        self.site.wait_for_rest();
+        self.site.assert_books(&server);
+        for user in USERS {
+            server.set_status(user, "FUNDING", "ACTIVE");
+            server.set_status(user, "SPOT", "ACTIVE");
+        }
+        self.assert_kept(&server, since);
+        server
+    }
+}
+
+/// Goal: whatever dies and whenever, no unit is made or lost, no answer is taken back, nothing is carried out twice.
+/// Method: rounds as above, fused and not; after each kill: restart, rest, `ubscore verify`, all sums, and every answer of
+/// the round and a sample of older ones asked for again by its cid. The seed is printed; threads and kills remain
+/// chance. `make soak` asks for more rounds ([`soak_rounds`]), and prints the table.
+#[test]
+fn kills_of_the_server_and_of_postgresql_under_load_conserve_every_unit() {
+    let kills = soak_rounds().unwrap_or(8);
+    let seed = SystemEntropy.u64();
+    println!("seed {seed}");
+    for fuse in [true, false] {
+        println!("transitions share commits: {fuse}");
+        let mut soak = Soak::new(fuse, seed);
+        let mut server = soak.site.start();
+        endow(&soak.site, &server);
+        for round in 0..kills.div_ceil(2) {
+            server = soak.round(round, server);
+        }
+        soak.site.wait_for_rest();
+        soak.site.assert_books(&server);
+        let median = |mut counts: Vec<usize>| {
+            counts.sort_unstable();
+            counts[counts.len() / 2]
+        };
+        let (waited_for, under_way) = soak.in_flight.iter().copied().unzip();
+        println!(
+            "{} kills, PostgreSQL {:?}; at the kill, median: {} waited for, {} under way in PostgreSQL; \
+             transfers by last state {:?}; {} answers asked for again; 0 violations",
+            soak.in_flight.len(),
+            soak.strikes,
+            median(waited_for),
+            median(under_way),
+            soak.site.sql(STATES),
+            soak.compared,
+        );
+        server.stop();
+    }
+}
