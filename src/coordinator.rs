@@ -245,8 +245,8 @@ pub enum Failed {
     /// It may write nothing any more.
     #[error(transparent)]
     Superseded(#[from] Superseded),
-    /// A bug: a worker has panicked.
-    #[error("a worker of the coordinator broke; restart to go on with its transfers")]
+    /// A bug: a worker, or another task, has panicked.
+    #[error("a task of the service broke; restart to go on with the transfers")]
     Broken(#[source] tokio::task::JoinError),
 }
 
@@ -456,6 +456,14 @@ impl Pool {
             Err(panicked) => Failed::Broken(panicked),
             Ok(Ok(())) => std::future::pending().await,
         }
+    }
+
+    /// Runs a task that the service is not to be without: where it panics, [`Pool::failed`] says so.
+    pub fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.workers.push(tokio::spawn(async {
+            task.await;
+            Ok(())
+        }));
     }
 
     /// Waits for all workers to come to rest, once every [`Coordinator`] has been dropped.

@@ -1,11 +1,14 @@
 //! The operators' routes: external money, accounts and assets, each once, at once, and written down.
 
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, crowd, external, send,
-    token,
+    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, crowd, eventually,
+    external, send, token,
 };
 
 const USER: u64 = 1001;
@@ -194,6 +197,32 @@ fn an_assets_change_takes_effect_at_once_and_stays() {
     server.change_asset("ETH", json!({"status": "SUSPENDED"}));
     assert_eq!(server.balances(USER)["ETH"], Balance::at_rest(19 * COIN, COIN));
     site.assert_verified();
+}
+
+/// Story: an operator's client gave up while PostgreSQL was slow; the asset was suspended there, and nowhere else.
+#[test]
+fn a_change_whose_client_hangs_up_comes_into_force_all_the_same() {
+    let site = Site::new();
+    let server = site.start();
+    let hold = site.hold("UPDATE ON assets_tb", "NEW.symbol = 'ETH'");
+    let body = json!({"status": "SUSPENDED", "reason": "maintenance"}).to_string();
+    let mut client = TcpStream::connect(server.ops).expect("a listener");
+    let token = token(ADMIN, Some(Role::Admin));
+    let head = format!(
+        "PUT /admin/v1/assets/ETH HTTP/1.1\r\nHost: ops\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    client.write_all(format!("{head}{body}").as_bytes()).expect("sent");
+    site.wait_for_held();
+    client.shutdown(Shutdown::Both).expect("hung up");
+    drop(client);
+    hold.release();
+    let suspended = || {
+        let reply = server.post(USER, &Way::ToSpot.body("ETH", "1"));
+        (reply.status == 422 && reply.json()["code"] == "ASSET_SUSPENDED").then_some(())
+    };
+    eventually("the change to be in force", suspended);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
@@ -92,10 +93,14 @@ fn audited(site: &Site) -> Vec<Vec<String>> {
     )
 }
 
-/// Everything in PostgreSQL that a step of a transfer changes.
+/// Everything in PostgreSQL that a step of a transfer changes. A try that came to nothing before a halt may be written down
+/// after it.
 fn books(site: &Site) -> Vec<Vec<String>> {
-    let tables = ["transfers_tb", "balances_tb", "transfer_operations", "transfer_history"];
-    tables.iter().flat_map(|table| site.sql(&format!("TABLE {table} ORDER BY 1, 2"))).collect()
+    let transfers =
+        "SELECT req_id, state, error_code, log_sequence, updated_at FROM transfers_tb ORDER BY 1";
+    let tables = ["balances_tb", "transfer_operations", "transfer_history"];
+    let rest = tables.map(|table| format!("TABLE {table} ORDER BY 1, 2"));
+    [transfers.to_owned()].iter().chain(&rest).flat_map(|statement| site.sql(statement)).collect()
 }
 
 #[test]
@@ -379,6 +384,42 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         assert_eq!(state(), ends, "{name}");
         site.assert_books(&server);
     }
+}
+
+/// Story: a resume that waited for another one counted a halt that came while it waited as one of before it, opened the
+/// gate, and the halt was answered as in force. Method: a check that PostgreSQL holds up; a second resume behind it, a
+/// halt behind both; whatever is answered, the halt came last.
+#[test]
+fn a_halt_behind_two_resumes_is_in_force_when_it_is_answered() {
+    let site = Site::new();
+    let server = site.start();
+    halt(&server);
+    let session = site.session();
+    session.sql("BEGIN; LOCK TABLE transfers_tb IN ACCESS EXCLUSIVE MODE");
+    let post = |path| server.admin("POST", path, &json!({"reason": REASON}));
+    let (first, second, last) = thread::scope(|scope| {
+        let first = scope.spawn(|| post(RESUME));
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = \
+                       (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let blocked = || (site.sql_value(waiting) != "0").then_some(());
+        eventually("the check of the first to wait", blocked);
+        // Each has the time to queue up; the test holds whatever their order.
+        let pause = Duration::from_millis(300);
+        let second = scope.spawn(|| post(RESUME));
+        thread::sleep(pause);
+        let last = scope.spawn(|| post(HALT));
+        thread::sleep(pause);
+        session.sql("ROLLBACK");
+        let join = |thread: ScopedJoinHandle<'_, Reply>| thread.join().expect("an answer");
+        (join(first), join(second), join(last))
+    });
+    assert_refused(&first, 503, "SERVICE_HALTED");
+    println!("the second: {second:?}");
+    assert_eq!((last.status, &last.json()["quiet"]), (200, &json!(true)), "{last:?}");
+    assert_eq!(ready(&server).status, 503);
+    assert_halted(&site, &server);
+    resume(&server);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
 }
 
 /// Goal: a question that was never put is not put while halted. Method: a death before UBSCore is asked, both ways; the

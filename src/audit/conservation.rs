@@ -85,8 +85,10 @@ pub struct Report {
     pub swept: bool,
     /// Every record of the log has been looked at since its sweep began.
     pub swept_log: bool,
-    /// Every durable record of the log has been looked at.
+    /// There is no more of the log to look at now.
     pub caught_up: bool,
+    /// Every record that was durable when the round began has been read.
+    pub read_all: bool,
     /// Transfers that were under way.
     pub open: usize,
 }
@@ -305,7 +307,9 @@ impl<S: Spot> Audit<S> {
             Err(what) => (true, Some(what)),
         };
         let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
-        let report = Report { swept_log, caught_up, mismatches: found, ..Report::default() };
+        let read_all = self.read >= durable;
+        let report =
+            Report { swept_log, caught_up, read_all, mismatches: found, ..Report::default() };
         let result = self.compare(durable, report).await;
         if result.is_err() {
             // Whatever its connection is in the middle of.

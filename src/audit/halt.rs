@@ -172,15 +172,11 @@ impl Halt {
     /// Halts. From the first moment nothing new begins; returns once both places know it, as far as each can be reached,
     /// and what had begun before has ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
-        let in_force = {
-            let mut state = self.state.lock();
-            state.halts += 1;
-            self.gate.close();
-            state.reason.get_or_insert_with(|| reason.to_owned()).clone()
-        };
-        telemetry::halted(true);
+        self.close(reason);
         error!(actor, reason, "halted");
         let _changing = self.changing.lock().await;
+        // A resume that had queued up before us has seen our halt as one of before it, and may have opened again.
+        let in_force = self.close(reason);
         let quiet = async {
             tokio::select! {
                 () = self.gate.quiet() => true,
@@ -194,6 +190,15 @@ impl Halt {
             quiet,
         );
         Halted { reason: in_force, in_data_dir, in_postgres, quiet }
+    }
+
+    /// Nothing begins from here on; returns why.
+    fn close(&self, reason: &str) -> String {
+        let mut state = self.state.lock();
+        state.halts += 1;
+        self.gate.close();
+        telemetry::halted(true);
+        state.reason.get_or_insert_with(|| reason.to_owned()).clone()
     }
 
     /// Goes on, unless `check` objects. Both places forget the halt before anything moves.
@@ -220,15 +225,26 @@ impl Halt {
         let change = HaltChange::Resume { actor, reason };
         self.store(change).await.map_err(NotResumed::Postgres)?;
         self.forget_in_data_dir().await.map_err(NotResumed::DataDir)?;
+        if let Err(in_force) = self.open(halts) {
+            // Whoever has only objected writes nothing down.
+            let kept = self.keep_in_postgres(OURSELVES, "objected to meanwhile", &in_force);
+            tokio::join!(self.keep_in_data_dir(&in_force), kept);
+            return Err(NotResumed::HaltedAgain);
+        }
+        info!(actor, reason, "resumed");
+        Ok(())
+    }
+
+    /// Lets everything begin again, unless somebody has halted or objected since there were `halts` of those. `Err`: why it
+    /// is halted.
+    fn open(&self, halts: u64) -> Result<(), String> {
         let mut state = self.state.lock();
         if state.halts != halts {
-            // Whoever has halted waits for us, and will write it down again.
-            return Err(NotResumed::HaltedAgain);
+            return Err(state.reason.clone().expect("it is halted"));
         }
         state.reason = None;
         self.gate.open();
         telemetry::halted(false);
-        info!(actor, reason, "resumed");
         Ok(())
     }
 
@@ -246,7 +262,12 @@ impl Halt {
         let wait_ns = u64::try_from(STORE_WAIT.as_nanos()).expect("seconds");
         let deadline_ns = self.clock.monotonic_ns() + wait_ns;
         loop {
-            let done = self.reads.change_halt(change).await;
+            let left_ns = deadline_ns.saturating_sub(self.clock.monotonic_ns());
+            let done = tokio::select! {
+                done = self.reads.change_halt(change) => done,
+                // Whether it was done is unknown; it may be asked for again.
+                () = self.clock.sleep(Duration::from_nanos(left_ns)) => return Err(postgres::Error::Timeout(STORE_WAIT)),
+            };
             match &done {
                 // A connection of before an outage ends with its first use. A change that was made all the same is made
                 // again: only its note stands twice.

@@ -1,12 +1,13 @@
 //! When the audit's rounds are run, and what follows from what they find: an alert each, and HALT.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::conservation::{Audit, Error, Mismatch, Spot};
+use super::conservation::{Audit, Error, Mismatch, Report, Spot};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
@@ -111,9 +112,9 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
 ) {
-    let Watching { found, every, stalled, halt } = watching;
+    let Watching { found, every, stalled: stalled_after, halt } = watching;
     let clock = clock.as_ref();
-    let blind_max = stalled.max(every * ROUNDS_MISSED);
+    let blind_max = stalled_after.max(every * ROUNDS_MISSED);
     let (mut behind, mut finished_ns) = (false, clock.monotonic_ns());
     loop {
         let pause = if behind { Duration::ZERO } else { every };
@@ -127,7 +128,7 @@ pub async fn run(
         };
         let finished = match asked {
             Some(reply) => {
-                let checked = everything(&mut audit, &found, &halt, clock).await;
+                let checked = everything(&mut audit, blind_max, &found, &halt, clock).await;
                 let finished = checked.is_ok();
                 // Whoever asked may have gone.
                 drop(reply.send(checked));
@@ -135,7 +136,7 @@ pub async fn run(
             }
             // What it found is known, and is looked at again before a resume.
             None if halt.is_halted() && !behind => true,
-            None => match audit.round().await {
+            None => match round(&mut audit, blind_max, clock).await {
                 Ok(report) => {
                     conclude(&report.mismatches, &halt, clock).await;
                     behind = !report.caught_up;
@@ -153,14 +154,40 @@ pub async fn run(
         }
         let blind = Duration::from_nanos(clock.monotonic_ns() - finished_ns);
         if blind >= blind_max {
-            let what = "no round of the audit could be finished for some time: nobody watches over the money";
-            alert(Alert::ConservationStalled, format_args!("{what} ({blind:.0?})"));
+            stalled(blind);
         }
     }
 }
 
+/// A round. Somebody is told as long as it takes longer than nobody may watch: PostgreSQL may hang, and say nothing.
+async fn round(
+    audit: &mut Audit<impl Spot>,
+    blind_max: Duration,
+    clock: &dyn Clock,
+) -> Result<Report, Error> {
+    let mut round = pin!(audit.round());
+    let mut blind = Duration::ZERO;
+    loop {
+        tokio::select! {
+            biased;
+            report = &mut round => return report,
+            () = clock.sleep(blind_max) => {
+                blind += blind_max;
+                stalled(blind);
+            }
+        }
+    }
+}
+
+fn stalled(blind: Duration) {
+    let what =
+        "no round of the audit could be finished for some time: nobody watches over the money";
+    alert(Alert::ConservationStalled, format_args!("{what} ({blind:.0?})"));
+}
+
 async fn everything(
     audit: &mut Audit<impl Spot>,
+    blind_max: Duration,
     found: &[Mismatch],
     halt: &Halt,
     clock: &dyn Clock,
@@ -169,9 +196,9 @@ async fn everything(
         return Ok(found.to_vec());
     }
     audit.rewind();
-    let (mut swept, mut swept_log, mut caught_up) = (false, false, false);
+    let (mut swept, mut swept_log) = (false, false);
     loop {
-        let report = audit.round().await.map_err(|error| {
+        let report = round(audit, blind_max, clock).await.map_err(|error| {
             failed(&error);
             Arc::new(error)
         })?;
@@ -181,8 +208,8 @@ async fn everything(
         // Never in one round, perhaps, where there is much to do.
         swept |= report.swept;
         swept_log |= report.swept_log;
-        caught_up |= report.caught_up;
-        if swept && swept_log && caught_up {
+        // A round that could not keep what was read before reads nothing, and has caught up all the same.
+        if swept && swept_log && report.caught_up && report.read_all {
             return Ok(Vec::new());
         }
     }

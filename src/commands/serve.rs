@@ -32,7 +32,7 @@ use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Wait};
-use crate::coordinator::{Coordinator, Options, Parts, Pool, watermark};
+use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine, Replayed};
@@ -104,7 +104,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         }
     };
     let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
-    let ops_task = tokio::spawn(ops_task);
+    let mut ops_task = tokio::spawn(ops_task);
 
     let server = start_embedded(config).await?;
     let started = tokio::select! {
@@ -124,7 +124,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let api_service = Arc::clone(&service);
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
     let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
-    let api_task = tokio::spawn(api_task);
+    let mut api_task = tokio::spawn(api_task);
     let upkeep = tokio::spawn(keep_metrics(service.clock.clone(), service.metrics));
 
     announce(config, development, addresses, service.clock.now_s())?;
@@ -134,6 +134,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             Ok(())
         }
         failed = pool.failed() => Err(failed),
+        Err(panicked) = &mut api_task => Err(Failed::Broken(panicked)),
+        Err(panicked) = &mut ops_task => Err(Failed::Broken(panicked)),
     };
     if let Err(failed) = ended {
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
@@ -276,7 +278,6 @@ async fn start(
         stalled: Duration::from_millis(config.alert.stuck_ms),
         halt: Arc::clone(&halt),
     };
-    tokio::spawn(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
     let (durable, capacity) = (engine.handle(), engine.handle());
@@ -294,6 +295,7 @@ async fn start(
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = (0..shards).map(store).collect();
     let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
+    pool.run(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let outcomes = watermark::Options {
         keep: config.outcomes.keep(),
         every: Duration::from_millis(config.outcomes.evict_every_ms),

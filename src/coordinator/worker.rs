@@ -129,10 +129,11 @@ impl Queued {
         }
     }
 
-    /// Whose rows it may have to wait for, or whose transfers it looks for.
+    /// Whose rows in Funding it may have to wait for, or whose transfers it looks for.
     fn user(&self) -> Option<UserId> {
         match &self.call {
             Call::Find(Sought::Cid(user, _)) => Some(*user),
+            Call::Defer { .. } => None,
             call => call.lock_order().map(|(user, _)| user),
         }
     }
@@ -547,19 +548,21 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Leaves one call aside for a while; the others go on.
     fn park(&mut self, mut queued: Queued, why: &dyn std::error::Error) {
         queued.tries = queued.tries.saturating_add(1);
-        if let Call::Step { req_id, passage, .. } = &queued.call
-            && passage.funding.as_ref().is_some_and(|part| part.op == Op::Refund)
-            && queued.tries >= REFUND_FAILURES_ALERT
-        {
-            let why = telemetry::chain(why);
-            alert_about(
-                Alert::CompensationFailing,
-                req_id,
-                format_args!("refund of {req_id}: {why}"),
-            );
-        }
-        let due = self.now() + ns(self.backoff_ms(queued.tries));
-        self.parked.push((due, queued));
+        let stepping = match (&queued.whose, &mut queued.call) {
+            (Whose::Step(req_id), Call::Step { attempt, .. }) => {
+                self.active.get_mut(req_id).map(|active| {
+                    active.row.attempt = active.row.attempt.saturating_add(1);
+                    *attempt = active.row.attempt;
+                    *req_id
+                })
+            }
+            _ => None,
+        };
+        let delay_ms = match stepping {
+            Some(req_id) => self.back_off(req_id, &telemetry::chain(why)),
+            None => self.backoff_ms(queued.tries),
+        };
+        self.parked.push((self.now() + ns(delay_ms), queued));
     }
 
     fn row(&self, intent: &Intent, state: State) -> Row {
@@ -956,23 +959,32 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         drop(active.tell.send(active.transfer));
     }
 
-    /// Tries again later, for ever; the store remembers it where it can be reached.
+    /// Asks again later, for ever.
     fn retry(&mut self, req_id: ReqId) {
-        let Some(active) = self.active.get(&req_id) else { return };
+        if self.active.contains_key(&req_id) {
+            let delay_ms = self.back_off(req_id, "the outcome is unknown");
+            self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
+        }
+    }
+
+    /// Counts a try of a transfer in hand that came to nothing, and has the store remember it where it can be reached;
+    /// returns how long to wait before the next, milliseconds.
+    fn back_off(&mut self, req_id: ReqId, why: &str) -> u64 {
+        let active = &self.active[&req_id];
         let (attempt, state) = (active.row.attempt, active.row.state);
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
         if state == State::Compensating && attempt >= REFUND_FAILURES_ALERT {
-            let what = format_args!("refund of {req_id}: {attempt} tries ended unknown");
+            let what = format_args!("refund of {req_id}: {attempt} tries, {why}");
             alert_about(Alert::CompensationFailing, &req_id, what);
         }
         let delay_ms = self.backoff_ms(attempt);
-        warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, "outcome unknown; will ask again");
+        warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, why, "will try again");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
-        self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
             self.queue.push_back(Queued::own(call, Whose::Nobody));
         }
+        delay_ms
     }
 
     /// Exponential with full jitter: 1..=min(cap, base * 2^(attempt-1)) milliseconds.

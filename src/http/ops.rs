@@ -65,15 +65,24 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.receive(request);
     let handler = |matched: Matched<Ops>, call: Call| async move {
-        let parameters = &matched.parameters;
         match matched.route {
             Ops::Health => Ok(plain("ok\n".into(), &call)),
             Ops::Ready => ready(&service, &call).await,
             Ops::Metrics => Ok(plain(metrics(&service).into(), &call)),
             Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
-            Ops::AccountStatus => set_status(&service, &parameters[0], &parameters[1], call).await,
-            Ops::Asset => change_asset(&service, &parameters[0], call).await,
+            Ops::AccountStatus => {
+                to_the_end(async move {
+                    let parameters = &matched.parameters;
+                    set_status(&service, &parameters[0], &parameters[1], call).await
+                })
+                .await
+            }
+            Ops::Asset => {
+                let changing =
+                    async move { change_asset(&service, &matched.parameters[0], call).await };
+                to_the_end(changing).await
+            }
             Ops::Conservation => conservation(&service, call).await,
             Ops::Snapshot => snapshot(&service, call).await,
             Ops::Halt => halt(&service, call).await,
@@ -81,6 +90,13 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         }
     };
     ROUTES.answer(call, handler).await
+}
+
+/// Does what has several parts to the end, though the client hangs up or has waited for long enough.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work).await.map_err(|_broken| Code::SystemError)?
 }
 
 /// Answers a request of the operators' listener before there is a service: it lives, and is not ready.
@@ -348,8 +364,7 @@ async fn halt(service: &Service, call: Call) -> Outcome {
     let HaltDraft { reason } = service.json_body(call).await?;
     check_reason(&reason)?;
     let (flag, actor) = (Arc::clone(&service.halt), actor(caller));
-    let halting = tokio::spawn(async move { flag.halt(&actor, &reason).await });
-    let halted = halting.await.map_err(|_broken| Code::SystemError)?;
+    let halted = to_the_end(async move { Ok(flag.halt(&actor, &reason).await) }).await?;
     if !halted.in_data_dir && !halted.in_postgres {
         let message = "Halted, but neither the data directory nor PostgreSQL could be told: a restart would not know.                        Try again.";
         return Err(Refusal::because(Code::SystemError, message));
@@ -374,10 +389,8 @@ async fn resume(service: &Service, call: Call) -> Outcome {
     let HaltDraft { reason } = service.json_body(call).await?;
     check_reason(&reason)?;
     let (flag, actor, check) = (Arc::clone(&service.halt), actor(caller), service.check.clone());
-    let resuming =
-        tokio::spawn(async move { flag.resume(&actor, &reason, check.objection()).await });
-    let resumed = resuming.await.map_err(|_broken| Code::SystemError)?;
-    resumed.map_err(|still| {
+    let resuming = async move { Ok(flag.resume(&actor, &reason, check.objection()).await) };
+    to_the_end(resuming).await?.map_err(|still| {
         error!(why = chain(&still), "not resumed");
         let message = format!("Still halted: {}.", chain(&still));
         match still {

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use deadpool_postgres::Pool;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
-use tokio_postgres::{IsolationLevel, Row};
+use tokio_postgres::{GenericClient, IsolationLevel, Row};
 use wal::Sequence;
 
 use super::Error;
@@ -118,14 +118,7 @@ impl Reads {
 
     async fn assets(&self) -> Result<Vec<Asset>, Error> {
         let client = self.pool.get().await?;
-        let rows = client
-            .query(
-                "SELECT asset_id, symbol, precision, status, internal_transfer_enabled, \
-                 min_transfer_amount, max_transfer_amount FROM assets_tb",
-                &[],
-            )
-            .await?;
-        rows.iter().map(asset_from_row).collect()
+        assets(&**client).await
     }
 
     /// One transfer with every state it has passed through, in order, at one moment.
@@ -259,10 +252,11 @@ impl Reads {
             .await?;
         let detail = format!("{change:?}");
         audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
+        // Read before the commit, so that nothing can come between it and what it puts in force.
+        let read = assets(&*transaction).await?;
         transaction.commit().await?;
         // Assets that were added meanwhile wait for the next start, when UBSCore learns them; one that somebody has
         // removed stays known, since transfers of it may be under way.
-        let read = self.assets().await?;
         let known = self.catalog.load();
         let present = |known: &Asset| read.iter().find(|asset| asset.id == known.id).cloned();
         let assets = known.all().into_iter().map(|known| present(known).unwrap_or(known.clone()));
@@ -359,6 +353,17 @@ async fn snapshot(
 ) -> Result<deadpool_postgres::Transaction<'_>, Error> {
     let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     Ok(builder.read_only(true).start().await?)
+}
+
+async fn assets(client: &impl GenericClient) -> Result<Vec<Asset>, Error> {
+    let rows = client
+        .query(
+            "SELECT asset_id, symbol, precision, status, internal_transfer_enabled, \
+             min_transfer_amount, max_transfer_amount FROM assets_tb",
+            &[],
+        )
+        .await?;
+    rows.iter().map(asset_from_row).collect()
 }
 
 async fn audit(

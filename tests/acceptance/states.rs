@@ -6,7 +6,7 @@ use super::{
     FAILS, ROLLS_BACK, SUCCEEDS, USER, after, assert_passed, funding_operations, impatient,
     recorded_operations, start_endowed, stored_state, success, wait_for_state, wait_for_tries,
 };
-use crate::harness::{COIN, Site, Way, assert_refused};
+use crate::harness::{COIN, Site, Way, assert_refused, eventually};
 
 /// A transfer that succeeds, and how many states each of its commits takes it through when they are fused.
 fn succeeds(way: Way, fused_commits: &[&str]) {
@@ -94,6 +94,11 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         wait_for_state(&site, &req_id, "30");
         wait_for_tries(&server, TRIES);
         assert_eq!(stored_state(&site, &req_id), "30");
+        // A restart goes on where these tries have come to.
+        eventually("the tries to be stored", || {
+            let tries = "SELECT retry_count >= 4 AND next_retry_at IS NOT NULL FROM transfers_tb";
+            (site.sql_value(&format!("{tries} WHERE req_id = '{req_id}'")) == "t").then_some(())
+        });
         let transfer = assert_passed(&server, USER, &req_id, &SUCCEEDS[..4]);
         assert_eq!(transfer["funds_at"], json!("in_flight"), "{transfer}");
         assert_eq!(server.usdt(USER).sum(), before.sum());

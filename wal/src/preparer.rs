@@ -97,7 +97,8 @@ impl<M: Medium> Preparer<M> {
     /// crash in between has removed some of them, oldest first.
     ///
     /// # Errors
-    /// [`Error::Medium`], [`Error::Sync`], and every refusal that headers can give. The log lives on.
+    /// [`Error::Medium`], and every refusal that headers can give: the log lives on. [`Error::Sync`]: it is poisoned, since
+    /// a later sync of the directory says nothing of what this one lost.
     pub fn remove_before(&mut self, sequence: Sequence) -> Result<u64, Error> {
         let numbers = list_segments(&self.medium)?;
         let Some(walk) = Walk::open(self.medium.clone(), &numbers, 0)? else { return Ok(0) };
@@ -109,7 +110,10 @@ impl<M: Medium> Preparer<M> {
             let name = segment_name(number);
             self.medium.remove(&name).map_err(|source| Error::medium("remove", &name, source))?;
             // Before the next removal: were that one alone to survive a crash, it would leave a gap.
-            self.medium.sync_directory().map_err(|source| Error::Sync { file: name, source })?;
+            self.medium.sync_directory().map_err(|source| {
+                self.marks.poison();
+                Error::Sync { file: name, source }
+            })?;
             removed += 1;
         }
         Ok(removed)

@@ -46,6 +46,23 @@ fn a_segment_that_cannot_be_named_poisons_the_log() {
     }
 }
 
+/// Story: a sync of the directory failed when a segment was removed, and the next removal synced it again: a power cut
+/// could have kept the older one and lost the newer, a gap that no start gets over.
+#[test]
+fn a_removal_that_cannot_be_made_durable_poisons_the_log() {
+    let memory = Memory::new();
+    let (mut log, _) = start(&memory).unwrap();
+    for n in 0..60 {
+        prepare(&mut log).unwrap();
+        append(&mut log, &Entry::numbered(n, 1000)).unwrap();
+        log.syncer.sync().unwrap();
+    }
+    memory.fail(Fault::SyncDirectory);
+    assert!(matches!(log.preparer.remove_before(50), Err(Error::Sync { .. })));
+    assert!(matches!(log.syncer.sync(), Err(Error::Poisoned)));
+    recover(&memory.crash(|| false), 0).unwrap();
+}
+
 #[test]
 fn a_failure_that_is_not_for_space_poisons_the_preparer() {
     let memory = Memory::new();
