@@ -335,6 +335,27 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     site.assert_books(&server);
 }
 
+/// Story: a transfer of a development user waited for a lock in Funding when the process died, and no start got past the
+/// gift that came behind it.
+#[test]
+fn a_start_gets_past_a_transfer_that_waits_for_a_lock() {
+    let site = Site::new()
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    server.transfer_accepted(USER, Way::ToSpot, "5");
+    site.wait_for_rest();
+    let held = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    server.transfer_accepted(USER, Way::ToFunding, "3");
+    site.wait_for_held();
+    server.kill();
+    let server = site.start();
+    held.release();
+    site.wait_for_rest();
+    assert_eq!(server.usdt(USER), Balance::at_rest(9_998 * COIN, 2 * COIN));
+    site.assert_books(&server);
+}
+
 /// Story: a shipper of log lines died, and the next line that could not be written took the server down with it.
 #[test]
 fn a_server_whose_log_nobody_reads_goes_on() {

@@ -378,6 +378,8 @@ async fn halt(service: &Service, call: Call) -> Outcome {
         quiet: bool,
     }
     let Halted { reason, in_data_dir, in_postgres, quiet } = halted;
+    // A question that was given up on may lie in the ring still: what is answered behind it comes after it.
+    let quiet = quiet && service.trading.recorded(&[]).await.is_ok();
     let body = Body { halted: true, reason, in_data_dir, in_postgres, quiet };
     Ok(json(StatusCode::OK, &body, &request_id))
 }
