@@ -316,7 +316,7 @@ pub(super) fn release<M: Medium>(
 /// The preparing thread. Want of space is reported and tried again: the core refuses new work meanwhile.
 ///
 /// # Errors
-/// A segment that could not be prepared for another reason: the log is dead.
+/// A segment that could not be prepared for another reason, or a sync of the directory: the log is dead.
 pub(super) fn prepare<M: Medium>(
     mut preparer: wal::Preparer<M>,
     sleeper: &Sleeper,
@@ -329,7 +329,7 @@ pub(super) fn prepare<M: Medium>(
         let remove_before = shared.remove_before.load(Ordering::Acquire);
         // First, since on a full disk it is what makes space.
         if remove_before > removed_before {
-            remove(&mut preparer, remove_before, shared);
+            remove(&mut preparer, remove_before, shared)?;
             removed_before = remove_before;
         }
         if !looks_without_space.is_multiple_of(SPACE_LOOKS) {
@@ -355,7 +355,14 @@ pub(super) fn prepare<M: Medium>(
 }
 
 /// Removes segments that snapshots cover. What cannot be removed stays until the next time.
-fn remove<M: Medium>(preparer: &mut wal::Preparer<M>, before: Sequence, shared: &Shared) {
+///
+/// # Errors
+/// The log is dead.
+fn remove<M: Medium>(
+    preparer: &mut wal::Preparer<M>,
+    before: Sequence,
+    shared: &Shared,
+) -> Result<(), wal::Error> {
     match preparer.remove_before(before) {
         Ok(removed) => {
             shared.segments_removed.fetch_add(removed, Ordering::Relaxed);
@@ -364,8 +371,10 @@ fn remove<M: Medium>(preparer: &mut wal::Preparer<M>, before: Sequence, shared: 
             }
             crash::point("snapshot_after_segments");
         }
+        Err(error @ (wal::Error::Sync { .. } | wal::Error::Poisoned)) => return Err(error),
         Err(error) => warn!(error = chain(&error), "old segments stay until the next snapshot"),
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -97,7 +97,8 @@ impl<M: Medium> Preparer<M> {
     /// crash in between has removed some of them, oldest first.
     ///
     /// # Errors
-    /// [`Error::Medium`], [`Error::Sync`], and every refusal that headers can give. The log lives on.
+    /// [`Error::Sync`]: the log is dead. [`Error::Poisoned`]: it was dead already. [`Error::Medium`] and every refusal that
+    /// headers can give: the log lives on.
     pub fn remove_before(&mut self, sequence: Sequence) -> Result<u64, Error> {
         let numbers = list_segments(&self.medium)?;
         let Some(walk) = Walk::open(self.medium.clone(), &numbers, 0)? else { return Ok(0) };
@@ -107,9 +108,16 @@ impl<M: Medium> Preparer<M> {
                 break;
             }
             let name = segment_name(number);
+            let _names = self.marks.names();
+            if self.marks.poisoned() {
+                return Err(Error::Poisoned);
+            }
             self.medium.remove(&name).map_err(|source| Error::medium("remove", &name, source))?;
             // Before the next removal: were that one alone to survive a crash, it would leave a gap.
-            self.medium.sync_directory().map_err(|source| Error::Sync { file: name, source })?;
+            self.medium.sync_directory().map_err(|source| {
+                self.marks.poison();
+                Error::Sync { file: name, source }
+            })?;
             removed += 1;
         }
         Ok(removed)
