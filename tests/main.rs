@@ -36,6 +36,10 @@ mod hostile;
 #[cfg(feature = "crash")]
 mod power;
 
+/// A disk that refuses, writes half, is slow, or fails where it must not.
+#[cfg(feature = "crash")]
+mod disk;
+
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;
 
