@@ -2,7 +2,8 @@
 #
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
-#   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
+#   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing; PostgreSQL away for
+#                minutes; every fault of the disk; a death at every point under every answer
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -31,7 +32,8 @@ test: need-rust need-postgres
 soak: need-rust need-postgres
 	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$$(($(ROUNDS) * 100)) $(CARGO) test --features crash --locked --test main -- --nocapture \
 	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong \
-	  a_power_cut_takes_back_nothing_that_was_answered simulation::
+	  a_power_cut_takes_back_nothing_that_was_answered simulation:: \
+	  a_postgresql_that_is_away_for_long disk:: answers::
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

@@ -29,6 +29,10 @@ mod refunds;
 /// Kills, restarts and lost connections.
 mod crash;
 
+/// Deaths at every point under every answer of a participant.
+#[cfg(feature = "crash")]
+mod answers;
+
 /// Clients that mean harm.
 mod hostile;
 
