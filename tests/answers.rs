@@ -191,7 +191,7 @@ fn a_death_at_every_point_under_every_answer_is_recovered_from() {
     let counts = crowd(Said::ALL.len(), |index| {
         let said = Said::ALL[index];
         let mut count = Count::default();
-        for further in [0, 1] {
+        for further in 0..if all { 2 } else { 1 } {
             let mut stage = Stage::new(said);
             stage.site =
                 stage.site.with("UBSCORE__COORDINATOR__FUSE", index % 2 == further as usize);
