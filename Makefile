@@ -2,7 +2,8 @@
 #
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
-#   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, SEEDS=20000 simulated runs
+#   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
+#                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -36,7 +37,8 @@ soak: need-rust need-postgres
 	echo "commit       $$(git describe --always --dirty)"
 	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) RUST_TEST_THREADS=1 \
 	  $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture soak:: \
-	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered simulation::
+	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered \
+	  a_postgresql_that_is_away_for_long disk:: answers:: simulation::
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

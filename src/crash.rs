@@ -1,7 +1,12 @@
-//! Named points at which a test may kill this process. Without the feature `crash` they are nothing.
+//! Named points at which a test may kill this process, and faults of its disk. Without the feature `crash` they are
+//! nothing.
 //!
 //! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises SIGKILL at the first
-//! or the third visit.
+//! or the third visit. `UBSCORE_FAULT` holds faults as `wal::fault` writes them, and `UBSCORE_FAULT_WHILE` may name a file
+//! while which is there they strike.
+
+use std::io;
+use std::path::Path;
 
 /// The points that a transfer meets, in its order.
 pub const POINTS: &[&str] = &[
@@ -41,6 +46,10 @@ pub fn arm() -> Result<(), String> {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     shadow()?;
+    if let Ok(faults) = std::env::var("UBSCORE_FAULT") {
+        let while_there = std::env::var_os("UBSCORE_FAULT_WHILE").map(Into::into);
+        wal::fault::begin(&faults, while_there).map_err(|why| format!("UBSCORE_FAULT: {why}"))?;
+    }
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
@@ -86,3 +95,21 @@ pub fn point(name: &'static str) {
 /// A point.
 #[cfg(not(feature = "crash"))]
 pub fn point(_name: &'static str) {}
+
+/// A deed on a file, before it is done.
+///
+/// # Errors
+/// What a fault has the system say.
+#[cfg(feature = "crash")]
+pub fn meet(file: &Path, deed: &'static str) -> io::Result<()> {
+    wal::fault::meet(file.parent().expect("a file is in a directory"), deed)
+}
+
+/// A deed on a file.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "crash"))]
+pub fn meet(_file: &Path, _deed: &'static str) -> io::Result<()> {
+    Ok(())
+}

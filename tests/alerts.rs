@@ -61,8 +61,13 @@ pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) ->
 
 /// And that no other than these was raised.
 fn assert_only(server: &Server, alerts: &[Alert]) {
+    said_only(&server.said(), alerts);
+}
+
+/// Asserts that no other alerts than these were said.
+pub(crate) fn said_only(said: &str, alerts: &[Alert]) {
     for other in Alert::ALL.into_iter().filter(|alert| !alerts.contains(alert)) {
-        assert_eq!(lines(&server.said(), other), 0, "{}: {}", other.name(), server.said());
+        assert_eq!(lines(said, other), 0, "{}: {said}", other.name());
     }
 }
 

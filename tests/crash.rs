@@ -215,11 +215,23 @@ fn a_death_at_every_named_point_is_recovered_from() {
 /// after that: it asks in commits of its own whether the development money has been given.
 #[cfg(feature = "crash")]
 pub(crate) fn start_alive(site: &Site, point: &str, visit: &mut u32, further: u32) -> Server {
+    start_alive_with(site, &site.url(), point, visit, further)
+}
+
+/// The same with another way to PostgreSQL.
+#[cfg(feature = "crash")]
+pub(crate) fn start_alive_with(
+    site: &Site,
+    postgres: &str,
+    point: &str,
+    visit: &mut u32,
+    further: u32,
+) -> Server {
     /// A start visits a point once a gift and once an asset at most.
     const VISITS_MAX: u32 = 12;
     while *visit <= VISITS_MAX {
         let armed = site.clone().with("UBSCORE_CRASH", format!("{point}={}", *visit + further));
-        if let Ok(server) = Server::try_start(armed.command()) {
+        if let Ok(server) = Server::try_start(armed.command_with(postgres)) {
             return server;
         }
         *visit += 1;

@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::crash::{USERS, assert_kept, endow, plan};
-use crate::harness::{Server, Site, Way, crowd, eventually, while_watched};
+use crate::crash::{Planned, USERS, assert_kept, endow, plan, post_to};
+use crate::harness::{Reply, Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
 
 /// Limits so short that a fault ends what waits for it, and the test sees many.
 fn impatient(site: Site) -> Site {
@@ -117,15 +117,36 @@ fn a_postgresql_without_connections_only_delays() {
     assert_survived(&site, &server, 240, fault, || ());
 }
 
-/// Stands between a server and PostgreSQL, and loses the answer to every `nth` COMMIT, with its connection.
-struct Proxy {
-    loses: Arc<AtomicBool>,
+/// Stands between a server and PostgreSQL: loses the answer to every `nth` COMMIT, with its connection, or is away.
+pub(crate) struct Proxy {
+    pub(crate) loses: Arc<AtomicBool>,
     lost: Arc<AtomicUsize>,
-    url: String,
+    away: Arc<Mutex<Absence>>,
+    pub(crate) url: String,
+}
+
+/// What lies between a server and PostgreSQL.
+#[derive(Default)]
+struct Absence {
+    /// Connections are closed as they come.
+    refuses: bool,
+    /// What clients send is lost, and nothing comes back.
+    swallows: bool,
+    /// Both ends of every connection that was made.
+    ends: Vec<UnixStream>,
+}
+
+impl Absence {
+    fn cut(&mut self) {
+        for end in self.ends.drain(..) {
+            // It may be closed already.
+            end.shutdown(std::net::Shutdown::Both).ok();
+        }
+    }
 }
 
 impl Proxy {
-    fn start(site: &Site, nth: usize) -> Proxy {
+    pub(crate) fn start(site: &Site, nth: usize) -> Proxy {
         let url = site.url();
         let (_, rest) = url.split_once("host=").expect("a socket");
         let (behind, _) = rest.split_once('&').expect("a user");
@@ -136,6 +157,8 @@ impl Proxy {
         let listener = UnixListener::bind(socket(&directory)).expect("a socket");
         let (lost, commits) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let loses = Arc::new(AtomicBool::new(false));
+        let away: Arc<Mutex<Absence>> = Arc::default();
+        let absence = Arc::clone(&away);
         let active = Arc::clone(&loses);
         let front = url.replacen(behind, directory.to_str().expect("text"), 1);
         let (behind, counter) = (socket(Path::new(behind)), Arc::clone(&lost));
@@ -146,8 +169,16 @@ impl Proxy {
                 };
                 let (commits, lost, active) =
                     (Arc::clone(&commits), Arc::clone(&counter), Arc::clone(&active));
+                let mut held = absence.lock().expect("not poisoned");
+                held.ends.extend([&client, &server].map(|end| end.try_clone().expect("a handle")));
+                if held.refuses {
+                    held.cut();
+                }
+                drop(held);
+                let absence = Arc::clone(&absence);
                 thread::spawn(move || {
-                    pump(client, server, |answer| {
+                    let swallows = move || absence.lock().expect("not poisoned").swallows;
+                    pump(client, server, swallows, |answer| {
                         let commits =
                             commits.fetch_add(count(answer, b"COMMIT\0"), Ordering::Relaxed);
                         let cut = active.load(Ordering::Relaxed)
@@ -159,7 +190,26 @@ impl Proxy {
                 });
             }
         });
-        Proxy { loses, lost, url: front }
+        Proxy { loses, lost, away, url: front }
+    }
+
+    /// Closes every connection, and each new one, until [`Proxy::come_back`].
+    fn refuse(&self) {
+        let mut away = self.away.lock().expect("not poisoned");
+        away.refuses = true;
+        away.cut();
+    }
+
+    /// Loses what is sent, until [`Proxy::come_back`].
+    fn swallow(&self) {
+        self.away.lock().expect("not poisoned").swallows = true;
+    }
+
+    /// What was open is closed; new connections are passed on.
+    fn come_back(&self) {
+        let mut away = self.away.lock().expect("not poisoned");
+        away.cut();
+        (away.refuses, away.swallows) = (false, false);
     }
 }
 
@@ -167,17 +217,32 @@ fn count(bytes: &[u8], word: &[u8]) -> usize {
     bytes.windows(word.len()).filter(|window| *window == word).count()
 }
 
-/// Passes bytes on, both ways, as long as `pass` lets the server's through; then both ends are closed.
-fn pump(client: UnixStream, server: UnixStream, pass: impl Fn(&[u8]) -> bool) {
+/// Passes bytes on, both ways, as long as `pass` lets the server's through; then both ends are closed. Those that come
+/// while it `swallows` are lost.
+fn pump(
+    client: UnixStream,
+    server: UnixStream,
+    swallows: impl Fn() -> bool + Clone + Send + 'static,
+    pass: impl Fn(&[u8]) -> bool,
+) {
     let (mut from_client, mut to_server) =
         (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
+    let loses = swallows.clone();
     thread::spawn(move || {
-        std::io::copy(&mut from_client, &mut to_server).ok();
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = from_client.read(&mut buffer) {
+            if !loses() && to_server.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
         to_server.shutdown(std::net::Shutdown::Both).ok();
     });
     let (mut client, mut server) = (client, server);
     let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = server.read(&mut buffer) {
+        if swallows() {
+            continue;
+        }
         if !pass(&buffer[..length]) || client.write_all(&buffer[..length]).is_err() {
             break;
         }
@@ -243,4 +308,99 @@ fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     site.wait_for_rest();
     assert_eq!(server.balances(USERS[0]), balances);
     site.assert_books(&server);
+}
+
+/// Runs a load with cids, and in its middle `absence`; returns the plan as far as it went, and the answers.
+fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Option<Reply>>) {
+    /// Transfers done before PostgreSQL goes, and after it has come back.
+    const DONE: usize = 60;
+    const CALLERS: usize = 12;
+    let mut plan = plan(20_000);
+    let (next, done, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let told = Mutex::new(Vec::new());
+    let post = || {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let reply = post_to(server.http, plan.get(index).expect("enough for any load"));
+        done.fetch_add(
+            usize::from(reply.as_ref().is_some_and(|r| r.status == 200)),
+            Ordering::Relaxed,
+        );
+        told.lock().expect("not poisoned").push((index, reply));
+    };
+    let more = |what: &str| {
+        let goal = done.load(Ordering::Relaxed) + DONE;
+        eventually(what, || (done.load(Ordering::Relaxed) >= goal).then_some(()));
+    };
+    while_watched(
+        CALLERS,
+        || {
+            if !over.load(Ordering::Relaxed) {
+                post();
+            }
+        },
+        || {
+            more("transfers before");
+            absence();
+            more("transfers after");
+            over.store(true, Ordering::Relaxed);
+        },
+    );
+    let asked = next.into_inner();
+    let mut answered = vec![None; asked];
+    for (index, reply) in told.into_inner().expect("not poisoned") {
+        answered[index] = reply;
+    }
+    plan.truncate(asked);
+    (plan, answered)
+}
+
+/// Goal: a PostgreSQL that is away for longer than anybody waits loses nothing, and is found again at once. Method: its
+/// processes stopped, its connections refused, or all that is sent to it lost, under a load with cids, for 60 s and with
+/// the limits of production in `make soak`; rest, sums, every answer as it was told. How long the first answer took
+/// after its return is printed.
+#[test]
+fn a_postgresql_that_is_away_for_long_loses_nothing() {
+    let soak = soak_rounds().is_some();
+    let away = Duration::from_secs(if soak { 60 } else { 2 });
+    crowd(3, |manner| {
+        let (site, cluster) = Site::on_its_own_cluster();
+        let site = match soak {
+            true => site
+                .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 100)
+                .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 30_000),
+            false => impatient(site).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500),
+        };
+        site.start().stop();
+        let proxy = Proxy::start(&site, usize::MAX);
+        let server = Server::start(site.command_with(&proxy.url));
+        endow(&site, &server);
+        let (name, go, come): (_, &dyn Fn(), &dyn Fn()) = match manner {
+            0 => ("frozen", &|| cluster.signal(Signal::STOP), &|| cluster.signal(Signal::CONT)),
+            1 => ("refused", &|| proxy.refuse(), &|| proxy.come_back()),
+            _ => ("swallowed", &|| proxy.swallow(), &|| proxy.come_back()),
+        };
+        let (plan, told) = load_around(&server, || {
+            go();
+            thread::sleep(away);
+            come();
+            let began = Instant::now();
+            let mut tries = 0;
+            eventually("an answer", || {
+                tries += 1;
+                let reply = server.transfer(USERS[0], Way::BOTH[tries % 2], "0.00000001");
+                (reply.status == 200).then_some(())
+            });
+            println!("{name} for {away:?}: answered {:?} after its return", began.elapsed());
+        });
+        assert!(told.iter().all(Option::is_some), "{name}: everybody is answered");
+        for told in told.iter().flatten() {
+            assert!([200, 202, 503].contains(&told.status), "{name}: {told:?}");
+        }
+        site.wait_for_rest();
+        site.assert_books(&server);
+        assert_kept(&server, &plan, &told);
+        site.wait_for_rest();
+        site.assert_books(&server);
+        println!("{name}: {} transfers asked for, nothing lost", plan.len());
+    });
 }

@@ -766,6 +766,22 @@ impl Server {
         kill_process(pid, signal).expect("our own child, not waited for yet");
     }
 
+    /// SIGSTOP, and waits until no thread of it runs any more.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stands = |task: io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.expect("an entry").path().join("stat"));
+            // One that has ended meanwhile does not run either.
+            stat.map_or(true, |stat| {
+                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+            })
+        };
+        eventually("all threads to stand still", || {
+            fs::read_dir(&tasks).expect("our own child").all(stands).then_some(())
+        });
+    }
+
     /// Whether it has ended.
     #[cfg(feature = "crash")]
     pub(crate) fn has_ended(&mut self) -> bool {

@@ -32,12 +32,20 @@ mod crash;
 /// The server and its PostgreSQL killed under load, again and again.
 mod soak;
 
+/// Deaths at every point under every answer of a participant.
+#[cfg(feature = "crash")]
+mod answers;
+
 /// Clients that mean harm.
 mod hostile;
 
 /// Power cuts: what was synced, and whatever else chance lets survive.
 #[cfg(feature = "crash")]
 mod power;
+
+/// A disk that refuses, writes half, is slow, or fails where it must not.
+#[cfg(feature = "crash")]
+mod disk;
 
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;

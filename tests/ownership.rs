@@ -1,8 +1,12 @@
 //! One log, one database, one process: who may write, and what becomes of who may not.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
 use rustix::process::Signal;
 
-use crate::harness::{Balance, COIN, Server, Site, Way, copy_files, crowd, last_line};
+use crate::crash::{Planned, assert_kept, post_to};
+use crate::harness::{Balance, COIN, Server, Site, Way, copy_files, crowd, eventually, last_line};
 
 const USER: u64 = 1001;
 
@@ -181,4 +185,64 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
     site.wait_for_rest();
     site.assert_books(&server);
+}
+
+/// Goal: a process that is paused amid its work and wakes behind a successor takes nothing back and adds nothing, and what
+/// it still answers is so. Method: SIGSTOP under a load with cids; a successor on a copy of the log drives everything to
+/// its end; SIGCONT; the end of the old one; every cid at the successor.
+#[test]
+fn a_process_that_wakes_amid_its_work_changes_nothing() {
+    for fuse in [true, false] {
+        let site = Site::fused(fuse);
+        let mut old = site.start();
+        assert_eq!(old.transfer(USER, Way::ToSpot, "1000").status, 200);
+        let http = old.http;
+        let plan: Vec<_> = (0..400)
+            .map(|index| {
+                let cid = format!("woken-{index}");
+                let body = Way::BOTH[index % 2].body_with_cid("USDT", "0.5", &cid);
+                Planned { user: USER, body }
+            })
+            .collect();
+        let (answered, paused) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let successor = site.with_fresh_data_dir();
+        let (replies, new) = thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                crowd(12, |caller| {
+                    let mut told = Vec::new();
+                    for (index, planned) in plan.iter().enumerate().skip(caller).step_by(12) {
+                        let late = paused.load(Ordering::Relaxed);
+                        told.push((index, post_to(http, planned)));
+                        answered.fetch_add(1, Ordering::Relaxed);
+                        if late {
+                            break;
+                        }
+                    }
+                    told
+                })
+            });
+            eventually("a load", || (answered.load(Ordering::Relaxed) > 40).then_some(()));
+            old.pause();
+            paused.store(true, Ordering::Relaxed);
+            copy_files(&site.log_dir(), &successor.log_dir());
+            let new = successor.start();
+            successor.wait_for_rest();
+            old.signal(Signal::CONT);
+            let replies: Vec<_> = load.join().expect("no panic").into_iter().flatten().collect();
+            (replies, new)
+        });
+        let (status, said) = old.wait();
+        assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
+        assert!(last_line(&said).contains("superseded"), "{said}");
+        successor.wait_for_rest();
+        successor.assert_books(&new);
+        let mut told = vec![None; plan.len()];
+        for (index, reply) in replies {
+            told[index] = reply;
+        }
+        let asked = told.iter().rposition(Option::is_some).expect("an answer") + 1;
+        assert_kept(&new, &plan[..asked], &told[..asked]);
+        successor.wait_for_rest();
+        successor.assert_books(&new);
+    }
 }

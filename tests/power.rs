@@ -19,13 +19,13 @@ const PAGE: usize = 4096;
 const SYNCS: [&str; 3] = ["range", "directory", "settle"];
 
 /// A site whose log is followed by a shadow.
-struct Powered {
-    site: Site,
+pub(crate) struct Powered {
+    pub(crate) site: Site,
     shadow: PathBuf,
 }
 
 impl Powered {
-    fn new(fuse: bool) -> Powered {
+    pub(crate) fn new(fuse: bool) -> Powered {
         let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
         let shadow = site.data_dir.with_extension("shadow");
         fs::create_dir_all(&shadow).expect("a directory");
@@ -34,7 +34,7 @@ impl Powered {
     }
 
     /// Puts in the log's place what a power cut would have left of it: what was synced, and of the rest each page by chance.
-    fn cut_power(&self, mut random: impl FnMut() -> u64) {
+    pub(crate) fn cut_power(&self, mut random: impl FnMut() -> u64) {
         let log = self.site.log_dir();
         let inode = |path: &Path| fs::metadata(path).expect("there").ino();
         let files: HashMap<u64, PathBuf> = fs::read_dir(&log)
@@ -85,6 +85,15 @@ impl Powered {
             .collect();
         let names_of_log = self.shadow.join(format!("names-{}", inode(&log)));
         fs::write(names_of_log, names.concat()).expect("written");
+    }
+
+    /// The names in a directory that no power cut takes.
+    pub(crate) fn durable_names(&self, directory: &Path) -> Vec<String> {
+        let inode = fs::metadata(directory).expect("there").ino();
+        // A directory that was never synced holds nothing.
+        let names = fs::read_to_string(self.shadow.join(format!("names-{inode}")));
+        let name = |line: &str| Some(line.split_once(' ')?.1.to_owned());
+        names.unwrap_or_default().lines().filter_map(name).collect()
     }
 
     /// A load, which a SIGKILL at a random answer ends; returns the answers.

@@ -37,7 +37,7 @@ fn small() -> Site {
 }
 
 /// All snapshots as (sequence, path), newest first.
-fn snapshots(site: &Site) -> Vec<(u64, PathBuf)> {
+pub(crate) fn snapshots(site: &Site) -> Vec<(u64, PathBuf)> {
     let mut found: Vec<_> = files(&site.snapshot_dir(), "snapshot-", ".snap");
     found.reverse();
     found
@@ -61,7 +61,7 @@ fn files(directory: &Path, prefix: &str, suffix: &str) -> Vec<(u64, PathBuf)> {
 }
 
 /// Asks for a snapshot and waits until it is there; returns its sequence.
-fn force(site: &Site, server: &Server) -> u64 {
+pub(crate) fn force(site: &Site, server: &Server) -> u64 {
     let reply = server.admin("POST", "/admin/v1/snapshot", &json!({"reason": "a test"}));
     assert_eq!(reply.status, 202, "{reply:?}");
     let after = reply.json()["after"].as_u64().expect("a number");

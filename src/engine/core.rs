@@ -316,7 +316,7 @@ pub(super) fn release<M: Medium>(
 /// The preparing thread. Want of space is reported and tried again: the core refuses new work meanwhile.
 ///
 /// # Errors
-/// A segment that could not be prepared for another reason: the log is dead.
+/// A segment that could not be prepared for another reason, or a sync of the directory: the log is dead.
 pub(super) fn prepare<M: Medium>(
     mut preparer: wal::Preparer<M>,
     sleeper: &Sleeper,
@@ -371,7 +371,7 @@ fn remove<M: Medium>(
             }
             crash::point("snapshot_after_segments");
         }
-        Err(error @ wal::Error::Sync { .. }) => return Err(error),
+        Err(error @ (wal::Error::Sync { .. } | wal::Error::Poisoned)) => return Err(error),
         Err(error) => warn!(error = chain(&error), "old segments stay until the next snapshot"),
     }
     Ok(())

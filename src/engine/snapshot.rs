@@ -40,6 +40,7 @@ use super::fact::{FACT_BYTES_MAX, Fact};
 use super::ledger::builder::{self, Builder};
 use super::ledger::{Ledger, Places};
 use super::order;
+use crate::crash;
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -350,11 +351,12 @@ pub fn write(
             return Ok(None);
         }
     }
+    crash::meet(path, "write").map_err(&failed)?;
     let crc = out.hasher.finalize();
     let mut out = out.out;
     out.write_all(&crc.to_le_bytes()).map_err(&failed)?;
     let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
-    file.sync_all().map_err(&failed)?;
+    crash::meet(path, "sync_file").and_then(|()| file.sync_all()).map_err(&failed)?;
     // What reads it back is to see the disk's bytes, not ours.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .map_err(|errno| failed(errno.into()))?;

@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memmap2::{Advice, MmapRaw};
 
 use crate::error::Error;
+#[cfg(feature = "shadow")]
+use crate::fault::meet;
 use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
 #[cfg(feature = "shadow")]
 use crate::shadow::{Sync, sync_directory, sync_file};
 #[cfg(not(feature = "shadow"))]
-use bare::{Sync, sync_directory, sync_file};
+use bare::{Sync, meet, sync_directory, sync_file};
 
 /// Held under an exclusive `flock` while the log is open; holds the pid of its holder as text.
 const LOCK: &str = "lock";
@@ -107,6 +109,7 @@ impl Medium for Directory {
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<MappedFile> {
+        meet(&self.path, "create")?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -126,6 +129,7 @@ impl Medium for Directory {
     }
 
     fn settle(&self, name: &str) -> io::Result<()> {
+        meet(&self.path, "settle")?;
         let file = File::open(self.path.join(name))?;
         sync_file(&file, 0..file.metadata()?.len(), Sync::Settle, || file.sync_all())?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -133,14 +137,17 @@ impl Medium for Directory {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        meet(&self.path, "rename")?;
         fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        meet(&self.path, "remove")?;
         fs::remove_file(self.path.join(name))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
+        meet(&self.path, "sync_directory")?;
         sync_directory(&self.path, || File::open(&self.path)?.sync_all())
     }
 }
@@ -211,9 +218,13 @@ impl MediumFile for MappedFile {
         assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES));
         // One page a write: the page cache keeps the write's size as its unit, and a later sync of
         // one record would write a unit as a whole.
-        for offset in range.clone().step_by(PAGE) {
+        let met = meet(Path::new(""), "fill");
+        // A fill that fails has written something.
+        let pages = (range.end - range.start) / PAGE_BYTES / if met.is_ok() { 1 } else { 2 };
+        for offset in (range.start..).step_by(PAGE).take(usize::try_from(pages).expect("few")) {
             self.file.write_all_at(&[0; PAGE], offset)?;
         }
+        met?;
         sync_file(&self.file, range, Sync::Fill, || self.file.sync_all())
     }
 
@@ -230,6 +241,7 @@ impl MediumFile for MappedFile {
     }
 
     fn sync(&self, range: Range<u64>) -> io::Result<()> {
+        meet(Path::new(""), "sync")?;
         let (start, length) = self.range(range.clone());
         let pages = range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES);
         let pages = pages.start..pages.end.min(self.bytes());
@@ -237,6 +249,7 @@ impl MediumFile for MappedFile {
     }
 
     fn prefault(&self, range: Range<u64>) -> io::Result<()> {
+        meet(Path::new(""), "prefault")?;
         let (start, length) = self.range(range);
         match self.map.advise_range(Advice::PopulateWrite, start, length) {
             // A kernel before 5.14 does not know the advice: stores fault then, and are right.
@@ -246,7 +259,7 @@ impl MediumFile for MappedFile {
     }
 }
 
-/// The syncs without a shadow: themselves.
+/// The syncs without a shadow: themselves. The deeds without a fault: no more than they are.
 #[cfg(not(feature = "shadow"))]
 mod bare {
     use std::fs::File;
@@ -258,6 +271,10 @@ mod bare {
         Range,
         Settle,
         Fill,
+    }
+
+    pub(super) fn meet(_: &Path, _: &'static str) -> io::Result<()> {
+        Ok(())
     }
 
     pub(super) fn sync_file(

@@ -110,6 +110,8 @@
 
 mod directory;
 mod error;
+#[cfg(feature = "shadow")]
+pub mod fault;
 mod frame;
 mod log;
 mod medium;

@@ -1,7 +1,7 @@
 //! An open log: what its three threads share, and its options.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
@@ -115,6 +115,8 @@ impl Durable {
 pub(crate) struct Marks {
     by_writer: CachePadded<WriterMarks>,
     by_syncer: CachePadded<SyncerMarks>,
+    /// See [`Marks::names`].
+    names: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -141,6 +143,7 @@ impl Marks {
                 durable: AtomicU64::new(last),
                 poisoned: AtomicBool::new(false),
             }),
+            names: Mutex::new(()),
         }
     }
 
@@ -171,6 +174,13 @@ impl Marks {
 
     pub(crate) fn poisoned(&self) -> bool {
         self.by_syncer.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Held from a change of the directory until its sync has succeeded or the log is dead. A directory's failure is told
+    /// once: to one thread, while the other would be told that its own names are durable.
+    pub(crate) fn names(&self) -> MutexGuard<'_, ()> {
+        // It guards no value that a panic could have left half made.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn poison(&self) {

@@ -97,8 +97,8 @@ impl<M: Medium> Preparer<M> {
     /// crash in between has removed some of them, oldest first.
     ///
     /// # Errors
-    /// [`Error::Medium`], and every refusal that headers can give: the log lives on. [`Error::Sync`]: it is poisoned, since
-    /// a later sync of the directory says nothing of what this one lost.
+    /// [`Error::Medium`], and every refusal that headers can give: the log lives on. [`Error::Sync`]: it is dead, since a later
+    /// sync of the directory says nothing of what this one lost. [`Error::Poisoned`]: it was dead already.
     pub fn remove_before(&mut self, sequence: Sequence) -> Result<u64, Error> {
         let numbers = list_segments(&self.medium)?;
         let Some(walk) = Walk::open(self.medium.clone(), &numbers, 0)? else { return Ok(0) };
@@ -108,6 +108,10 @@ impl<M: Medium> Preparer<M> {
                 break;
             }
             let name = segment_name(number);
+            let _names = self.marks.names();
+            if self.marks.poisoned() {
+                return Err(Error::Poisoned);
+            }
             self.medium.remove(&name).map_err(|source| Error::medium("remove", &name, source))?;
             // Before the next removal: were that one alone to survive a crash, it would leave a gap.
             self.medium.sync_directory().map_err(|source| {

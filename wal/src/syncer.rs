@@ -89,7 +89,11 @@ impl<M: Medium> Syncer<M> {
             predecessor_chain: roll.predecessor_chain,
             segment_bytes: self.segment.bytes,
         };
-        name_segment(&self.medium, &self.segment.file, &header)
+        let _names = self.marks.names();
+        if self.marks.poisoned() {
+            return Err(io::Error::other("a sync of the directory has failed meanwhile"));
+        }
+        name_segment(&self.medium, &self.segment.file, &header).inspect_err(|_| self.marks.poison())
     }
 
     /// A sync leaves its pages write-protected. Takes the fault of the next store here, where it

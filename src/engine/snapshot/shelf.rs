@@ -38,6 +38,8 @@ impl Shelf {
         let failed = |source| Error::Io { action: "make", path: path.to_owned(), source };
         let directory = Directory::create(path).map_err(|error| failed(io_error(error)))?;
         let shelf = Shelf { directory };
+        // The process before us may have died between a rename and its sync, and what stands here is about to be relied on.
+        shelf.directory.sync_directory().map_err(failed)?;
         for name in shelf.names()? {
             if name.starts_with(PREFIX) && name.ends_with(SUFFIX_UNFINISHED) {
                 shelf.remove(&name)?;
@@ -122,9 +124,13 @@ impl Shelf {
         }
         drop(written.ledger(places)?);
         crash::point("snapshot_before_rename");
-        let renamed = self.directory.rename(unfinished, name);
-        let renamed = renamed.and_then(|()| self.directory.sync_directory());
-        renamed.map_err(Error::io("rename", &path))?;
+        let failed = Error::io("rename", &path);
+        self.directory.rename(unfinished, name).map_err(&failed)?;
+        self.directory.sync_directory().map_err(|error| {
+            // A name that may not be durable must not let go of anything. A start that still meets it syncs it first.
+            self.directory.remove(name).ok();
+            failed(error)
+        })?;
         crash::point("snapshot_after_rename");
         Ok(Some(Snapshot { path: self.path(name), ..written }))
     }

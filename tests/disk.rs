@@ -1,0 +1,373 @@
+//! Faults of the disk under the real process: what the system refuses, does in part, does late, or fails to make durable.
+//! They strike in the log's medium itself, see `wal::fault`. `make soak` asks for all combinations ([`thorough`]).
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ubscore::alert::Alert;
+
+use crate::alerts::said_only;
+use crate::crash::{Planned, USERS, assert_kept, endow, plan, plan_of_round, post_to};
+use crate::harness::{
+    Reply, Server, Site, Way, crowd, eventually, last_line, soak_rounds, split_mix,
+};
+use crate::power::Powered;
+use crate::snapshot::{force, segments, snapshots};
+
+/// The exit code of a process whose log is dead.
+const EXIT_ENGINE: i32 = 70;
+/// Callers of a load.
+const CALLERS: usize = 8;
+
+/// A site whose disk a test may break and mend while a server runs on it.
+struct Disk {
+    site: Site,
+    broken: PathBuf,
+}
+
+impl Disk {
+    fn new(site: Site, faults: &str) -> Disk {
+        let broken = site.data_dir.with_extension("broken");
+        let site = site
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+            .with("UBSCORE_FAULT", faults)
+            .with("UBSCORE_FAULT_WHILE", broken.display());
+        Disk { site, broken }
+    }
+
+    fn break_it(&self) {
+        fs::write(&self.broken, "").expect("written");
+    }
+
+    fn mend(&self) {
+        fs::remove_file(&self.broken).expect("removed");
+    }
+}
+
+/// Whether every fault is to meet every way.
+fn thorough() -> bool {
+    soak_rounds().is_some()
+}
+
+/// How often a fault has struck.
+fn strikes(said: &str) -> usize {
+    said.matches("fault: ").count()
+}
+
+/// Posts a plan from several callers until `enough` of an answer; what was not posted has no answer.
+fn load(
+    server: &Server,
+    plan: &[Planned],
+    enough: impl Fn(&Option<Reply>) -> bool + Sync,
+) -> Vec<Option<Reply>> {
+    let (http, ended) = (server.http, AtomicUsize::new(0));
+    let of_callers = crowd(CALLERS, |caller| {
+        let mut told = Vec::new();
+        for (index, planned) in plan.iter().enumerate().skip(caller).step_by(CALLERS) {
+            if ended.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+            let reply = post_to(http, planned);
+            ended.fetch_add(usize::from(enough(&reply)), Ordering::Relaxed);
+            told.push((index, reply));
+        }
+        told
+    });
+    let mut told = vec![None; plan.len()];
+    for (index, reply) in of_callers.into_iter().flatten() {
+        told[index] = reply;
+    }
+    told
+}
+
+/// Rest, sums, every answer as it was told, and all of it again.
+fn assert_whole(site: &Site, server: &Server, plan: &[Planned], told: &[Option<Reply>]) {
+    site.wait_for_rest();
+    site.assert_books(server);
+    assert_kept(server, plan, told);
+    site.wait_for_rest();
+    site.assert_books(server);
+}
+
+fn is_overloaded(reply: &Option<Reply>) -> bool {
+    reply.as_ref().is_some_and(|reply| reply.status == 503 && reply.refusal().1 == "OVERLOADED")
+}
+
+/// Goal: a disk that is full refuses new work before the log is, keeps what it has promised, and is good again once space
+/// is back. Method: no space, or no quota, for the next segment, from the file's first byte or from its middle; a load with
+/// cids until somebody is refused; replays and reads meanwhile; a kill, and a start that finds no space either; space
+/// again.
+#[test]
+fn a_full_disk_refuses_new_work_and_passes() {
+    /// What fails, and whether a kill comes before it is mended.
+    const FULL: [(&str, bool); 3] =
+        [("fill:enospc", true), ("create:enospc", false), ("fill:edquot", false)];
+    let all = if thorough() { FULL.len() } else { 1 };
+    for (faults, kills) in FULL.into_iter().take(all) {
+        let disk = Disk::new(Site::new(), faults);
+        let site = &disk.site;
+        let server = site.start();
+        endow(site, &server);
+        disk.break_it();
+        let plan = plan(4_000);
+        let told = load(&server, &plan, is_overloaded);
+        assert!(told.iter().any(is_overloaded), "{faults}: the log did not fill");
+        let begun = told.iter().flatten().filter(|reply| reply.status < 300).count();
+        assert!(begun > CALLERS, "{faults}: {begun}");
+        said_only(&server.said(), &[Alert::WalSpaceLow]);
+        site.wait_for_rest();
+        // Whoever asks for what is there is served.
+        for (planned, told) in
+            plan.iter().zip(&told).filter(|(_, told)| told.is_some()).take(CALLERS)
+        {
+            let again = server.post(planned.user, &planned.body);
+            assert_eq!(
+                (again.status, again.req_id()),
+                (200, told.as_ref().expect("some").req_id())
+            );
+        }
+        site.assert_books(&server);
+        let said = server.said();
+        assert!(strikes(&said) > 0 && !said.contains("panicked"), "{said}");
+        let server = if kills {
+            server.kill();
+            let (code, said) = site.start_refused();
+            assert_eq!(code, 1, "{said}");
+            assert!(last_line(&said).contains("No space left"), "{said}");
+            disk.mend();
+            site.start()
+        } else {
+            disk.mend();
+            server
+        };
+        eventually("room again", || {
+            let reply = server.transfer(USERS[0], Way::ToSpot, "0.00000001");
+            (reply.status == 200).then_some(())
+        });
+        let asked = told.iter().rposition(Option::is_some).expect("an answer") + 1;
+        // The rest has been looked at as well, by the sums.
+        let from = if thorough() { 0 } else { asked.saturating_sub(100) };
+        assert_whole(site, &server, &plan[from..asked], &told[from..asked]);
+        server.kill();
+        site.assert_books(&site.start());
+    }
+}
+
+/// What a log does not survive, and a process does not outlive.
+const FATAL: &[&str] = &[
+    "sync:eio@1",
+    "sync:eio@25",
+    "sync:enospc@7",
+    "wal/rename:eio@1",
+    "wal/sync_directory:eio@1",
+    "create:eio@1",
+    "fill:eio@1",
+    "fill:short@1",
+    "prefault:eio@1",
+];
+
+/// Goal: a disk that fails where nothing may fail ends the process at once, without another sync and without another
+/// answer, and what it has answered is there afterwards. Method: each such fault under a load with cids; exit code and
+/// last words; then the log as the kernel still has it, or as the disk has it for certain: the pages of the failed sync
+/// are lost, as Linux drops them; restart, rest, sums, every cid again. `wal::fault` aborts a process that syncs again.
+#[test]
+fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
+    let mut state = 1;
+    for (round, faults) in FATAL.iter().enumerate() {
+        for cut in
+            [false, true].into_iter().filter(|cut| thorough() || *cut == round.is_multiple_of(2))
+        {
+            let powered = Powered::new(round / 2 % 2 == usize::from(cut));
+            let disk = Disk::new(powered.site.clone(), faults);
+            let mut server = disk.site.start();
+            endow(&disk.site, &server);
+            disk.break_it();
+            let plan = plan(2_000);
+            let told = load(&server, &plan, Option::is_none);
+            let (status, said) = server.wait();
+            assert_eq!(status.code(), Some(EXIT_ENGINE), "{faults}: {status} {said}");
+            assert_eq!(strikes(&said), 1, "{faults}: {said}");
+            assert!(last_line(&said).contains("stopped at once"), "{faults}: {said}");
+            said_only(&said, &[Alert::WalSyncFailed]);
+            disk.mend();
+            if cut {
+                powered.cut_power(|| split_mix(&mut state));
+            }
+            let server = disk.site.start();
+            let asked = told.iter().rposition(Option::is_some).map_or(1, |last| last + 1);
+            // What was answered last is what may be lost.
+            let from = if thorough() { 0 } else { asked.saturating_sub(100) };
+            assert_whole(&disk.site, &server, &plan[from..asked], &told[from..asked]);
+        }
+    }
+}
+
+/// Goal: a start on a disk that fails refuses, says why, and has changed nothing. Method: each step of a start fails on a
+/// log that a kill has left; then a start on the mended disk.
+#[test]
+fn a_start_on_a_failing_disk_refuses_and_changes_nothing() {
+    const STEPS: [&str; 8] = [
+        "wal/sync_directory:eio@1",
+        "settle:eio",
+        "wal/remove:eio",
+        "create:eio",
+        "fill:short",
+        "sync:eio",
+        "wal/rename:eio",
+        "wal/sync_directory:eio@2",
+    ];
+    let site = Site::new();
+    let server = site.start();
+    endow(&site, &server);
+    let plan = plan(24);
+    let mut told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
+    let mut server = Some(server);
+    for faults in STEPS {
+        server.take().expect("one runs").kill();
+        let disk = Disk::new(site.clone(), faults);
+        disk.break_it();
+        let (code, said) = disk.site.start_refused();
+        assert!([1, EXIT_ENGINE].contains(&code), "{faults}: {code} {said}");
+        assert!(strikes(&said) > 0, "{faults}: {said}");
+        disk.mend();
+        let started = site.start();
+        assert_whole(&site, &started, &plan, &told);
+        for (planned, told) in plan.iter().zip(&mut told) {
+            *told = post_to(started.http, planned);
+        }
+        // Or the next start would have no segment to make.
+        started.transfer_accepted(USERS[0], Way::ToSpot, "0.00000001");
+        site.wait_for_rest();
+        server = Some(started);
+    }
+}
+
+/// Goal: a snapshot that cannot be made costs nothing but itself. Method: each step of one fails while it is made; the
+/// service goes on; kill, restart on the mended disk; a snapshot, and the log behind it goes.
+#[test]
+fn a_snapshot_that_fails_is_said_and_costs_nothing() {
+    const STEPS: [&str; 6] = [
+        "snapshots/write:enospc",
+        "snapshots/sync_file:eio",
+        "snapshots/rename:eio",
+        "snapshots/sync_directory:eio@1",
+        "snapshots/write:eio",
+        "snapshots/rename:enospc",
+    ];
+    for (round, faults) in STEPS.iter().enumerate().take(if thorough() { STEPS.len() } else { 4 }) {
+        let disk = Disk::new(Site::fused(round.is_multiple_of(2)), faults);
+        let site = &disk.site;
+        let server = site.start();
+        endow(site, &server);
+        disk.break_it();
+        ask_for_snapshot(&server);
+        eventually("the failure", || (strikes(&server.said()) > 0).then_some(()));
+        eventually("the alert", || server.said().contains("snapshot_failed").then_some(()));
+        let plan = plan_of_round(24, round);
+        let told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
+        site.wait_for_rest();
+        said_only(&server.said(), &[Alert::SnapshotFailed]);
+        // None is left that nobody knows to be durable, nor a part of one.
+        assert_eq!(fs::read_dir(site.snapshot_dir()).expect("a directory").count(), 0, "{faults}");
+        server.kill();
+        disk.mend();
+        let server = site.start();
+        assert_whole(site, &server, &plan, &told);
+        force(site, &server);
+        server.kill();
+        site.assert_books(&site.start());
+    }
+}
+
+/// Goal: a slow disk makes late, not wrong. Method: every sync 50 ms longer, or some of them 2 s, under a load with cids
+/// while the audit watches; no alert but of a transfer that stands still; then sums and every answer, after a kill too.
+#[test]
+fn a_slow_disk_answers_late_and_right() {
+    const EVERY: &str = "sync:slow50,fill:slow50,settle:slow50,sync_directory:slow50";
+    const STALLS: &str =
+        "sync:slow2000@10,sync:slow2000@40,wal/sync_directory:slow2000@1,fill:slow2000@1";
+    let all = [(EVERY, true), (STALLS, false), (EVERY, false), (STALLS, true)];
+    for (faults, fuse) in all.into_iter().take(if thorough() { 4 } else { 2 }) {
+        let site = Site::fused(fuse)
+            .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 1_000)
+            .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 500);
+        let disk = Disk::new(site, faults);
+        let server = disk.site.start();
+        endow(&disk.site, &server);
+        disk.break_it();
+        let plan = plan(200);
+        let told = load(&server, &plan, |_| false);
+        for told in told.iter().flatten() {
+            assert!([200, 202].contains(&told.status), "{faults}: {told:?}");
+        }
+        assert_whole(&disk.site, &server, &plan, &told);
+        said_only(&server.said(), &[]);
+        server.kill();
+        let server = disk.site.start();
+        assert_whole(&disk.site, &server, &plan, &told);
+    }
+}
+
+/// A server whose log has segments that a snapshot would cover at once, each left by a start.
+fn start_with_old_segments(site: &Site) -> Server {
+    let mut server = site.start();
+    endow(site, &server);
+    for _ in 0..2 {
+        server.kill();
+        server = site.start();
+        server.transfer_accepted(USERS[0], Way::ToSpot, "0.01");
+        site.wait_for_rest();
+    }
+    assert!(segments(site).len() > 2, "{:?}", segments(site));
+    server
+}
+
+/// Asks for a snapshot, and does not wait for it.
+fn ask_for_snapshot(server: &Server) {
+    let ask = serde_json::json!({"reason": "a test"});
+    assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
+}
+
+/// Story: segments that snapshots cover were removed, and where the sync of their directory failed the engine went on: the
+/// same failure could have been that of a new segment's name, whose own sync would then have been told that all is well.
+#[test]
+fn a_failed_sync_of_the_logs_directory_is_the_end_whoever_asked_for_it() {
+    let site =
+        Site::new().with("UBSCORE__SNAPSHOT__KEEP", 1).with("UBSCORE__CONSERVATION__EVERY_MS", 50);
+    let disk = Disk::new(site, "wal/sync_directory:eio@1");
+    let mut server = start_with_old_segments(&disk.site);
+    disk.break_it();
+    ask_for_snapshot(&server);
+    let (status, said) = server.wait();
+    assert_eq!((status.code(), strikes(&said)), (Some(EXIT_ENGINE), 1), "{said}");
+    said_only(&said, &[Alert::WalSyncFailed]);
+    disk.mend();
+    let server = disk.site.start();
+    disk.site.wait_for_rest();
+    disk.site.assert_books(&server);
+}
+
+/// Story: a process died between the renaming of a snapshot and the sync of its directory. The next one relied on the name
+/// and removed the log behind it, which a power cut would have left with neither.
+#[test]
+fn a_snapshots_name_is_durable_before_the_log_behind_it_goes() {
+    let powered = Powered::new(true);
+    let site = powered.site.clone();
+    let site = site.with("UBSCORE__SNAPSHOT__KEEP", 1).with("UBSCORE__CONSERVATION__EVERY_MS", 50);
+    let disk = Disk::new(site, "snapshots/sync_directory:kill@1");
+    let mut server = start_with_old_segments(&disk.site);
+    disk.break_it();
+    ask_for_snapshot(&server);
+    assert_eq!(server.wait().0.signal(), Some(9));
+    disk.mend();
+    let [(_, snapshot)] = &snapshots(&disk.site)[..] else { panic!("not one snapshot") };
+    let server = disk.site.start();
+    eventually("the first segment to go", || (segments(&disk.site)[0].0 > 1).then_some(()));
+    let durable = powered.durable_names(&disk.site.snapshot_dir());
+    let name = snapshot.file_name().and_then(|name| name.to_str()).expect("text");
+    assert!(durable.iter().any(|durable| durable == name), "{name}: {durable:?}");
+    disk.site.assert_books(&server);
+}
