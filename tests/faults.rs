@@ -1,8 +1,5 @@
 //! Faults of the parts: PostgreSQL killed, frozen, full or cut off in the worst moment, under load.
 
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -11,7 +8,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::crash::{USERS, assert_kept, endow, plan};
-use crate::harness::{Server, Site, Way, crowd, eventually, while_watched};
+use crate::harness::{
+    COMMIT, Passing, Proxy, Server, Site, Speaker, Way, crowd, eventually, place, while_watched,
+};
 
 /// Limits so short that a fault ends what waits for it, and the test sees many.
 fn impatient(site: Site) -> Site {
@@ -117,76 +116,6 @@ fn a_postgresql_without_connections_only_delays() {
     assert_survived(&site, &server, 240, fault, || ());
 }
 
-/// Stands between a server and PostgreSQL, and loses the answer to every `nth` COMMIT, with its connection.
-struct Proxy {
-    loses: Arc<AtomicBool>,
-    lost: Arc<AtomicUsize>,
-    url: String,
-}
-
-impl Proxy {
-    fn start(site: &Site, nth: usize) -> Proxy {
-        let url = site.url();
-        let (_, rest) = url.split_once("host=").expect("a socket");
-        let (behind, _) = rest.split_once('&').expect("a user");
-        // Below 107 bytes, as a socket's path must be.
-        let directory = tempfile::Builder::new().prefix("ubproxy").tempdir().expect("a directory");
-        let directory = directory.keep();
-        let socket = |directory: &Path| directory.join(".s.PGSQL.5432");
-        let listener = UnixListener::bind(socket(&directory)).expect("a socket");
-        let (lost, commits) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let loses = Arc::new(AtomicBool::new(false));
-        let active = Arc::clone(&loses);
-        let front = url.replacen(behind, directory.to_str().expect("text"), 1);
-        let (behind, counter) = (socket(Path::new(behind)), Arc::clone(&lost));
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else {
-                    continue;
-                };
-                let (commits, lost, active) =
-                    (Arc::clone(&commits), Arc::clone(&counter), Arc::clone(&active));
-                thread::spawn(move || {
-                    pump(client, server, |answer| {
-                        let commits =
-                            commits.fetch_add(count(answer, b"COMMIT\0"), Ordering::Relaxed);
-                        let cut = active.load(Ordering::Relaxed)
-                            && count(answer, b"COMMIT\0") > 0
-                            && commits % nth == nth - 1;
-                        lost.fetch_add(usize::from(cut), Ordering::Relaxed);
-                        !cut
-                    })
-                });
-            }
-        });
-        Proxy { loses, lost, url: front }
-    }
-}
-
-fn count(bytes: &[u8], word: &[u8]) -> usize {
-    bytes.windows(word.len()).filter(|window| *window == word).count()
-}
-
-/// Passes bytes on, both ways, as long as `pass` lets the server's through; then both ends are closed.
-fn pump(client: UnixStream, server: UnixStream, pass: impl Fn(&[u8]) -> bool) {
-    let (mut from_client, mut to_server) =
-        (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
-    thread::spawn(move || {
-        std::io::copy(&mut from_client, &mut to_server).ok();
-        to_server.shutdown(std::net::Shutdown::Both).ok();
-    });
-    let (mut client, mut server) = (client, server);
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(length @ 1..) = server.read(&mut buffer) {
-        if !pass(&buffer[..length]) || client.write_all(&buffer[..length]).is_err() {
-            break;
-        }
-    }
-    for end in [client, server] {
-        end.shutdown(std::net::Shutdown::Both).ok();
-    }
-}
-
 /// Goal: a commit whose answer is lost has happened, and is not done again. Method: a proxy that passes every COMMIT on, and
 /// ends the connection instead of passing on the answer to every fifth.
 #[test]
@@ -196,13 +125,25 @@ fn answers_to_commits_that_are_lost_count_once() {
         let server = site.start();
         endow(&site, &server);
         server.stop();
-        let proxy = Proxy::start(&site, 5);
+        let loses = Arc::new(AtomicBool::new(false));
+        let (commits, lost) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let (active, counter) = (Arc::clone(&loses), Arc::clone(&lost));
+        let proxy = Proxy::start(&site, move |speaker, bytes| {
+            let commit = speaker == Speaker::Server && place(bytes, COMMIT).is_some();
+            if commit
+                && active.load(Ordering::Relaxed)
+                && commits.fetch_add(1, Ordering::Relaxed) % 5 == 4
+            {
+                counter.fetch_add(1, Ordering::Relaxed);
+                return Passing::Cut(0);
+            }
+            Passing::All
+        });
         let server = Server::start(site.command_with(&proxy.url));
-        let before = proxy.lost.load(Ordering::Relaxed);
-        proxy.loses.store(true, Ordering::Relaxed);
+        loses.store(true, Ordering::Relaxed);
         let wait = || thread::sleep(Duration::from_millis(10));
-        assert_survived(&site, &server, 240, wait, || proxy.loses.store(false, Ordering::Relaxed));
-        let lost = proxy.lost.load(Ordering::Relaxed) - before;
+        assert_survived(&site, &server, 240, wait, || loses.store(false, Ordering::Relaxed));
+        let lost = lost.load(Ordering::Relaxed);
         assert!(lost >= 10, "{lost} answers were lost");
     }
 }

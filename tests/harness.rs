@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -1123,6 +1124,89 @@ impl Reply {
         let json = self.json();
         let code = json["code"].as_str().unwrap_or_else(|| panic!("no refusal: {self:?}"));
         (self.status, code.to_owned())
+    }
+}
+
+/// Who says what a [`Proxy`] hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Client,
+    Server,
+}
+
+/// What a [`Proxy`] does with the bytes it has heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passing {
+    All,
+    /// None of them, and the connection stays.
+    Nothing,
+    /// So many of them, and then both ends are closed.
+    Cut(usize),
+}
+
+/// A COMMIT on the wire, asked for as well as answered.
+pub(crate) const COMMIT: &[u8] = b"COMMIT\0";
+
+/// Where `word` begins in `bytes`.
+pub(crate) fn place(bytes: &[u8], word: &[u8]) -> Option<usize> {
+    bytes.windows(word.len()).position(|window| window == word)
+}
+
+/// Stands between a client and PostgreSQL, on a socket of its own, and loses what it is told to lose.
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Proxy {
+    pub(crate) fn start(
+        site: &Site,
+        passing: impl Fn(Speaker, &[u8]) -> Passing + Send + Sync + 'static,
+    ) -> Proxy {
+        let url = site.url();
+        let (_, rest) = url.split_once("host=").expect("a socket");
+        let (behind, _) = rest.split_once('&').expect("a user");
+        // Below 107 bytes, as a socket's path must be.
+        let directory = tempfile::Builder::new().prefix("ubproxy").tempdir().expect("a directory");
+        let socket = |directory: &Path| directory.join(".s.PGSQL.5432");
+        let listener = UnixListener::bind(socket(directory.path())).expect("a socket");
+        let front = url.replacen(behind, directory.path().to_str().expect("text"), 1);
+        let (behind, passing) = (socket(Path::new(behind)), Arc::new(passing));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else {
+                    continue;
+                };
+                let handle = |end: &UnixStream| end.try_clone().expect("a handle");
+                let (from, to) = (handle(&client), handle(&server));
+                let of_client = Arc::clone(&passing);
+                thread::spawn(move || relay(from, to, |bytes| of_client(Speaker::Client, bytes)));
+                let of_server = Arc::clone(&passing);
+                thread::spawn(move || {
+                    relay(server, client, |bytes| of_server(Speaker::Server, bytes))
+                });
+            }
+        });
+        Proxy { url: front, _directory: directory }
+    }
+}
+
+/// Passes bytes on as long as it may; then both ends are closed.
+fn relay(mut from: UnixStream, mut to: UnixStream, passing: impl Fn(&[u8]) -> Passing) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        let (passed, goes_on) = match passing(&buffer[..length]) {
+            Passing::All => (length, true),
+            Passing::Nothing => (0, true),
+            Passing::Cut(passed) => (passed, false),
+        };
+        if to.write_all(&buffer[..passed]).is_err() || !goes_on {
+            break;
+        }
+    }
+    for end in [from, to] {
+        // The other direction may have done so before.
+        end.shutdown(std::net::Shutdown::Both).ok();
     }
 }
 
