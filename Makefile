@@ -3,6 +3,7 @@
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
+#   make mutants change one decision at a time and see that a unit test minds; needs cargo-mutants
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -17,7 +18,7 @@ ARGS ?=
 ROUNDS ?= 200
 DATA_DIR := data
 
-.PHONY: run test soak bench lint reset need-rust need-postgres
+.PHONY: run test soak mutants bench lint reset need-rust need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -32,6 +33,17 @@ soak: need-rust need-postgres
 	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$$(($(ROUNDS) * 100)) $(CARGO) test --features crash --locked --test main -- --nocapture \
 	  kills_refusals_refunds_and_lost_connections_together a_busy_service_is_never_called_wrong \
 	  a_power_cut_takes_back_nothing_that_was_answered simulation::
+
+# The unit tests are the judges: each mutant is one more build. What is left over is in target/mutants*/mutants.out.
+mutants: need-rust
+	@$(CARGO) mutants --version >/dev/null 2>&1 || {
+	  echo "cargo mutants is missing; run: cargo install cargo-mutants --locked" >&2
+	  exit 1
+	}
+	mkdir -p target/mutants-ubscore target/mutants-wal
+	$(CARGO) mutants --package ubscore --output target/mutants-ubscore --cargo-arg=--locked --cargo-arg=--lib \
+	  -- -- transfer:: coordinator::step engine::ledger
+	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

@@ -239,6 +239,7 @@ mod tests {
                     }
                     let last = *states.last().expect("moves");
                     commits.push(states);
+                    assert!(commits.len() <= State::ALL.len(), "it never ends: {commits:?}");
                     Happened::Stored(last)
                 }
                 Effect::Ask(_, op) => {
