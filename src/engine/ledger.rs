@@ -736,6 +736,10 @@ mod tests {
         run(&mut ledger, Command::RaiseWatermark { order_number: 20 });
         ledger.forget_all();
         assert_eq!((ledger.order_numbers_end(), ledger.outcome_count()), (20, 0));
+        // The watermark's own number is not below it.
+        let first = Order { order_number: 20, ..order(Op::Deposit, 5, 7, 1) };
+        assert_eq!(decide(&mut ledger, first), Decision::Success);
+        assert_eq!((ledger.order_numbers_end(), ledger.outcome_count()), (21, 1));
     }
 
     /// A digest is the sum of the facts, whatever has been set, changed, raised and forgotten.
