@@ -4,6 +4,7 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
+#   make mutants change one decision at a time and see that a unit test minds; needs cargo-mutants
 #   make bench   the benches
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -19,7 +20,7 @@ ROUNDS ?= 200
 SEEDS ?= 20000
 DATA_DIR := data
 
-.PHONY: run test soak bench lint reset need-rust need-postgres
+.PHONY: run test soak mutants bench lint reset need-rust need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -39,6 +40,17 @@ soak: need-rust need-postgres
 	  $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture soak:: \
 	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered \
 	  a_postgresql_that_is_away_for_long disk:: answers:: simulation::
+
+# The unit tests are the judges: each mutant is one more build. What is left over is in target/mutants*/mutants.out.
+mutants: need-rust
+	@$(CARGO) mutants --version >/dev/null 2>&1 || {
+	  echo "cargo mutants is missing; run: cargo install cargo-mutants --locked" >&2
+	  exit 1
+	}
+	mkdir -p target/mutants-ubscore target/mutants-wal
+	$(CARGO) mutants --package ubscore --output target/mutants-ubscore --cargo-arg=--locked --cargo-arg=--lib \
+	  -- -- transfer:: coordinator::step engine::ledger
+	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'

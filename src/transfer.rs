@@ -396,11 +396,77 @@ mod tests {
         }
     }
 
+    /// Goal: what PostgreSQL, the log and clients have been told stays so. Method: the numbers and names of the
+    /// specification, written down a second time.
+    #[test]
+    fn numbers_and_names_are_those_of_the_specification() {
+        use Participant::{Funding, Trading};
+        use State::*;
+        let states = [
+            (Init, 0, "INIT", false),
+            (SourcePending, 10, "SOURCE_PENDING", false),
+            (SourceDone, 20, "SOURCE_DONE", false),
+            (TargetPending, 30, "TARGET_PENDING", false),
+            (Committed, 40, "COMMITTED", true),
+            (Failed, -10, "FAILED", true),
+            (Compensating, -20, "COMPENSATING", false),
+            (RolledBack, -30, "ROLLED_BACK", true),
+        ];
+        assert_eq!(State::ALL, states.map(|(state, ..)| state));
+        for (state, number, name, terminal) in states {
+            let said = (state.number(), state.name(), state.is_terminal());
+            assert_eq!(said, (number, name, terminal), "{state:?}");
+            assert_eq!(State::from_number(number), Some(state));
+        }
+        assert_eq!(State::from_number(-40), None);
+
+        let spot = (Direction::FundingToSpot, 1, "funding_to_spot", ("FUNDING", "SPOT"));
+        let funding = (Direction::SpotToFunding, 2, "spot_to_funding", ("SPOT", "FUNDING"));
+        for ((way, number, name, accounts), (source, target)) in
+            [(spot, (Funding, Trading)), (funding, (Trading, Funding))]
+        {
+            assert_eq!((way as u8, way.name(), way.accounts()), (number, name, accounts));
+            assert_eq!((way.source(), way.target()), (source, target), "{way:?}");
+            assert_eq!(Direction::from_number(number), Some(way));
+        }
+        assert_eq!([0, 3].map(Direction::from_number), [None; 2]);
+
+        let ops = [
+            (Op::Withdraw, 1, "WITHDRAW"),
+            (Op::Deposit, 2, "DEPOSIT"),
+            (Op::Refund, 3, "REFUND"),
+            (Op::ExtDeposit, 4, "EXT_DEPOSIT"),
+            (Op::ExtWithdraw, 5, "EXT_WITHDRAW"),
+        ];
+        for (op, number, name) in ops {
+            assert_eq!((op as u8, op.name()), (number, name));
+            assert_eq!((Op::from_number(number), Op::from_name(name)), (Some(op), Some(op)));
+        }
+        assert_eq!([0, 6].map(Op::from_number), [None; 2]);
+        assert_eq!(Op::from_name("withdraw"), None);
+    }
+
+    /// 48 bits of milliseconds, then 80 of chance.
+    #[test]
+    fn a_name_is_its_time_and_its_chance() {
+        let chance = (1 << 80) - 1;
+        for (time_ns, random, number) in [
+            (1_700_000_000_123_999_999, 42, (1_700_000_000_123 << 80) + 42),
+            (1_000_000, u128::MAX, (1 << 80) + chance),
+            // Never zero.
+            (999_999, 0, 1),
+        ] {
+            let name = ReqId::generate(time_ns, random);
+            assert_eq!(name.number(), number, "{time_ns} {random}");
+            assert_eq!(ReqId::new(number), Some(name));
+        }
+        assert_eq!(ReqId::new(0), None);
+        let name = ReqId::new(31).expect("not zero");
+        assert_eq!(format!("{name} {name:?}"), format!("{0}Z {0}Z", "0".repeat(25)));
+    }
+
     #[test]
     fn names_lead_back() {
-        for state in State::ALL {
-            assert_eq!(State::from_number(state.number()), Some(state));
-        }
         let req_id = ReqId::generate(1_700_000_000_000_000_000, 42);
         assert_eq!(ReqId::parse(&req_id.to_string()), Some(req_id));
         assert_eq!(ReqId::parse("not a ulid"), None);

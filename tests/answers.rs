@@ -3,14 +3,14 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use ubscore::crash::POINTS;
 
 use crate::crash::{USERS, endow, start_alive_with};
-use crate::faults::Proxy;
-use crate::harness::{Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
+use crate::harness::{Proxy, Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
 
 const USER: u64 = USERS[0];
 
@@ -80,6 +80,8 @@ struct Stage {
     said: Said,
     site: Site,
     proxy: Proxy,
+    /// Whether the proxy loses every second answer to a COMMIT.
+    loses: Arc<AtomicBool>,
     slow: PathBuf,
 }
 
@@ -98,8 +100,8 @@ impl Stage {
         let slow = site.data_dir.with_extension("slow");
         let site =
             site.with("UBSCORE_FAULT", "sync:slow300").with("UBSCORE_FAULT_WHILE", slow.display());
-        let proxy = Proxy::start(&site, 2);
-        Stage { said, site, proxy, slow }
+        let (proxy, loses, _lost) = Proxy::losing(&site, 2);
+        Stage { said, site, proxy, loses, slow }
     }
 
     /// A server that will die at a point, at its first visit or a further one, and by way of the proxy.
@@ -129,9 +131,9 @@ impl Stage {
                 while_watched(1, cut, work);
             }
             Said::Unknown => {
-                self.proxy.loses.store(true, Ordering::Relaxed);
+                self.loses.store(true, Ordering::Relaxed);
                 work();
-                self.proxy.loses.store(false, Ordering::Relaxed);
+                self.loses.store(false, Ordering::Relaxed);
             }
         }
     }

@@ -1,8 +1,5 @@
 //! Faults of the parts: PostgreSQL killed, frozen, full or cut off in the worst moment, under load.
 
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,7 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::crash::{Planned, USERS, assert_kept, endow, plan, post_to};
-use crate::harness::{Reply, Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
+use crate::harness::{
+    Passing, Proxy, Reply, Server, Site, Way, crowd, eventually, soak_rounds, while_watched,
+};
 
 /// Limits so short that a fault ends what waits for it, and the test sees many.
 fn impatient(site: Site) -> Site {
@@ -117,141 +116,6 @@ fn a_postgresql_without_connections_only_delays() {
     assert_survived(&site, &server, 240, fault, || ());
 }
 
-/// Stands between a server and PostgreSQL: loses the answer to every `nth` COMMIT, with its connection, or is away.
-pub(crate) struct Proxy {
-    pub(crate) loses: Arc<AtomicBool>,
-    lost: Arc<AtomicUsize>,
-    away: Arc<Mutex<Absence>>,
-    pub(crate) url: String,
-}
-
-/// What lies between a server and PostgreSQL.
-#[derive(Default)]
-struct Absence {
-    /// Connections are closed as they come.
-    refuses: bool,
-    /// What clients send is lost, and nothing comes back.
-    swallows: bool,
-    /// Both ends of every connection that was made.
-    ends: Vec<UnixStream>,
-}
-
-impl Absence {
-    fn cut(&mut self) {
-        for end in self.ends.drain(..) {
-            // It may be closed already.
-            end.shutdown(std::net::Shutdown::Both).ok();
-        }
-    }
-}
-
-impl Proxy {
-    pub(crate) fn start(site: &Site, nth: usize) -> Proxy {
-        let url = site.url();
-        let (_, rest) = url.split_once("host=").expect("a socket");
-        let (behind, _) = rest.split_once('&').expect("a user");
-        // Below 107 bytes, as a socket's path must be.
-        let directory = tempfile::Builder::new().prefix("ubproxy").tempdir().expect("a directory");
-        let directory = directory.keep();
-        let socket = |directory: &Path| directory.join(".s.PGSQL.5432");
-        let listener = UnixListener::bind(socket(&directory)).expect("a socket");
-        let (lost, commits) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let loses = Arc::new(AtomicBool::new(false));
-        let away: Arc<Mutex<Absence>> = Arc::default();
-        let absence = Arc::clone(&away);
-        let active = Arc::clone(&loses);
-        let front = url.replacen(behind, directory.to_str().expect("text"), 1);
-        let (behind, counter) = (socket(Path::new(behind)), Arc::clone(&lost));
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else {
-                    continue;
-                };
-                let (commits, lost, active) =
-                    (Arc::clone(&commits), Arc::clone(&counter), Arc::clone(&active));
-                let mut held = absence.lock().expect("not poisoned");
-                held.ends.extend([&client, &server].map(|end| end.try_clone().expect("a handle")));
-                if held.refuses {
-                    held.cut();
-                }
-                drop(held);
-                let absence = Arc::clone(&absence);
-                thread::spawn(move || {
-                    let swallows = move || absence.lock().expect("not poisoned").swallows;
-                    pump(client, server, swallows, |answer| {
-                        let commits =
-                            commits.fetch_add(count(answer, b"COMMIT\0"), Ordering::Relaxed);
-                        let cut = active.load(Ordering::Relaxed)
-                            && count(answer, b"COMMIT\0") > 0
-                            && commits % nth == nth - 1;
-                        lost.fetch_add(usize::from(cut), Ordering::Relaxed);
-                        !cut
-                    })
-                });
-            }
-        });
-        Proxy { loses, lost, away, url: front }
-    }
-
-    /// Closes every connection, and each new one, until [`Proxy::come_back`].
-    fn refuse(&self) {
-        let mut away = self.away.lock().expect("not poisoned");
-        away.refuses = true;
-        away.cut();
-    }
-
-    /// Loses what is sent, until [`Proxy::come_back`].
-    fn swallow(&self) {
-        self.away.lock().expect("not poisoned").swallows = true;
-    }
-
-    /// What was open is closed; new connections are passed on.
-    fn come_back(&self) {
-        let mut away = self.away.lock().expect("not poisoned");
-        away.cut();
-        (away.refuses, away.swallows) = (false, false);
-    }
-}
-
-fn count(bytes: &[u8], word: &[u8]) -> usize {
-    bytes.windows(word.len()).filter(|window| *window == word).count()
-}
-
-/// Passes bytes on, both ways, as long as `pass` lets the server's through; then both ends are closed. Those that come
-/// while it `swallows` are lost.
-fn pump(
-    client: UnixStream,
-    server: UnixStream,
-    swallows: impl Fn() -> bool + Clone + Send + 'static,
-    pass: impl Fn(&[u8]) -> bool,
-) {
-    let (mut from_client, mut to_server) =
-        (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
-    let loses = swallows.clone();
-    thread::spawn(move || {
-        let mut buffer = vec![0; 1 << 16];
-        while let Ok(length @ 1..) = from_client.read(&mut buffer) {
-            if !loses() && to_server.write_all(&buffer[..length]).is_err() {
-                break;
-            }
-        }
-        to_server.shutdown(std::net::Shutdown::Both).ok();
-    });
-    let (mut client, mut server) = (client, server);
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(length @ 1..) = server.read(&mut buffer) {
-        if swallows() {
-            continue;
-        }
-        if !pass(&buffer[..length]) || client.write_all(&buffer[..length]).is_err() {
-            break;
-        }
-    }
-    for end in [client, server] {
-        end.shutdown(std::net::Shutdown::Both).ok();
-    }
-}
-
 /// Goal: a commit whose answer is lost has happened, and is not done again. Method: a proxy that passes every COMMIT on, and
 /// ends the connection instead of passing on the answer to every fifth.
 #[test]
@@ -261,13 +125,12 @@ fn answers_to_commits_that_are_lost_count_once() {
         let server = site.start();
         endow(&site, &server);
         server.stop();
-        let proxy = Proxy::start(&site, 5);
+        let (proxy, loses, lost) = Proxy::losing(&site, 5);
         let server = Server::start(site.command_with(&proxy.url));
-        let before = proxy.lost.load(Ordering::Relaxed);
-        proxy.loses.store(true, Ordering::Relaxed);
+        loses.store(true, Ordering::Relaxed);
         let wait = || thread::sleep(Duration::from_millis(10));
-        assert_survived(&site, &server, 240, wait, || proxy.loses.store(false, Ordering::Relaxed));
-        let lost = proxy.lost.load(Ordering::Relaxed) - before;
+        assert_survived(&site, &server, 240, wait, || loses.store(false, Ordering::Relaxed));
+        let lost = lost.load(Ordering::Relaxed);
         assert!(lost >= 10, "{lost} answers were lost");
     }
 }
@@ -289,7 +152,7 @@ fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     eventually("the halt", || (server.ready() == 503).then_some(()));
     eventually("every transfer to be named", || {
         let said = server.said();
-        let named = |reply: &crate::harness::Reply| {
+        let named = |reply: &Reply| {
             let alert = |line: &str| {
                 line.contains("conservation_violated") && line.contains(&reply.req_id())
             };
@@ -371,13 +234,22 @@ fn a_postgresql_that_is_away_for_long_loses_nothing() {
             false => impatient(site).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500),
         };
         site.start().stop();
-        let proxy = Proxy::start(&site, usize::MAX);
+        let swallows = Arc::new(AtomicBool::new(false));
+        let swallowing = Arc::clone(&swallows);
+        let proxy = Proxy::start(&site, move |_, _| match swallowing.load(Ordering::Relaxed) {
+            true => Passing::Nothing,
+            false => Passing::All,
+        });
+        let come_back = || {
+            proxy.come_back();
+            swallows.store(false, Ordering::Relaxed);
+        };
         let server = Server::start(site.command_with(&proxy.url));
         endow(&site, &server);
         let (name, go, come): (_, &dyn Fn(), &dyn Fn()) = match manner {
             0 => ("frozen", &|| cluster.signal(Signal::STOP), &|| cluster.signal(Signal::CONT)),
-            1 => ("refused", &|| proxy.refuse(), &|| proxy.come_back()),
-            _ => ("swallowed", &|| proxy.swallow(), &|| proxy.come_back()),
+            1 => ("refused", &|| proxy.refuse(), &come_back),
+            _ => ("swallowed", &|| swallows.store(true, Ordering::Relaxed), &come_back),
         };
         let (plan, told) = load_around(&server, || {
             go();

@@ -4,6 +4,8 @@
 //! Nothing here is skipped when something is missing: no PostgreSQL is a failure. No test waits for a fixed time; where
 //! one has to wait for something, it looks until it is there, and fails at [`PATIENCE`].
 
+mod proxy;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -24,6 +26,8 @@ use ubscore::amount::units_from_text;
 use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
+
+pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place};
 
 /// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,7 +5,8 @@
 //! it: `coordinator` with its workers, `adapters::funding`, `engine::core::Core` with ledger, outcomes and replay, and the
 //! crate `wal` with its format, its sync and its recovery. What stands in for the rest:
 //!
-//! - [`postgres`]: the tables and functions of `config/migrations`, one transaction at a time, behind the `Store` seam.
+//! - [`postgres`]: the tables and functions of `config/migrations`, one transaction at a time, behind the `Store` seam;
+//!   [`differential`] holds it against the real ones.
 //! - [`spot`]: the ring and the engine's three threads as timers. The real ones are threads, and could not be replayed;
 //!   they are driven by the tests against the real binary.
 //! - [`process`]: a process that can be stopped and killed; [`time`] and [`chance`]: the seams for both.
@@ -32,7 +33,7 @@
 //! | UBSCore answers before the sync: COMMITTED before the target's success is durable | 1 | L3 told is durable |
 //! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 2 | L5 persisted first |
 //! | idempotency by select without insert | 1 | L4 only a recorded decision moves a state |
-//! | the fence does not compare the incarnation | 1 | L11 one incarnation writes |
+//! | the fence does not compare the incarnation | 1 | nobody breaks the protocol |
 //! | a flight that was given up commits behind a later one | 2 | what was given up comes no more |
 //! | outcomes are forgotten early | 1 | the watermark passes only what has ended |
 //! | a refund is refused for the account's status | 20 | nobody breaks the protocol |
@@ -52,6 +53,7 @@
 //! `UBSCORE_SIM_SEEDS=20000` runs more seeds, `UBSCORE_SIM_SEED=17` one, and prints what happens in it.
 
 mod chance;
+mod differential;
 mod law;
 mod postgres;
 mod process;

@@ -239,6 +239,7 @@ mod tests {
                     }
                     let last = *states.last().expect("moves");
                     commits.push(states);
+                    assert!(commits.len() <= State::ALL.len(), "it never ends: {commits:?}");
                     Happened::Stored(last)
                 }
                 Effect::Ask(_, op) => {
@@ -398,6 +399,53 @@ mod tests {
                     assert_eq!(restrain(now, effect, production), Effect::Rest);
                 }
             }
+        }
+    }
+
+    /// Tries are counted per state, a refused commit ends fusion, and a client is told of an end that UBSCore's record proves.
+    #[test]
+    fn tries_fusion_and_what_may_be_told() {
+        let tired = Row { attempt: 3, ..row(Direction::FundingToSpot, TargetPending, true) };
+        let decide = |now, happened| decide(now, happened, production);
+        let (after, _) = decide(tired, Happened::Stored(Compensating));
+        assert_eq!(after, Row { state: Compensating, attempt: 0, ..tired });
+        let (after, effects) = decide(tired, Happened::Refused);
+        assert_eq!(after, Row { fuse: false, attempt: 4, ..tired });
+        assert_eq!(effects, [Effect::Retry]);
+        let (after, effects) =
+            decide(tired, Happened::Answered(Op::Deposit, answer(Outcome::Timeout)));
+        assert_eq!((after, effects), (Row { attempt: 4, ..tired }, vec![Effect::Retry]));
+        let (after, effects) = decide(tired, Happened::Due);
+        let ask = Effect::Ask(Participant::Trading, Op::Deposit);
+        assert_eq!((after, effects), (tired, vec![ask]));
+
+        let step = |state, code, log_sequence| Effect::Step {
+            passage: Passage { path: vec![state], funding: None },
+            code,
+            log_sequence,
+        };
+        let unlogged = Answer { log_sequence: None, ..answer(Outcome::Success) };
+        let code = Code::AccountDisabled;
+        let refusal = Outcome::ExplicitFail(code);
+        let paying = row(Direction::SpotToFunding, SourcePending, false);
+        for (now, op, answer, want) in [
+            (
+                tired,
+                Op::Deposit,
+                answer(Outcome::Success),
+                vec![Effect::Tell(Committed, None), step(Committed, None, Some(9))],
+            ),
+            (tired, Op::Deposit, unlogged, vec![step(Committed, None, None)]),
+            (paying, Op::Withdraw, answer(Outcome::Success), vec![step(SourceDone, None, Some(9))]),
+            (
+                paying,
+                Op::Withdraw,
+                answer(refusal),
+                vec![Effect::Tell(Failed, Some(code)), step(Failed, Some(code), Some(9))],
+            ),
+        ] {
+            let happened = Happened::Answered(op, answer);
+            assert_eq!(decide(now, happened), (now, want), "{now:?} {op:?} {answer:?}");
         }
     }
 

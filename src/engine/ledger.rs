@@ -639,6 +639,136 @@ mod tests {
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 8, 9)), refused);
     }
 
+    /// Goal: every command that is no order is decided as its table says. Method: the table, written down a second time.
+    #[test]
+    fn commands_are_decided_by_this_table() {
+        use AccountStatus::{Active, Frozen};
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        run(&mut ledger, Command::RaiseWatermark { order_number: 5 });
+        let [usdt, usdc] = ["USDT", "USDC"].map(|text| Text::new(text).expect("short"));
+        let register =
+            |asset, precision, symbol| Command::RegisterAsset { asset, precision, symbol };
+        let new =
+            |asset, precision, symbol| Step::Append(Entry::Asset { asset, precision, symbol });
+        let status = |user, status| Command::SetStatus { user, status };
+        let raise = |order_number| Command::RaiseWatermark { order_number };
+        let read = |user, asset| Command::ReadBalance { user, asset };
+        let known = |available| {
+            let sequence = ledger.sequence();
+            Step::Known(Answer::Balance { available, sequence })
+        };
+        let query = |req_id, op| Command::Query { req_id, op };
+        let recorded = ledger.outcomes.get(1, Op::Deposit);
+        assert!(recorded.is_some());
+        let done = Step::Known(Answer::Done);
+        for (command, want) in [
+            (status(7, Active), done),
+            (status(7, Frozen), Step::Append(Entry::AccountStatus { user: 7, status: Frozen })),
+            (status(8, Active), Step::Append(Entry::AccountStatus { user: 8, status: Active })),
+            (register(USDT, 8, usdt), done),
+            (register(9, 8, usdc), new(9, 8, usdc)),
+            (register(9, 0, usdc), new(9, 0, usdc)),
+            (raise(4), done),
+            (raise(5), done),
+            (raise(6), Step::Append(Entry::Watermark { order_number: 6 })),
+            (Command::ReadWatermark, Step::Known(Answer::Watermark(5))),
+            (Command::Digest, Step::Append(Entry::Digest { digest: ledger.digest() })),
+            (read(7, USDT), known(Some(500))),
+            (read(7, 9), known(Some(0))),
+            (read(8, USDT), known(None)),
+            (query(1, Op::Deposit), Step::Known(Answer::Query(recorded))),
+            (query(1, Op::Withdraw), Step::Known(Answer::Query(None))),
+            (query(2, Op::Deposit), Step::Known(Answer::Query(None))),
+        ] {
+            assert_eq!(ledger.step(&command), want, "{command:?}");
+        }
+        for command in [
+            status(0, Active),
+            status(u64::MAX, Active),
+            register(USDT, 7, usdt),
+            register(USDT, 8, usdc),
+            register(9, 9, usdc),
+        ] {
+            let step = ledger.step(&command);
+            assert!(matches!(step, Step::Violation(_)), "{command:?}: {step:?}");
+        }
+    }
+
+    /// The last unit can be withdrawn, and not one more.
+    #[test]
+    fn a_balance_can_be_emptied_and_not_overdrawn() {
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        let refused = Decision::Refused(Code::InsufficientBalance);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 2, 7, 501)), refused);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 3, 7, 500)), Decision::Success);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 4, 7, 1)), refused);
+        assert_eq!(balance(&mut ledger, 7), Some(0));
+        assert_eq!(ledger.balances(), [(7, USDT, 0)]);
+    }
+
+    /// Order numbers from [`Ledger::order_numbers_end`] on are free, also when what was decided under the last one is
+    /// forgotten; what lies below a number is settled from the watermark on.
+    #[test]
+    fn order_numbers_end_behind_the_last_and_settle_from_the_watermark_on() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.order_numbers_end(), 0);
+        for (req_id, op, order_number) in
+            [(1, Op::Deposit, 3), (2, Op::Deposit, 9), (3, Op::Withdraw, 4), (4, Op::Withdraw, 10)]
+        {
+            // The last one is refused.
+            let amount = if req_id == 4 { 1_000 } else { 100 };
+            let order = Order { order_number, ..order(op, req_id, 7, amount) };
+            run(&mut ledger, Command::Order(order));
+        }
+        assert_eq!(ledger.order_numbers_end(), 11);
+        run(&mut ledger, Command::RaiseWatermark { order_number: 4 });
+        assert_eq!(ledger.order_numbers_end(), 11);
+        assert_eq!(ledger.settled(3), None);
+        for (below, deposits, withdrawals) in
+            [(4, 100, 0), (5, 100, 100), (9, 100, 100), (10, 200, 100), (11, 200, 100)]
+        {
+            let totals = Totals { deposits, withdrawals, refunds: 0 };
+            let settled = ledger.settled(below).expect("at or above the watermark");
+            assert_eq!(settled, BTreeMap::from([((7, USDT), totals)]), "below {below}");
+        }
+        run(&mut ledger, Command::RaiseWatermark { order_number: 20 });
+        ledger.forget_all();
+        assert_eq!((ledger.order_numbers_end(), ledger.outcome_count()), (20, 0));
+        // The watermark's own number is not below it.
+        let first = Order { order_number: 20, ..order(Op::Deposit, 5, 7, 1) };
+        assert_eq!(decide(&mut ledger, first), Decision::Success);
+        assert_eq!((ledger.order_numbers_end(), ledger.outcome_count()), (21, 1));
+    }
+
+    /// A digest is the sum of the facts, whatever has been set, changed, raised and forgotten.
+    #[test]
+    fn the_digest_is_the_sum_of_the_facts() {
+        let mut ledger = ledger();
+        let sum = |ledger: &Ledger| -> u128 {
+            let add = |sum: u128, fact: Fact| sum.wrapping_add(fact.digest());
+            ledger.facts().fold(0, add)
+        };
+        let mut seen = vec![Ledger::new(Places { accounts_max: 1, outcomes_max: 1 }).digest()];
+        for command in [
+            Command::Order(order(Op::Deposit, 1, 7, 500)),
+            Command::Order(order(Op::Withdraw, 2, 7, 100)),
+            Command::Order(order(Op::Withdraw, 3, 7, 900)),
+            Command::SetStatus { user: 7, status: AccountStatus::Frozen },
+            Command::SetStatus { user: 8, status: AccountStatus::Active },
+            Command::RaiseWatermark { order_number: 2 },
+        ] {
+            assert_eq!(ledger.digest(), sum(&ledger), "before {command:?}");
+            assert!(!seen.contains(&ledger.digest()), "nothing has changed before {command:?}");
+            seen.push(ledger.digest());
+            run(&mut ledger, command);
+        }
+        let before = ledger.digest();
+        ledger.forget_all();
+        assert_eq!((ledger.digest(), sum(&ledger)), (before, before));
+    }
+
     proptest! {
         /// Goal: no sequence of orders makes or loses money. Method: random orders with few names and users, added
         /// up from the answers.

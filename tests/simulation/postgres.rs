@@ -12,11 +12,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::account::AccountStatus;
+use ubscore::amount::PRECISION_MAX;
 use ubscore::code::Code;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Store, Transfer, Unfinished,
 };
-use ubscore::transfer::{Decision, Intent, Op, State};
+use ubscore::transfer::{Cid, Decision, Event, Intent, Op, ReqId, State};
 use wal::Sequence;
 
 use super::law::{Law, Side};
@@ -29,6 +30,30 @@ const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
 const PAGE_ROWS: usize = 5;
 /// PostgreSQL's clock at the beginning of a run, seconds since the Unix epoch.
 const EPOCH_S: i64 = 1_767_225_600;
+
+/// What the model keeps, as the server's tables hold it.
+pub(super) const TABLES: [&str; 8] = [
+    "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
+       retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
+    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY at), array_to_string(states, ' '), attempt, \
+       reason FROM transfer_history",
+    "SELECT req_id, op, outcome, code, user_id, asset_id, amount FROM transfer_operations",
+    "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after FROM external_operations",
+    "SELECT user_id, status FROM accounts_tb",
+    "SELECT user_id, asset_id, available, frozen FROM balances_tb",
+    "SELECT shard, epoch, flight, durable_sequence FROM shard_lease",
+    "SELECT incarnation, watermark FROM engine_state",
+];
+
+/// The largest INTEGER.
+const INTEGER_MAX: u32 = i32::MAX.unsigned_abs();
+
+/// Smallest units as PostgreSQL prints them.
+fn decimal(units: u128) -> String {
+    let coin = 10u128.pow(PRECISION_MAX.into());
+    let width = usize::from(PRECISION_MAX);
+    format!("{}.{:0width$}", units / coin, units % coin)
+}
 
 /// A table with what would bring it back to the last commit.
 #[derive(Debug)]
@@ -74,12 +99,20 @@ struct Lease {
     durable: Sequence,
 }
 
+/// A row of a transfer's history.
+#[derive(Debug)]
+struct Passed {
+    states: Vec<State>,
+    attempt: u32,
+    reason: Option<Code>,
+}
+
 /// What a transaction adds to the journals.
 #[derive(Debug)]
 enum Fact {
     Operation(u128, Op, Operation),
     Accepted(Intent),
-    Passed(u128, Vec<State>),
+    Passed(u128, Passed),
     External(u64, u32, i128),
     Balance(u64, u32),
 }
@@ -98,6 +131,7 @@ pub(super) struct Postgres {
     accounts: Table<u64, AccountStatus>,
     balances: Table<(u64, u32), u128>,
     leases: Table<u32, Lease>,
+    history: Vec<(u128, Passed)>,
     incarnation: u64,
     watermark: u64,
     facts: Vec<Fact>,
@@ -110,9 +144,19 @@ pub(super) struct Postgres {
 
 /// Why a transaction is rolled back.
 enum Refusal {
+    FenceHeld,
     Fenced,
     TooLate,
+    /// UB002 or UB003, of this call.
     Violation(usize),
+    /// An error that has no meaning between the coordinator and the server, of this call.
+    Unforeseen(usize),
+}
+
+/// `transfer_state_admits`: whether some way leads from one state to the other. A row that stays where it is meets no guard.
+fn admits(from: State, to: State) -> bool {
+    let mut nexts = Event::ALL.into_iter().filter_map(|event| from.next(event));
+    from == to || nexts.any(|next| admits(next, to))
 }
 
 fn said(what: &str) -> Box<dyn std::error::Error + Send + Sync> {
@@ -154,7 +198,8 @@ impl Postgres {
             let age = now - transfer.updated_at.as_nanosecond();
             !transfer.state.is_terminal() || age < i128::from(keep)
         };
-        let held = self.transfers.rows.values().find(holds);
+        // What lies below is over, whatever its clock says.
+        let held = self.transfers.rows.range(self.watermark..).map(|(_, row)| row).find(holds);
         let held = held.map_or(u64::MAX, |(transfer, _)| transfer.intent.order_number);
         let end = self.transfers.rows.keys().next_back().map_or(0, |last| last + 1);
         let target = match bug {
@@ -182,6 +227,76 @@ impl Postgres {
         transfers.map(|(t, _)| (t.intent.req_id.number(), t.state.number())).collect()
     }
 
+    /// What the tables hold, in the rows that [`TABLES`] reads from the server.
+    pub(super) fn rows(&self) -> [Vec<String>; TABLES.len()] {
+        fn text<T: ToString>(value: Option<T>) -> String {
+            value.map(|value| value.to_string()).unwrap_or_default()
+        }
+        let name = |number: u128| ReqId::new(number).expect("not zero");
+        let outcome = |code: Option<Code>| 1 + i16::from(code.is_some());
+        let transfers = self.transfers.rows.iter().map(|(number, (transfer, next_retry_ms))| {
+            let Transfer { intent, fingerprint, state, code, retry_count, log_sequence, .. } =
+                transfer;
+            let cid = intent.cid.as_ref().map(Cid::as_str);
+            let (user, asset) = (intent.user, intent.asset.0);
+            let (amount, way) = (decimal(intent.amount.units().into()), intent.direction as u8);
+            let (state, code, sequence) = (state.number(), text(*code), text(*log_sequence));
+            let deferred = if next_retry_ms.is_some() { "t" } else { "f" };
+            format!(
+                "{number}|{}|{}|{fingerprint}|{user}|{asset}|{amount}|{way}|{state}|{code}|\
+                 {retry_count}|{deferred}|{sequence}",
+                intent.req_id,
+                text(cid),
+            )
+        });
+        let mut passages = BTreeMap::<u128, u32>::new();
+        let history = self.history.iter().map(|(req_id, Passed { states, attempt, reason })| {
+            let nth = passages.entry(*req_id).or_default();
+            *nth += 1;
+            let states: Vec<String> = states.iter().map(|s| s.number().to_string()).collect();
+            let attempt = (*attempt).min(INTEGER_MAX);
+            format!("{}|{nth}|{}|{attempt}|{}", name(*req_id), states.join(" "), text(*reason))
+        });
+        let operations = self.operations.rows.iter().map(|((req_id, op), row)| {
+            let &(user, asset, amount, code) = row;
+            let (name, amount) = (name(*req_id), decimal(amount.into()));
+            format!("{name}|{op}|{}|{}|{user}|{asset}|{amount}", outcome(code), text(code))
+        });
+        let externals = self.externals.rows.iter().map(|(key, (external, code, after))| {
+            let External { op, user, asset, amount, .. } = external;
+            let after = text(code.is_none().then(|| decimal(*after)));
+            let (op, amount) = (*op as u8, decimal(amount.units().into()));
+            let (outcome, code) = (outcome(*code), text(*code));
+            format!("{key}|{op}|{outcome}|{code}|{user}|{}|{amount}|{after}", asset.0)
+        });
+        let accounts = self.accounts.rows.iter();
+        let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
+        let balances = self.balances.rows.iter();
+        let balances = balances.map(|((user, asset), units)| {
+            format!("{user}|{asset}|{}|{}", decimal(*units), decimal(0))
+        });
+        let leases = self.leases.rows.iter().map(|(shard, lease)| {
+            let Lease { epoch, flight, durable } = lease;
+            format!("{shard}|{epoch}|{flight}|{durable}")
+        });
+        [
+            transfers.collect(),
+            history.collect(),
+            operations.collect(),
+            externals.collect(),
+            accounts.collect(),
+            balances.collect(),
+            leases.collect(),
+            vec![format!("{}|{}", self.incarnation, self.watermark)],
+        ]
+    }
+
+    /// When each transfer was touched last, by its name.
+    pub(super) fn touched(&self) -> BTreeMap<String, String> {
+        let transfers = self.transfers.rows.values();
+        transfers.map(|(t, _)| (t.intent.req_id.to_string(), t.updated_at.to_string())).collect()
+    }
+
     pub(super) fn all_terminal(&self) -> bool {
         self.transfers.rows.values().all(|(transfer, _)| transfer.state.is_terminal())
     }
@@ -192,7 +307,10 @@ impl Postgres {
         }
     }
 
-    fn fence(&mut self, flight: &Flight, bug: Option<Bug>) -> Result<(), Refusal> {
+    fn fence(&mut self, flight: &Flight, fate: Fate, bug: Option<Bug>) -> Result<(), Refusal> {
+        if fate == Fate::FenceHeld {
+            return Err(Refusal::FenceHeld);
+        }
         let lease = self.leases.get(&flight.shard).copied().unwrap_or_default();
         let ours = flight.incarnation == self.incarnation && lease.epoch == flight.incarnation;
         if !ours && bug != Some(Bug::FenceUnchecked) {
@@ -209,18 +327,18 @@ impl Postgres {
 
     /// Carries out a transaction, and rolls it back at the end where its fate says so. What it has committed is shown to
     /// the judge.
-    fn transact(
+    pub(super) fn transact(
         &mut self,
         flight: &Flight,
         law: &mut Law,
         fate: Fate,
         bug: Option<Bug>,
     ) -> Result<Vec<Reply>, Failure> {
-        let done = self.fence(flight, bug).and_then(|()| {
+        let done = self.fence(flight, fate, bug).and_then(|()| {
             let calls = flight.calls.iter().enumerate();
             calls.map(|(index, call)| self.carry_out(index, call, bug)).collect()
         });
-        let aborts = matches!(fate, Fate::Aborted | Fate::HeldUp | Fate::Refused);
+        let aborts = matches!(fate, Fate::HeldUp | Fate::Refused);
         let commit = done.is_ok() && !aborts;
         self.transfers.end(commit);
         self.names.end(commit);
@@ -245,33 +363,37 @@ impl Postgres {
             Ok(replies) if commit || bug == Some(Bug::CommitIgnored) => Ok(replies),
             Ok(_) => Err(match fate {
                 Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
-                Fate::Refused => {
+                _ => {
                     let source = said("out of range");
                     Failure::Refused { index: last, violation: false, source }
                 }
-                _ => Failure::Retry { index: None, source: said("serialization failure") },
             }),
+            Err(Refusal::FenceHeld) => {
+                Err(Failure::Retry { index: None, source: said("lock timeout") })
+            }
             Err(Refusal::Fenced) => Err(Failure::Fenced),
             Err(Refusal::TooLate) => {
                 Err(Failure::Retry { index: None, source: said("flight comes too late") })
             }
-            Err(Refusal::Violation(index)) => {
+            Err(refusal @ (Refusal::Violation(index) | Refusal::Unforeseen(index))) => {
                 // It is refused, and nobody should ever have asked for it.
                 law.breach("nobody breaks the protocol", format!("{:?}", flight.calls[index]));
-                Err(Failure::Refused { index, violation: true, source: said("violation") })
+                let violation = matches!(refusal, Refusal::Violation(_));
+                Err(Failure::Refused { index, violation, source: said("against the rules") })
             }
         }
     }
 
-    fn show(&self, fact: Fact, law: &mut Law) {
+    fn show(&mut self, fact: Fact, law: &mut Law) {
         match fact {
             Fact::Operation(req_id, op, (user, asset, amount, code)) => {
                 law.recorded(Side::Funding, (req_id, op), (user, asset, amount), code.is_none())
             }
             Fact::Accepted(intent) => law.accepted(&intent),
-            Fact::Passed(req_id, states) => {
-                let numbers: Vec<i16> = states.iter().map(|state| state.number()).collect();
+            Fact::Passed(req_id, passed) => {
+                let numbers: Vec<i16> = passed.states.iter().map(|state| state.number()).collect();
                 law.passed(req_id, &numbers);
+                self.history.push((req_id, passed));
             }
             Fact::External(user, asset, change) => law.external(user, asset, change),
             Fact::Balance(user, asset) => {
@@ -286,21 +408,21 @@ impl Postgres {
             Call::Accept { intent, fingerprint, passage } => {
                 Reply::Transfer(Box::new(self.accept(index, intent, fingerprint, passage, bug)?))
             }
-            Call::Step { req_id, from, passage, code, log_sequence, .. } => {
+            Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
                 let transfer = self.read(req_id.number()).ok_or(Refusal::Violation(index))?;
                 if transfer.state != *from {
                     return Ok(Reply::Transfer(Box::new(transfer)));
                 }
                 let log_sequence = log_sequence.or(transfer.log_sequence);
                 let transfer = Transfer { log_sequence, ..transfer };
-                let moved = self.pass(index, transfer, passage, *code, false, bug)?;
+                let moved = self.pass(index, transfer, passage, *code, *attempt, bug)?;
                 Reply::Transfer(Box::new(moved))
             }
             Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
                 if let Some(mut transfer) = self.read(req_id.number())
                     && transfer.state == *state
                 {
-                    transfer.retry_count = *retry_count;
+                    transfer.retry_count = (*retry_count).min(INTEGER_MAX);
                     let next = self.now_ms().saturating_add(*delay_ms);
                     self.transfers.set(transfer.intent.order_number, (transfer, Some(next)));
                 }
@@ -345,6 +467,11 @@ impl Postgres {
         passage: &Passage,
         bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
+        // A trigger and the columns' own checks come before the search for what is there already.
+        if intent.order_number < self.watermark {
+            return Err(Refusal::Violation(index));
+        }
+        let state = *passage.path.last().ok_or(Refusal::Unforeseen(index))?;
         if let Some(transfer) = self.read(intent.req_id.number()) {
             return Ok(transfer);
         }
@@ -357,15 +484,15 @@ impl Postgres {
             }
             self.cids.set(key, intent.order_number);
         }
-        if intent.order_number < self.watermark {
-            return Err(Refusal::Violation(index));
+        if self.transfers.get(&intent.order_number).is_some() {
+            return Err(Refusal::Unforeseen(index));
         }
         self.names.set(intent.req_id.number(), intent.order_number);
         let transfer = Transfer {
             transfer_id: i64::try_from(self.transfers.rows.len()).expect("few") + 1,
             intent: intent.clone(),
             fingerprint: fingerprint.to_owned(),
-            state: State::Init,
+            state,
             code: None,
             retry_count: 0,
             log_sequence: None,
@@ -373,7 +500,7 @@ impl Postgres {
             updated_at: self.now,
         };
         self.facts.push(Fact::Accepted(intent.clone()));
-        self.pass(index, transfer, passage, None, true, bug)
+        self.pass(index, transfer, passage, None, 0, bug)
     }
 
     /// Through the states of a passage, with Funding's part.
@@ -383,7 +510,7 @@ impl Postgres {
         mut transfer: Transfer,
         passage: &Passage,
         code: Option<Code>,
-        fresh: bool,
+        attempt: u32,
         bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
         let mut states = passage.path.clone();
@@ -392,14 +519,16 @@ impl Postgres {
             refused = self.operate(index, *op, &transfer.intent, bug)?;
             states.extend(if refused.is_none() { on_success } else { on_refused });
         }
-        if !fresh && transfer.state.is_terminal() {
+        let state = *states.last().ok_or(Refusal::Unforeseen(index))?;
+        if !admits(transfer.state, state) {
             return Err(Refusal::Violation(index));
         }
-        transfer.state = *states.last().ok_or(Refusal::Violation(index))?;
+        transfer.state = state;
         transfer.code = transfer.code.or(code).or(refused);
         transfer.retry_count = 0;
         transfer.updated_at = self.now;
-        self.facts.push(Fact::Passed(transfer.intent.req_id.number(), states));
+        let passed = Passed { states, attempt, reason: code.or(refused) };
+        self.facts.push(Fact::Passed(transfer.intent.req_id.number(), passed));
         self.transfers.set(transfer.intent.order_number, (transfer.clone(), None));
         Ok(transfer)
     }
@@ -515,7 +644,7 @@ impl Postgres {
         self.now = Timestamp::from_nanosecond(now_ns).expect("in range");
     }
 
-    fn page(&self, filter: Unfinished) -> Page {
+    pub(super) fn page(&self, filter: Unfinished) -> Page {
         let rows = self.transfers.rows.range(filter.after.saturating_add(1)..).take(PAGE_ROWS);
         let mut page = Page::default();
         let (mut count, mut last) = (0, 0);
@@ -546,24 +675,24 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
         != (asked.op, asked.user, asked.asset, asked.amount);
     Reply::External {
         decision: code.map_or(Decision::Success, Decision::Refused),
-        balance_after: code.is_none().then(|| after.to_string()),
+        balance_after: code.is_none().then(|| decimal(*after)),
         conflict,
     }
 }
 
 /// One transaction on its way.
 #[derive(Clone, Debug)]
-struct Flight {
-    incarnation: u64,
-    shard: u32,
-    number: u64,
-    durable: Sequence,
-    calls: Vec<Call>,
+pub(super) struct Flight {
+    pub(super) incarnation: u64,
+    pub(super) shard: u32,
+    pub(super) number: u64,
+    pub(super) durable: Sequence,
+    pub(super) calls: Vec<Call>,
 }
 
 /// What becomes of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     Arrives,
     /// Nobody answers the door.
     NoConnection,
@@ -575,9 +704,9 @@ enum Fate {
     Late,
     /// The network brings it twice.
     Doubled,
-    /// A deadlock: rolled back, and said so.
-    Aborted,
-    /// One call of the batch waits too long for a lock: rolled back, and said so.
+    /// The fence waits too long for somebody who begins: rolled back, and said so.
+    FenceHeld,
+    /// One call of the batch waits too long for a lock, or for ever: rolled back, and said so.
     HeldUp,
     /// One call of the batch meets an error that nobody has foreseen.
     Refused,
@@ -610,7 +739,7 @@ impl Connection {
             Late,
             Late,
             Doubled,
-            Aborted,
+            FenceHeld,
             HeldUp,
             Refused,
         ])

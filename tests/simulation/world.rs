@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::account::{AccountStatus, UserId};
 use ubscore::adapters::funding::Funding;
-use ubscore::amount::Amount;
+use ubscore::amount::{Amount, PRECISION_MAX};
 use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
 use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request};
 use ubscore::entropy::Entropy;
@@ -293,7 +293,7 @@ fn asset() -> Asset {
     Asset {
         id: ASSET,
         symbol: "USDT".to_owned(),
-        precision: 6,
+        precision: PRECISION_MAX,
         status: AssetStatus::Active,
         transfer_enabled: true,
         transfer_min: Amount::new(1).expect("not 0"),

@@ -40,6 +40,26 @@ fn a_missing_segment_is_refused_by_name() {
     assert_eq!((place.file, place.sequence), (segment_name(3), 34));
 }
 
+/// Whose log it is can be asked before anything is read, what is known to be durable can be told later, and every record
+/// that was read is counted.
+#[test]
+fn a_log_names_itself_counts_its_records_and_hears_a_late_claim() {
+    assert_eq!(Recovery::open(Memory::new(), 0, 0).unwrap().identity(), None);
+    let memory = four_segments(IDENTITY, 0);
+    let recovery = Recovery::open(memory.clone(), 0, 0).unwrap();
+    assert_eq!(recovery.identity(), Some(IDENTITY));
+    drop(recovery);
+    for (claimed, sound) in [(43, true), (44, true), (45, false)] {
+        let mut recovery = Recovery::open(memory.clone(), 0, 0).unwrap();
+        recovery.claim(claimed);
+        match recovery.start(IDENTITY, SMALL) {
+            Ok((_, report)) => assert_eq!((report.records, sound), (44, true)),
+            Err(Error::Damaged { place, .. }) => assert_eq!((place.sequence, sound), (45, false)),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_foreign_segment_is_refused() {
     let (memory, other) = (four_segments(IDENTITY, 0), four_segments(Identity(7), 0));

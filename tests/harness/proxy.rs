@@ -1,0 +1,152 @@
+//! What a network may do between a server and its PostgreSQL.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::Site;
+
+/// Who says what a [`Proxy`] hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Client,
+    Server,
+}
+
+/// What a [`Proxy`] does with the bytes it has heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passing {
+    All,
+    /// None of them, and the connection stays.
+    Nothing,
+    /// So many of them, and then both ends are closed.
+    Cut(usize),
+}
+
+/// A COMMIT on the wire, asked for as well as answered.
+pub(crate) const COMMIT: &[u8] = b"COMMIT\0";
+
+/// Where `word` begins in `bytes`.
+pub(crate) fn place(bytes: &[u8], word: &[u8]) -> Option<usize> {
+    bytes.windows(word.len()).position(|window| window == word)
+}
+
+/// Stands between a client and PostgreSQL, on a socket of its own, and loses what it is told to lose.
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    open: Arc<Mutex<Open>>,
+    _directory: tempfile::TempDir,
+}
+
+#[derive(Default)]
+struct Open {
+    refuses: bool,
+    ends: Vec<UnixStream>,
+}
+
+impl Open {
+    fn cut(&mut self) {
+        for end in self.ends.drain(..) {
+            // It may be closed already.
+            end.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Proxy {
+    pub(crate) fn start(
+        site: &Site,
+        passing: impl Fn(Speaker, &[u8]) -> Passing + Send + Sync + 'static,
+    ) -> Proxy {
+        let url = site.url();
+        let (_, rest) = url.split_once("host=").expect("a socket");
+        let (behind, _) = rest.split_once('&').expect("a user");
+        // Below 107 bytes, as a socket's path must be.
+        let directory = tempfile::Builder::new().prefix("ubproxy").tempdir().expect("a directory");
+        let socket = |directory: &Path| directory.join(".s.PGSQL.5432");
+        let listener = UnixListener::bind(socket(directory.path())).expect("a socket");
+        let front = url.replacen(behind, directory.path().to_str().expect("text"), 1);
+        let (behind, passing) = (socket(Path::new(behind)), Arc::new(passing));
+        let open: Arc<Mutex<Open>> = Arc::default();
+        let opened = Arc::clone(&open);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else {
+                    continue;
+                };
+                let handle = |end: &UnixStream| end.try_clone().expect("a handle");
+                let (from, to) = (handle(&client), handle(&server));
+                let mut open = opened.lock().expect("not poisoned");
+                open.ends.extend([handle(&client), handle(&server)]);
+                if open.refuses {
+                    open.cut();
+                }
+                drop(open);
+                let of_client = Arc::clone(&passing);
+                thread::spawn(move || relay(from, to, |bytes| of_client(Speaker::Client, bytes)));
+                let of_server = Arc::clone(&passing);
+                thread::spawn(move || {
+                    relay(server, client, |bytes| of_server(Speaker::Server, bytes))
+                });
+            }
+        });
+        Proxy { url: front, open, _directory: directory }
+    }
+
+    /// One that ends the connection instead of passing on every `nth` answer to a COMMIT, while the flag is set; and how many
+    /// it has lost.
+    pub(crate) fn losing(site: &Site, nth: usize) -> (Proxy, Arc<AtomicBool>, Arc<AtomicUsize>) {
+        let loses = Arc::new(AtomicBool::new(false));
+        let (commits, lost) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let (active, counter) = (Arc::clone(&loses), Arc::clone(&lost));
+        let proxy = Proxy::start(site, move |speaker, bytes| {
+            let commit = speaker == Speaker::Server && place(bytes, COMMIT).is_some();
+            if commit
+                && active.load(Ordering::Relaxed)
+                && commits.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
+            {
+                counter.fetch_add(1, Ordering::Relaxed);
+                return Passing::Cut(0);
+            }
+            Passing::All
+        });
+        (proxy, loses, lost)
+    }
+
+    /// Closes every connection, and each new one, until [`Proxy::come_back`].
+    pub(crate) fn refuse(&self) {
+        let mut open = self.open.lock().expect("not poisoned");
+        open.refuses = true;
+        open.cut();
+    }
+
+    /// What was open is closed; new connections are passed on.
+    pub(crate) fn come_back(&self) {
+        let mut open = self.open.lock().expect("not poisoned");
+        open.cut();
+        open.refuses = false;
+    }
+}
+
+/// Passes bytes on as long as it may; then both ends are closed.
+fn relay(mut from: UnixStream, mut to: UnixStream, passing: impl Fn(&[u8]) -> Passing) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        let (passed, goes_on) = match passing(&buffer[..length]) {
+            Passing::All => (length, true),
+            Passing::Nothing => (0, true),
+            Passing::Cut(passed) => (passed, false),
+        };
+        if to.write_all(&buffer[..passed]).is_err() || !goes_on {
+            break;
+        }
+    }
+    for end in [from, to] {
+        // The other direction may have done so before.
+        end.shutdown(Shutdown::Both).ok();
+    }
+}
