@@ -4,6 +4,7 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
 #   make bench   the benches
+#   make loom    every interleaving of our own lock-free lines, by a model checker
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
 
@@ -17,7 +18,7 @@ ARGS ?=
 ROUNDS ?= 200
 DATA_DIR := data
 
-.PHONY: run test soak bench lint reset need-rust need-postgres
+.PHONY: run test soak bench loom lint reset need-rust need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -35,6 +36,9 @@ soak: need-rust need-postgres
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'
+
+loom: need-rust
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
 
 lint: need-rust
 	@for component in fmt clippy; do

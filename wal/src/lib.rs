@@ -114,6 +114,8 @@ mod frame;
 mod log;
 mod medium;
 pub mod memory;
+#[cfg(all(loom, test))]
+mod model;
 mod preparer;
 mod reader;
 mod recover;
