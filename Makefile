@@ -4,6 +4,7 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like, of kills under load: ROUNDS=200 of them, each way of committing
 #   make bench   the benches
+#   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -16,9 +17,10 @@ MAKEFLAGS += --no-print-directory
 CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
+SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak bench loom lint reset need-rust need-postgres
+.PHONY: run test soak bench fuzz loom lint reset need-rust need-nightly need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -36,6 +38,15 @@ soak: need-rust need-postgres
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'
+
+# What is found beside the corpus stays in fuzz/target/found, and what fails in fuzz/artifacts.
+fuzz: need-rust need-nightly
+	@command -v cargo-fuzz >/dev/null || { echo "installing cargo-fuzz"; $(CARGO) install cargo-fuzz --locked; }
+	for target in $$(ls fuzz/corpus); do
+	  mkdir -p fuzz/target/found/$$target
+	  $(CARGO) +nightly fuzz run --release $$target fuzz/target/found/$$target fuzz/corpus/$$target -- \
+	    -max_total_time=$(SECONDS) -print_final_stats=1
+	done
 
 loom: need-rust
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
@@ -103,6 +114,12 @@ need-rust:
 	fi
 	# The linker, and the C parts of some crates.
 	command -v cc >/dev/null || install gcc libc6-dev
+
+need-nightly:
+	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then
+	  echo "this needs Rust's nightly compiler; run: rustup toolchain install nightly --profile minimal" >&2
+	  exit 1
+	fi
 
 need-postgres:
 	@$(INSTALL)
