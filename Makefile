@@ -6,6 +6,7 @@
 #   make bench   the benches
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
+#   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
 
@@ -20,7 +21,7 @@ ROUNDS ?= 200
 SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak bench fuzz loom lint reset need-rust need-nightly need-postgres
+.PHONY: run test soak bench fuzz loom sanitize lint reset need-rust need-nightly need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -50,6 +51,11 @@ fuzz: need-rust need-nightly
 
 loom: need-rust
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
+
+# Doctests are left out: the sanitizer's runtime does not reach them.
+sanitize: need-rust need-nightly
+	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu --target-dir target/sanitize \
+	  -p wal --lib --tests
 
 lint: need-rust
 	@for component in fmt clippy; do
