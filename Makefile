@@ -6,6 +6,9 @@
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
 #   make mutants change one decision at a time and see that a unit test minds; needs cargo-mutants
 #   make bench   the benches
+#   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
+#   make loom    every interleaving of our own lock-free lines, by a model checker
+#   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
 
@@ -18,9 +21,10 @@ CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
 SEEDS ?= 20000
+SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak mutants bench lint reset need-rust need-postgres
+.PHONY: run test soak mutants bench fuzz loom sanitize lint reset need-rust need-nightly need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -54,6 +58,23 @@ mutants: need-rust
 
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'
+
+# What is found beside the corpus stays in fuzz/target/found, and what fails in fuzz/artifacts.
+fuzz: need-rust need-nightly
+	@command -v cargo-fuzz >/dev/null || { echo "installing cargo-fuzz"; $(CARGO) install cargo-fuzz --locked; }
+	for target in $$(ls fuzz/corpus); do
+	  mkdir -p fuzz/target/found/$$target
+	  $(CARGO) +nightly fuzz run --release $$target fuzz/target/found/$$target fuzz/corpus/$$target -- \
+	    -max_total_time=$(SECONDS) -print_final_stats=1
+	done
+
+loom: need-rust
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
+
+# Doctests are left out: the sanitizer's runtime does not reach them.
+sanitize: need-rust need-nightly
+	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu --target-dir target/sanitize \
+	  -p wal --lib --tests
 
 lint: need-rust
 	@for component in fmt clippy; do
@@ -118,6 +139,12 @@ need-rust:
 	fi
 	# The linker, and the C parts of some crates.
 	command -v cc >/dev/null || install gcc libc6-dev
+
+need-nightly:
+	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then
+	  echo "this needs Rust's nightly compiler; run: rustup toolchain install nightly --profile minimal" >&2
+	  exit 1
+	fi
 
 need-postgres:
 	@$(INSTALL)

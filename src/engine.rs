@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use bell::Sleeper;
 use tracing::{error, info, warn};
 use wal::{Directory, Identity, Medium, Recovery, Sequence};
 
@@ -33,7 +34,7 @@ use self::core::{Core, Shared};
 use self::ledger::{Ledger, Places};
 use self::order::Command;
 use self::replay::Replay;
-use self::ring::{Overloaded, Pending, Publisher, Sleeper};
+use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
 use crate::alert::{self, Alert, alert};

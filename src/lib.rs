@@ -20,7 +20,8 @@
 //!
 //! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`].
 //! 2. [`validation`]: every check, once.
-//! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`].
+//! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
+//!    what wakes its threads is the crate [`bell`].
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
 //! 6. [`coordinator`]: one worker a shard. Start with [`coordinator::step`], which is pure.

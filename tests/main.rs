@@ -68,6 +68,9 @@ mod audit;
 /// What the log brings back of a database that has lost something.
 mod repair;
 
+/// What the fuzz targets have reached, once more.
+mod fuzz;
+
 /// Each layer called directly with what the layer above it would have refused.
 mod layers;
 

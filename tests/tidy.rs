@@ -193,7 +193,9 @@ fn every_crash_point_is_in_a_list_that_tests_walk() {
 
 #[test]
 fn time_chance_and_environment_come_through_their_seams() {
-    for (file, text) in sources("src").into_iter().chain(sources("wal/src")) {
+    for (file, text) in
+        sources("src").into_iter().chain(sources("wal/src")).chain(sources("bell/src"))
+    {
         for (word, allowed) in SEAMS {
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let said = code.clone().any(|line| line.contains(word));
@@ -207,6 +209,7 @@ fn unsafe_code_lives_in_one_file() {
     let files: BTreeSet<String> = sources("src")
         .into_iter()
         .chain(sources("wal/src"))
+        .chain(sources("bell/src"))
         .filter(|(_, text)| text.lines().any(|line| line.contains("unsafe {")))
         .map(|(file, _)| file)
         .collect();
@@ -215,7 +218,8 @@ fn unsafe_code_lives_in_one_file() {
 
 #[test]
 fn files_are_named_after_things() {
-    for (file, _) in sources("src").into_iter().chain(sources("wal/src")) {
+    for (file, _) in sources("src").into_iter().chain(sources("wal/src")).chain(sources("bell/src"))
+    {
         let name = file.rsplit('/').next().expect("a name");
         let role =
             ["mod", "util", "utils", "helper", "helpers", "common", "misc", "types", "manager"];

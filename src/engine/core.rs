@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bell::{Bell, Sleeper};
 use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
 use tracing::{info, warn};
@@ -18,7 +19,7 @@ use wal::{Medium, Sequence};
 
 use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
-use super::ring::{Bell, Poller, Sleeper, Tickets};
+use super::ring::{Poller, Tickets};
 use crate::crash;
 use crate::telemetry::chain;
 use crate::transfer::Op;

@@ -54,6 +54,11 @@ impl Totals {
         }
     }
 
+    /// Whether 2^62 more of the largest amounts leave every sum within a u128. Beyond, no log can have led here.
+    pub(super) fn leave_room(&self) -> bool {
+        [self.deposits, self.withdrawals, self.refunds].iter().all(|&total| total <= 1 << 126)
+    }
+
     /// These without those of `part`, `None` where it holds more.
     pub(super) fn without(&self, part: Totals) -> Option<Totals> {
         Some(Totals {
@@ -258,8 +263,10 @@ impl Fact {
         match tag {
             ASSET => {
                 let fixed = AssetBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                let symbol = fixed.symbol.get(..usize::from(fixed.symbol_length));
-                let symbol = symbol.and_then(|symbol| std::str::from_utf8(symbol).ok());
+                let split = fixed.symbol.split_at_checked(usize::from(fixed.symbol_length));
+                // Bytes behind the symbol would not come back, and the digest would not be that of these bytes.
+                let symbol = split.filter(|(_, padding)| padding.iter().all(|&byte| byte == 0));
+                let symbol = symbol.and_then(|(symbol, _)| std::str::from_utf8(symbol).ok());
                 let symbol = symbol.and_then(Text::new).ok_or_else(malformed)?;
                 Ok(Fact::Asset { asset: fixed.asset.get(), precision: fixed.precision, symbol })
             }
@@ -361,5 +368,16 @@ mod tests {
             assert_eq!(Fact::bytes_of(tag), Some(length));
             assert_eq!(Fact::decode(tag, &buffer[..length]), Ok(fact));
         }
+    }
+
+    /// Found by fuzzing: bytes behind a symbol were passed over, so that one fact had many forms.
+    #[test]
+    fn a_symbol_is_padded_with_zeros_and_nothing_else() {
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let symbol = Text::new("USDT").expect("short");
+        let (tag, length) = Fact::Asset { asset: 3, precision: 8, symbol }.encode(&mut buffer);
+        buffer[length - 1] = b'x';
+        let malformed = Error::Field { field: "fact tag", number: tag.into() };
+        assert_eq!(Fact::decode(tag, &buffer[..length]), Err(malformed));
     }
 }

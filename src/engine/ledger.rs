@@ -27,6 +27,9 @@ pub const FORGET_LEAVES: usize = 2;
 pub(super) const ACCOUNTS_MAX: &str = "engine.accounts_max";
 pub(super) const OUTCOMES_MAX: &str = "engine.outcomes_max";
 
+/// The largest order number: PostgreSQL keeps it in a BIGINT.
+pub(super) const ORDER_NUMBER_MAX: u64 = i64::MAX as u64;
+
 /// What is to be done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -285,6 +288,9 @@ impl Ledger {
         if order.order_number < self.watermark {
             return Step::Forgotten;
         }
+        if order.order_number > ORDER_NUMBER_MAX {
+            return Step::Violation("order number out of range");
+        }
         let balance = self.balance(order.user, order.asset);
         let decision = match order.op {
             Op::Withdraw => match self.check(order).and_then(|()| self.withdraw(order, balance)) {
@@ -500,6 +506,19 @@ mod tests {
         // The money is there now, yet the door is closed.
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 11, 1, 101)), refused);
         assert_eq!(balance(&mut ledger, 1), Some(1000));
+    }
+
+    /// Found by fuzzing: a log with a larger one was replayed, and stopped the start that looked for the next.
+    #[test]
+    fn an_order_number_that_postgres_cannot_hold_is_no_order() {
+        let mut ledger = ledger();
+        let deposit = order(Op::Deposit, 10, 1, 100);
+        let last = Order { order_number: ORDER_NUMBER_MAX, ..deposit };
+        assert_eq!(decide(&mut ledger, last), Decision::Success);
+        assert_eq!(ledger.order_numbers_end(), ORDER_NUMBER_MAX + 1);
+        let beyond = Order { req_id: 11, order_number: ORDER_NUMBER_MAX + 1, ..deposit };
+        let violation = Step::Violation("order number out of range");
+        assert_eq!(ledger.step(&Command::Order(beyond)), violation);
     }
 
     #[test]

@@ -1,14 +1,11 @@
-//! The way into UBSCore and back: slots on a `disruptor` ring, tickets for the answers, and the bell that wakes a
-//! sleeping thread.
+//! The way into UBSCore and back: slots on a `disruptor` ring, and tickets for the answers.
 //!
 //! Nothing here waits for room: a full ring or no free ticket is [`Overloaded`], at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
 
+use bell::Bell;
 use crossbeam::queue::ArrayQueue;
-use crossbeam::sync::{Parker, Unparker};
 use disruptor::{
     BusySpin, EventPoller, MultiProducer, MultiProducerBarrier, Producer, SingleConsumerBarrier,
     build_multi_producer,
@@ -88,51 +85,6 @@ impl Tickets {
 
     fn place(&self, ticket: u32) -> &Mutex<Option<oneshot::Sender<Answer>>> {
         &self.waiting[usize::try_from(ticket).expect("u32 fits")]
-    }
-}
-
-/// Wakes one [`Sleeper`]; costs a fence and a load while that one is awake.
-pub(super) struct Bell {
-    sleeping: AtomicBool,
-    unparker: Unparker,
-}
-
-impl Bell {
-    /// To be called after whatever the sleeper waits for has been published.
-    pub(super) fn ring(&self) {
-        // SeqCst fences on both sides: either this load sees `sleeping`, or the sleeper's last look sees the work.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) {
-            self.unparker.unpark();
-        }
-    }
-}
-
-/// The sleeping end of a [`Bell`].
-pub(super) struct Sleeper {
-    parker: Parker,
-    bell: Arc<Bell>,
-}
-
-impl Sleeper {
-    pub(super) fn new() -> Sleeper {
-        let parker = Parker::new();
-        let unparker = parker.unparker().clone();
-        Sleeper { parker, bell: Arc::new(Bell { sleeping: AtomicBool::new(false), unparker }) }
-    }
-
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
-    }
-
-    /// Sleeps until the bell rings or `timeout` has passed, unless there is `work` already.
-    pub(super) fn sleep(&self, work: impl Fn() -> bool, timeout: Duration) {
-        self.bell.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !work() {
-            self.parker.park_timeout(timeout);
-        }
-        self.bell.sleeping.store(false, Ordering::Relaxed);
     }
 }
 

@@ -176,7 +176,7 @@ fn check_same_body(transfer: &Transfer, fingerprint: &str) -> Result<(), Refusal
 }
 
 /// From, to, asset and amount, the amount as a value where it is one.
-fn request_fingerprint(draft: &Draft, catalog: &Catalog) -> String {
+pub fn request_fingerprint(draft: &Draft, catalog: &Catalog) -> String {
     let amount = catalog.by_symbol(&draft.asset).and_then(|asset| {
         let amount = Amount::parse(&draft.amount, asset.precision, u64::MAX).ok()?;
         Some(amount.text(asset.precision))

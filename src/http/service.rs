@@ -192,13 +192,21 @@ fn is_json(value: Option<&HeaderValue>) -> bool {
     essence.as_deref() == Some("application/json")
 }
 
-/// The value of one query parameter; every other is refused.
+/// The value of a request's one query parameter; every other is refused.
+///
+/// # Errors
+/// Those of [`parameter`].
+pub fn query<'a>(call: &'a Call, name: &str) -> Result<Option<&'a str>, Refusal> {
+    parameter(call.request.uri().query().unwrap_or(""), name)
+}
+
+/// The value of the one parameter that a query may hold.
 ///
 /// # Errors
 /// INVALID_REQUEST: an unknown or doubled parameter.
-pub fn query<'a>(call: &'a Call, name: &str) -> Result<Option<&'a str>, Refusal> {
+pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<&'a str>, Refusal> {
     let mut found = None;
-    for pair in call.request.uri().query().unwrap_or("").split('&').filter(|p| !p.is_empty()) {
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         if key != name || found.replace(value).is_some() {
             let message = format!("Unknown or doubled parameter {key:?}.");

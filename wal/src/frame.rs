@@ -9,6 +9,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// A record's number: 1, 2, 3, ... without gaps over the whole log. 0 means none.
 pub type Sequence = u64;
 
+/// The largest sequence, and the largest number of a segment. No log comes that far, so that one more is always a number;
+/// what says more was made by nobody.
+pub(crate) const NUMBER_MAX: u64 = i64::MAX as u64;
+
 /// Longest payload, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024;
 
@@ -189,7 +193,7 @@ pub(crate) fn encode(
     (padded, crc)
 }
 
-/// Reads the record at the front of `bytes`, or nothing if its length, CRC or padding is wrong.
+/// Reads the record at the front of `bytes`, or nothing if its length, CRC or padding is wrong, or its sequence none.
 ///
 /// `bytes`: what follows in the segment, up to its end. Sequence, chain and version are the
 /// caller's to judge.
@@ -203,6 +207,9 @@ pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Frame> {
     let mut hasher = crc32fast::Hasher::new_with_initial(seed);
     hasher.update(&bytes[4..length]);
     if hasher.finalize() != header.crc.get() || padding.iter().any(|&byte| byte != 0) {
+        return None;
+    }
+    if header.sequence.get() > NUMBER_MAX {
         return None;
     }
     Some(Frame {
@@ -307,8 +314,8 @@ impl SegmentHeader {
             segment_bytes: page.segment_bytes.get(),
         };
         // One comparison checks the CRC, the zeros, and every field that follows from another.
-        let sound = header.segment > 0
-            && header.predecessor_last < Sequence::MAX
+        let sound = (1..=NUMBER_MAX).contains(&header.segment)
+            && header.predecessor_last < NUMBER_MAX
             && header.segment_bytes > SEGMENT_HEADER_BYTES
             && header.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES)
             && header.encode() == page.as_bytes();

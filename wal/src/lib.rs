@@ -38,7 +38,7 @@
 //!
 //! # The format, version 1
 //!
-//! All numbers are little endian. A log is a directory of segments, `segment-{number:016x}.wal`,
+//! All numbers are little endian; sequences and numbers of segments end at 2^63 - 1. A log is a directory of segments, `segment-{number:016x}.wal`,
 //! numbered from 1 without gaps; the first ones may have been removed. `spare-{number:016x}.tmp` is a
 //! segment to be, which recovery ignores; `lock` holds the pid of the process that has the log open.
 //!
@@ -116,6 +116,8 @@ mod frame;
 mod log;
 mod medium;
 pub mod memory;
+#[cfg(all(loom, test))]
+mod model;
 mod preparer;
 mod reader;
 mod recover;

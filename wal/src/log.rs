@@ -1,16 +1,23 @@
 //! An open log: what its three threads share, and its options.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+#[cfg(not(all(loom, test)))]
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(not(all(loom, test)))]
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
+#[cfg(all(loom, test))]
+use loom::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::error::Error;
 use crate::frame::{
     RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, segment_name, spare_name,
 };
 use crate::medium::{Medium, MediumFile, PAGE_BYTES};
+#[cfg(all(loom, test))]
+use crate::model::{ArrayQueue, release};
 use crate::preparer::{PREFAULT_AHEAD_BYTES, Preparer};
 use crate::syncer::Syncer;
 use crate::writer::Writer;
@@ -132,6 +139,22 @@ struct SyncerMarks {
     poisoned: AtomicBool,
 }
 
+/// The marks that carry more than their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Appended,
+    Durable,
+    End,
+}
+
+/// How a mark is stored: whoever sees it sees everything stored before it. A model may weaken one, to see that it is
+/// missed.
+#[cfg(not(all(loom, test)))]
+#[inline]
+const fn release(_: Mark) -> Ordering {
+    Ordering::Release
+}
+
 impl Marks {
     fn new(last: Sequence, segment: u64) -> Self {
         Self {
@@ -153,7 +176,7 @@ impl Marks {
     }
 
     pub(crate) fn publish_appended(&self, sequence: Sequence) {
-        self.by_writer.appended.store(sequence, Ordering::Release);
+        self.by_writer.appended.store(sequence, release(Mark::Appended));
     }
 
     pub(crate) fn durable(&self) -> Sequence {
@@ -161,7 +184,7 @@ impl Marks {
     }
 
     pub(crate) fn publish_durable(&self, sequence: Sequence) {
-        self.by_syncer.durable.store(sequence, Ordering::Release);
+        self.by_syncer.durable.store(sequence, release(Mark::Durable));
     }
 
     pub(crate) fn segment(&self) -> u64 {
@@ -210,7 +233,7 @@ impl<F: MediumFile> Segment<F> {
     }
 
     pub(crate) fn publish_end(&self, end: u64) {
-        self.end.store(end, Ordering::Release);
+        self.end.store(end, release(Mark::End));
     }
 }
 

@@ -1,7 +1,9 @@
 //! Opening a log: read everything, decide by table what the end means, go on in a fresh segment.
 
 use crate::error::{Error, Place};
-use crate::frame::{Frame, Identity, Name, Record, SegmentHeader, Sequence, segment_name};
+use crate::frame::{
+    Frame, Identity, NUMBER_MAX, Name, Record, SegmentHeader, Sequence, segment_name,
+};
 use crate::log::{Log, Options, Start};
 use crate::medium::Medium;
 use crate::walk::{Resolution, Step, Walk, list_segments};
@@ -234,6 +236,14 @@ impl<M: Medium> Recovery<M> {
             let place = Place { file, offset: 0, sequence: walk.header().first() };
             return Err(Error::Foreign { place, found: walk.identity(), expected: identity });
         }
+        // Nothing could follow: neither a segment nor a record would have a number.
+        if let Some(walk) = &self.walk
+            && (walk.header().segment == NUMBER_MAX || walk.last() == NUMBER_MAX)
+        {
+            let file = segment_name(walk.header().segment);
+            let place = Place { file, offset: 0, sequence: walk.last() };
+            return Err(Error::Order { place });
+        }
         remove_spares(&self.medium)?;
 
         let (header, reuse) = match &self.walk {
@@ -293,6 +303,45 @@ fn remove_spares<M: Medium>(medium: &M) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{Fields, RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, encode};
+    use crate::log::SEGMENT_BYTES_MIN;
+    use crate::memory::Memory;
+
+    const OPTIONS: Options = Options { segment_bytes: SEGMENT_BYTES_MIN, spares_ready: 1 };
+
+    /// What opening a log says whose one segment has this number and holds this one record.
+    fn opened(segment: u64, sequence: Sequence) -> Result<Report, Error> {
+        let identity = Identity(1);
+        let (predecessor_chain, segment_bytes) = (identity.chain_first(), SEGMENT_BYTES_MIN);
+        let predecessor_last = sequence - 1;
+        let header =
+            SegmentHeader { identity, segment, predecessor_last, predecessor_chain, segment_bytes };
+        let mut bytes = header.encode();
+        let mut buffer = [0; RECORD_BYTES_MAX];
+        let fields = Fields { sequence, chain: predecessor_chain, kind: 0, time_ns: 0, durable: 0 };
+        let (length, _) = encode(&mut buffer, identity.seed(segment), fields, &[]);
+        bytes.extend_from_slice(&buffer[..length]);
+        bytes.resize(usize::try_from(SEGMENT_BYTES_MIN).expect("short"), 0);
+        assert!(bytes.len() as u64 > SEGMENT_HEADER_BYTES);
+        let medium = Memory::new();
+        medium.put(&segment_name(segment), bytes);
+        Recovery::open(medium, 0, sequence)?.start(identity, OPTIONS).map(|(_, report)| report)
+    }
+
+    /// Found by fuzzing: a segment or a record with the largest number opened, and what was to follow it had number 0.
+    #[test]
+    fn what_has_no_number_after_it_is_refused() {
+        assert_eq!(opened(NUMBER_MAX - 1, 7).expect("one more").segment, NUMBER_MAX);
+        assert_eq!(opened(7, NUMBER_MAX - 1).expect("one more").last, NUMBER_MAX - 1);
+        for (segment, sequence) in [(NUMBER_MAX, 7), (7, NUMBER_MAX)] {
+            let refused = opened(segment, sequence);
+            assert!(matches!(refused, Err(Error::Order { .. })), "{refused:?}");
+        }
+        for (segment, sequence) in [(u64::MAX, 7), (7, u64::MAX)] {
+            let refused = opened(segment, sequence);
+            assert!(matches!(refused, Err(Error::Header { .. })), "{refused:?}");
+        }
+    }
 
     /// Goal: the table says what the specification's says. Method: every combination is listed here
     /// a second time, from the specification's side.

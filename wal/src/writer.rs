@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::frame::{
-    Fields, Identity, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader,
-    Sequence, encode, record_bytes,
+    Fields, Identity, NUMBER_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES,
+    SegmentHeader, Sequence, encode, record_bytes,
 };
 use crate::log::{Marks, Roll, Rolls, Segment, Spares};
 use crate::medium::{Medium, MediumFile};
@@ -82,6 +82,7 @@ impl<M: Medium> Writer<M> {
         let sequence = self.last + 1;
         let durable = self.marks.durable();
         assert!(durable < sequence, "durable {durable}, appending {sequence}");
+        assert!(sequence <= NUMBER_MAX, "a reader would take {sequence} for no record");
         let fields = Fields { sequence, chain: self.chain, kind, time_ns, durable };
         let (length, crc) = encode(&mut self.buffer, self.seed, fields, payload);
 

@@ -1,7 +1,7 @@
 //! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
 //! to be had before all of them fit together and add up to the digest that was written beside them.
 
-use super::{ACCOUNTS_MAX, AssetEntry, Ledger, OUTCOMES_MAX, Places};
+use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX, Places};
 use crate::account::UserId;
 use crate::amount::PRECISION_MAX;
 use crate::engine::accounts::{Account, Balance};
@@ -87,6 +87,9 @@ impl Builder {
             Fact::Balance { available, totals, .. } if totals.available() != Some(available) => {
                 return impossible("not what its totals leave");
             }
+            Fact::Balance { totals, .. } if !totals.leave_room() => {
+                return impossible("more than any log adds up to");
+            }
             Fact::Balance { user, asset, totals, .. } => {
                 let balance = Balance { totals, user, asset };
                 self.ledger.balances.try_insert(balance)
@@ -124,6 +127,7 @@ impl Builder {
         match (op, recorded.decision) {
             (Op::ExtDeposit | Op::ExtWithdraw, _) => Some("UBSCore has no external operations"),
             (Op::Refund, Decision::Refused(_)) => Some("a refund is never refused"),
+            _ if recorded.order_number > ORDER_NUMBER_MAX => Some("order number out of range"),
             (_, Decision::Success) if !self.belongs(recorded.user, recorded.asset) => {
                 Some("no such account or asset")
             }
@@ -240,6 +244,11 @@ mod tests {
         let deposit = outcome(1, Op::Deposit, success);
         let refused = |op| outcome(2, op, Decision::Refused(Code::InsufficientBalance));
         let nobody = Fact::Account { user: 0, status: AccountStatus::Active };
+        let totals = Totals { deposits: u128::MAX, withdrawals: 0, refunds: 0 };
+        let overfull = Fact::Balance { user: 7, asset: 3, available: u128::MAX, totals };
+        let Fact::Outcome { req_id, op, recorded } = deposit else { panic!("{deposit:?}") };
+        let recorded = Recorded { order_number: u64::MAX, ..recorded };
+        let unnumbered = Fact::Outcome { req_id, op, recorded };
         let totals = Totals { deposits: 1, withdrawals: 2, refunds: 0 };
         let overdrawn = Fact::Balance { user: 7, asset: 3, available: 0, totals };
         let head = [asset(), account(), balance()];
@@ -253,6 +262,9 @@ mod tests {
             (&[balance()], "no such account or asset"),
             (&[deposit], "no such account or asset"),
             (&[asset(), account(), overdrawn], "not what its totals leave"),
+            // Found by fuzzing: the next deposit, and the next start, would have counted past what fits.
+            (&[asset(), account(), overfull], "more than any log adds up to"),
+            (&[asset(), account(), balance(), unnumbered], "order number out of range"),
             (&[refused(Op::Refund)], "a refund is never refused"),
             (&[outcome(1, Op::ExtDeposit, success)], "UBSCore has no external operations"),
             (
