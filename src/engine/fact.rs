@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Found by fuzzing: bytes behind a symbol were passed over, so that one fact had many forms.
+    /// Found by a seed of a fuzz target: bytes behind a symbol were passed over, so that one fact had many forms.
     #[test]
     fn a_symbol_is_padded_with_zeros_and_nothing_else() {
         let mut buffer = [0; FACT_BYTES_MAX];

@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(balance(&mut ledger, 1), Some(1000));
     }
 
-    /// Found by fuzzing: a log with a larger one was replayed, and stopped the start that looked for the next.
+    /// Found by a seed of a fuzz target: a log with a larger one was replayed, and stopped the start that looked for the next.
     #[test]
     fn an_order_number_that_postgres_cannot_hold_is_no_order() {
         let mut ledger = ledger();

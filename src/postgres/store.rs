@@ -320,7 +320,7 @@ pub trait Store: Send + 'static {
 mod tests {
     use super::*;
 
-    /// Found by fuzzing: "100:" differed from "100" in no field, and a client was told of "another ".
+    /// Found by a seed of a fuzz target: "100:" differed from "100" in no field, and a client was told of "another ".
     #[test]
     fn fingerprints_that_differ_do_so_in_a_field() {
         let stored = fingerprint("FUNDING", "SPOT", "USDT", "100");

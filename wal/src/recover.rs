@@ -328,7 +328,7 @@ mod tests {
         Recovery::open(medium, 0, sequence)?.start(identity, OPTIONS).map(|(_, report)| report)
     }
 
-    /// Found by fuzzing: a segment or a record with the largest number opened, and what was to follow it had number 0.
+    /// Found by a seed of a fuzz target: a segment or a record with the largest number opened, and what was to follow it had number 0.
     #[test]
     fn what_has_no_number_after_it_is_refused() {
         assert_eq!(opened(NUMBER_MAX - 1, 7).expect("one more").segment, NUMBER_MAX);

@@ -262,7 +262,7 @@ mod tests {
             (&[balance()], "no such account or asset"),
             (&[deposit], "no such account or asset"),
             (&[asset(), account(), overdrawn], "not what its totals leave"),
-            // Found by fuzzing: the next deposit, and the next start, would have counted past what fits.
+            // Found by a seed of a fuzz target: the next deposit, and the next start, would have counted past what fits.
             (&[asset(), account(), overfull], "more than any log adds up to"),
             (&[asset(), account(), balance(), unnumbered], "order number out of range"),
             (&[refused(Op::Refund)], "a refund is never refused"),
