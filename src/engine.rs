@@ -27,6 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bell::Sleeper;
+use parking_lot::Mutex;
 use tracing::{error, info, warn};
 use wal::{Directory, Identity, Medium, Recovery, Sequence};
 
@@ -465,6 +466,7 @@ pub(crate) fn guarded(
         // The state behind the panic is never used again.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
             end_soon();
+            let _ending = ENDING.lock();
             // Whoever finds the log dead first may not be whose disk failed, and must not end the process unheard.
             if log.poisoned() {
                 alert(Alert::WalSyncFailed, format_args!("the log failed under the engine"));
@@ -478,11 +480,16 @@ pub(crate) fn guarded(
 fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
     if let Err(failure) = result {
         end_soon();
+        let _ending = ENDING.lock();
         let why = chain(&failure);
         alert(Alert::WalSyncFailed, format_args!("{what}: {why}"));
         fatal(&format!("{what}: {why}"));
     }
 }
+
+/// Held by the thread that says the last words, until the process is gone: two threads find a dead log at once, and an
+/// alert is said once, so the second would end the process before the first has said it.
+static ENDING: Mutex<()> = Mutex::new(());
 
 /// The last line of a process that must not answer any more. Nothing that UBSCore has not synced is answered meanwhile:
 /// its answers come from the thread that is here, or wait for it.
