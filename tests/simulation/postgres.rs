@@ -467,11 +467,6 @@ impl Postgres {
         passage: &Passage,
         bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
-        // A trigger and the columns' own checks come before the search for what is there already.
-        if intent.order_number < self.watermark {
-            return Err(Refusal::Violation(index));
-        }
-        let state = *passage.path.last().ok_or(Refusal::Unforeseen(index))?;
         if let Some(transfer) = self.read(intent.req_id.number()) {
             return Ok(transfer);
         }
@@ -484,9 +479,12 @@ impl Postgres {
             }
             self.cids.set(key, intent.order_number);
         }
-        if self.transfers.get(&intent.order_number).is_some() {
-            return Err(Refusal::Unforeseen(index));
+        let state = *passage.path.last().ok_or(Refusal::Unforeseen(index))?;
+        // A trigger comes before the unique keys.
+        if intent.order_number < self.watermark {
+            return Err(Refusal::Violation(index));
         }
+        let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
         let transfer = Transfer {
             transfer_id: i64::try_from(self.transfers.rows.len()).expect("few") + 1,
@@ -500,7 +498,9 @@ impl Postgres {
             updated_at: self.now,
         };
         self.facts.push(Fact::Accepted(intent.clone()));
-        self.pass(index, transfer, passage, None, 0, bug)
+        // Funding takes part before the row is inserted.
+        let transfer = self.pass(index, transfer, passage, None, 0, bug)?;
+        if taken { Err(Refusal::Unforeseen(index)) } else { Ok(transfer) }
     }
 
     /// Through the states of a passage, with Funding's part.
