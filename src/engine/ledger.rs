@@ -422,11 +422,13 @@ impl Ledger {
         if self.status(user).is_none() {
             self.set_status(user, AccountStatus::Active);
         }
-        let before = self.balances.get((user, asset)).map(Balance::fact);
-        let totals = self.totals(user, asset).with(op, amount);
-        let after = Balance { totals, user, asset };
+        // One look for the row: it is what an order costs most, beside its outcome's.
+        let row = self.balances.get_mut((user, asset));
+        let before = row.as_ref().map(|balance| balance.fact());
+        let known = row.as_ref().map_or_else(Totals::default, |balance| balance.totals);
+        let after = Balance { totals: known.with(op, amount), user, asset };
         assert_eq!(after.available(), balance_after, "{before:?} and {order:?}");
-        match self.balances.get_mut((user, asset)) {
+        match row {
             Some(balance) => *balance = after,
             None => self.balances.insert(after),
         }
