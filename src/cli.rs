@@ -41,6 +41,8 @@ pub enum Command {
     Snapshot(SnapshotCommand),
     /// Print a token for the HTTP API.
     Token(TokenArgs),
+    /// Offer transfers to a running service, and print how long they take. It makes users of its own and gives them money.
+    Load(LoadArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
     Verify(StoreArgs),
     /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
@@ -215,6 +217,53 @@ pub struct TokenArgs {
     pub dev: bool,
 }
 
+/// What `ubscore load` is told.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// The public listener; default: where the configuration says.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub url: Option<String>,
+    /// The operators' listener; default: where the configuration says.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub ops: Option<String>,
+    /// Transfers a second, whatever becomes of them; several for one row each; without: as many as are answered.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = count_parser())]
+    pub rate: Vec<u64>,
+    /// How long each rate is measured.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub duration: Duration,
+    /// How long each rate is offered before.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
+    pub warm_up: Duration,
+    /// Users, who take turns.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count_parser())]
+    pub users: u64,
+    /// Connections: transfers that may be waited for at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count_parser())]
+    pub connections: u64,
+    /// How many of a hundred transfers go from Funding to Spot; the others go back.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
+    pub to_spot: u64,
+    /// What is transferred.
+    #[arg(long, value_name = "SYMBOL", default_value = "USDT")]
+    pub asset: String,
+    /// How much of it at a time.
+    #[arg(long, value_name = "AMOUNT", default_value = "0.01")]
+    pub amount: String,
+    /// The first user's number; the others follow. Nobody else must move their money meanwhile.
+    #[arg(long, value_name = "ID", default_value_t = 1_000_000, value_parser = user_id_parser())]
+    pub first_user: u64,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Configuration file that names the secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}
+
 /// What `ubscore halt` and `ubscore resume` are told.
 #[derive(Debug, Args)]
 pub struct OperatorArgs {
@@ -240,6 +289,10 @@ fn op_parser() -> impl TypedValueParser<Value = Op> {
     const OPS: [Op; 5] = [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw];
     PossibleValuesParser::new(OPS.map(Op::name))
         .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
+}
+
+fn count_parser() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=10_000_000)
 }
 
 fn user_id_parser() -> RangedU64ValueParser<u64> {
@@ -349,6 +402,12 @@ mod tests {
             "ubscore token --user 1 --ttl 366d",
             "ubscore token --user 1 --ttl soon",
             "ubscore token --user 1 --dev --config /c",
+            "ubscore load --rate 0",
+            "ubscore load --rate 10,x",
+            "ubscore load --to-spot 101",
+            "ubscore load --duration soon",
+            "ubscore load --url localhost",
+            "ubscore load --connections 0",
             "ubscore halt",
             "ubscore resume",
             "ubscore halt --reason",

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
@@ -9,6 +10,7 @@ use crate::config;
 
 pub mod dev;
 pub mod halt;
+pub mod load;
 pub mod repair;
 pub mod serve;
 pub mod snapshot;
@@ -28,6 +30,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
         Command::Snapshot(command) => {
             snapshot::run(&command, &mut io::stdout().lock()).map_err(Into::into)
@@ -49,6 +52,16 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
+/// An address that everybody is listened to on is reached by loopback.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
@@ -61,6 +74,18 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn an_address_for_everybody_is_reached_by_loopback() {
+        for (listen, want) in [
+            ("0.0.0.0:9090", "127.0.0.1:9090"),
+            ("[::]:9090", "[::1]:9090"),
+            ("10.1.2.3:80", "10.1.2.3:80"),
+        ] {
+            let listen: SocketAddr = listen.parse().expect("an address");
+            assert_eq!(reachable(listen).to_string(), want);
+        }
+    }
 
     #[test]
     fn a_wrong_configuration_exits_like_a_wrong_argument() {

@@ -36,6 +36,9 @@ mod soak;
 #[cfg(feature = "crash")]
 mod answers;
 
+/// The load generator.
+mod load;
+
 /// Clients that mean harm.
 mod hostile;
 

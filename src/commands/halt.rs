@@ -3,7 +3,6 @@
 //! Whoever can read the configuration's secret is an operator; the token made from it lives for a minute.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -62,7 +61,7 @@ fn call(args: &OperatorArgs, clock: &impl Clock, route: &str) -> anyhow::Result<
         .context("load the configuration")?;
     let ops = match &args.ops {
         Some(url) => url.trim_end_matches('/').to_owned(),
-        None => format!("http://{}", reachable(config.ops.listen)),
+        None => format!("http://{}", super::reachable(config.ops.listen)),
     };
     let role = Some(Role::Admin);
     let token = auth::sign(&config.auth, args.user, role, TOKEN_LIFE, clock.now_s())?;
@@ -87,31 +86,4 @@ fn call(args: &OperatorArgs, clock: &impl Clock, route: &str) -> anyhow::Result<
         bail!("{route} refused: {}: {}", part("code"), part("message"));
     }
     Ok(body)
-}
-
-/// An address that everybody is listened to on is reached by loopback.
-fn reachable(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_for_everybody_is_reached_by_loopback() {
-        for (listen, want) in [
-            ("0.0.0.0:9090", "127.0.0.1:9090"),
-            ("[::]:9090", "[::1]:9090"),
-            ("10.1.2.3:80", "10.1.2.3:80"),
-        ] {
-            let listen: SocketAddr = listen.parse().expect("an address");
-            assert_eq!(reachable(listen).to_string(), want);
-        }
-    }
 }

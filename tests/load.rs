@@ -1,0 +1,70 @@
+//! `ubscore load`: what it offers, what it says, and that it leaves every balance as the answers say.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, Site};
+
+fn load(server: &Server, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.args(["load", "--dev", "--users", "5", "--duration", "400ms", "--warm-up", "100ms"]);
+    command.arg("--url").arg(format!("http://{}", server.http));
+    command.arg("--ops").arg(format!("http://{}", server.ops));
+    command.args(arguments).output().expect("the binary")
+}
+
+fn report(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_load_tells_what_it_offered_and_what_came_of_it() {
+    let site = Site::new();
+    let server = site.start();
+    let said = report(&load(&server, &["--rate", "50,100", "--format", "json"]));
+    let rows = said["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for (row, rate) in rows.iter().zip([50, 100]) {
+        assert_eq!(row["offered"], json!(rate), "{row}");
+        // Every planned transfer was sent and answered, however late.
+        let answers = ["committed", "pending", "refused", "turned_away", "lost"];
+        let sum: u64 = answers.iter().map(|name| row[*name].as_u64().expect("a count")).sum();
+        assert_eq!(sum, rate * 4 / 10, "{row}");
+        assert_eq!((&row["refused"], &row["lost"]), (&json!(0), &json!(0)), "{row}");
+    }
+    // A second run over the same users, as fast as it goes, one way only.
+    let output = load(&server, &["--to-spot", "100", "--connections", "3"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("offered/s") && said.contains("balances: "), "{said}");
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+#[test]
+fn a_load_that_cannot_be_offered_says_why() {
+    let site = Site::new();
+    let server = site.start();
+    for (arguments, why) in [
+        (["--asset", "NONE"], "the service has no asset NONE"),
+        (["--amount", "0"], "0: no amount of 8 decimals"),
+        (["--url", "http://127.0.0.1:1"], "connect to 127.0.0.1:1"),
+        (["--url", "https://localhost"], "only http:// is spoken here"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ubscore"))
+            .args(["load", "--dev", "--duration", "100ms"])
+            .args(match arguments[0] {
+                "--url" => [].as_slice(),
+                _ => &["--url"],
+            })
+            .args((arguments[0] != "--url").then(|| format!("http://{}", server.http)))
+            .args(arguments)
+            .output()
+            .expect("the binary");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
+}
