@@ -4,32 +4,27 @@
 //! COMMIT, prepared, one at a time, on the server that ubscore itself uses, in the same run. And below both: `D50`,
 //! since nothing durable takes less than one write and fdatasync.
 //!
+//! Then the same for many at once, in `whole.rs`.
+//!
 //! `cargo bench --bench transfer -- N`: N transfers each way, in turn, one at a time, against the release binary with
 //! `serve --dev` and its embedded PostgreSQL, both new. The final balances are read over HTTP.
 
 mod environment;
+mod server;
+mod whole;
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, ensure};
+use hyper::{Method, StatusCode};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_postgres::NoTls;
 use ubscore::amount::{units_from_text, units_text};
+use ubscore::commands::load::client::Client;
 
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+use crate::server::{Server, connect_postgres, settings};
 
 const TRANSFERS: u64 = 1_000;
 /// Transfers each way that are not counted.
@@ -63,21 +58,21 @@ fn main() -> anyhow::Result<()> {
     let scratch = scratch()?;
     let server = Server::start(scratch.path())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(scratch.path(), server.http, transfers))
+    runtime.block_on(run(scratch.path(), &server, transfers))
 }
 
-async fn run(data_dir: &Path, http: SocketAddr, transfers: u64) -> anyhow::Result<()> {
+async fn run(data_dir: &Path, server: &Server, transfers: u64) -> anyhow::Result<()> {
     let postgres = connect_postgres(data_dir).await?;
     let environment = Environment::probe(data_dir, Some(&settings(&postgres).await?))?;
 
     let base = run_base(&postgres, transfers).await.context("the base case")?;
-    drop(postgres);
-    let mut client = Client::connect(http, token()?).await?;
-    let [to_spot, to_funding] = run_transfers(&mut client, transfers).await?;
+    let mut user =
+        User { client: Client::connect(&server.http.to_string()).await?, token: token()? };
+    let [to_spot, to_funding] = run_transfers(&mut user, transfers).await?;
 
     let moved = (WARM_UP + transfers) * NET;
     let wanted = (u128::from(FUNDING - moved), u128::from(moved));
-    let balances = client.balances().await?;
+    let balances = user.balances().await?;
     ensure!(balances == wanted, "Funding and Spot hold {balances:?}, not {wanted:?}");
 
     let rows = [
@@ -97,11 +92,12 @@ async fn run(data_dir: &Path, http: SocketAddr, transfers: u64) -> anyhow::Resul
     let within = |latencies: &Latencies, times| latencies.quantile(0.5) <= times * environment.d50;
     environment.judge("S12b, Funding to Spot: p50 at most 5 x D50", within(&to_spot, 5));
     environment.judge("S12b, Spot to Funding: p50 at most 6 x D50", within(&to_funding, 6));
-    Ok(())
+    println!();
+    whole::run(data_dir, server, &postgres, &environment).await
 }
 
 /// Both directions in turn, so that whatever disturbs the machine disturbs both.
-async fn run_transfers(client: &mut Client, transfers: u64) -> anyhow::Result<[Latencies; 2]> {
+async fn run_transfers(user: &mut User, transfers: u64) -> anyhow::Result<[Latencies; 2]> {
     let body = |from, to, units: u64| {
         let amount = units_text(u128::from(units), PRECISION);
         format!(r#"{{"from":"{from}","to":"{to}","asset":"{ASSET}","amount":"{amount}"}}"#)
@@ -111,7 +107,7 @@ async fn run_transfers(client: &mut Client, transfers: u64) -> anyhow::Result<[L
     for number in 0..WARM_UP + transfers {
         for (body, latencies) in bodies.iter().zip(&mut latencies) {
             let asked = Instant::now();
-            let answer = client.post(body).await?;
+            let answer = user.post(body).await?;
             let latency = asked.elapsed();
             ensure!(answer["state"] == "COMMITTED", "transfer {number}: {answer}");
             if number >= WARM_UP {
@@ -162,31 +158,6 @@ async fn run_base(postgres: &tokio_postgres::Client, transfers: u64) -> anyhow::
     Ok(latencies)
 }
 
-/// A second connection to the server that ubscore has started.
-async fn connect_postgres(data_dir: &Path) -> anyhow::Result<tokio_postgres::Client> {
-    let pid_file = fs::read_to_string(data_dir.join("postgres").join("postmaster.pid"))
-        .context("read postmaster.pid")?;
-    let socket_directory = pid_file.lines().nth(4).context("postmaster.pid names no socket")?;
-    let mut config = tokio_postgres::Config::new();
-    config.host_path(socket_directory).user("postgres").dbname("ubscore");
-    let (client, connection) = config.connect(NoTls).await.context("connect to PostgreSQL")?;
-    // It ends with the client; an error reaches the client's next statement.
-    drop(tokio::spawn(connection));
-    Ok(client)
-}
-
-/// The version, and the settings that decide how long a commit takes.
-async fn settings(postgres: &tokio_postgres::Client) -> anyhow::Result<String> {
-    let mut settings = postgres.query_one("SHOW server_version", &[]).await?.get::<_, String>(0);
-    for name in
-        ["fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers"]
-    {
-        let row = postgres.query_one(&format!("SHOW {name}"), &[]).await?;
-        settings += &format!(", {name}={}", row.get::<_, &str>(0));
-    }
-    Ok(settings)
-}
-
 /// A token of the development user, made as a person would make it.
 fn token() -> anyhow::Result<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_ubscore"))
@@ -196,71 +167,13 @@ fn token() -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
 }
 
-/// `ubscore serve`, stopped in order when dropped, and its PostgreSQL with it.
-struct Server {
-    process: Child,
-    http: SocketAddr,
-    /// Kept open: what else the server says there must find a reader.
-    _stdout: BufReader<ChildStdout>,
+/// The development user on one connection.
+struct User {
+    client: Client,
+    token: String,
 }
 
-impl Server {
-    fn start(data_dir: &Path) -> anyhow::Result<Server> {
-        let log = data_dir.join("serve.log");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_ubscore"))
-            .args(["serve", "--dev", "--postgres", "embedded"])
-            .args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"])
-            .arg(data_dir)
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?)
-            .spawn()
-            .context("start ubscore")?;
-        let mut stdout = BufReader::new(process.stdout.take().expect("piped"));
-        let mut line = String::new();
-        stdout.read_line(&mut line)?;
-        let address = line
-            .strip_prefix("ubscore ready http=")
-            .and_then(|rest| rest.split(' ').next())
-            .and_then(|address| address.parse().ok());
-        let Some(http) = address else {
-            let status = process.wait()?;
-            bail!("ubscore serve: {status}\n{}", fs::read_to_string(log)?);
-        };
-        Ok(Server { process, http, _stdout: stdout })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let pid = Pid::from_child(&self.process);
-        if let Err(error) = kill_process(pid, Signal::TERM) {
-            eprintln!("ubscore cannot be stopped: {error}");
-            return;
-        }
-        match self.process.wait() {
-            Ok(status) if status.success() => {}
-            ended => eprintln!("ubscore ended: {ended:?}"),
-        }
-    }
-}
-
-/// One connection that is kept alive.
-struct Client {
-    sender: SendRequest<Full<Bytes>>,
-    host: String,
-    authorization: String,
-}
-
-impl Client {
-    async fn connect(address: SocketAddr, token: String) -> anyhow::Result<Client> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender; an error reaches the sender's next request.
-        drop(tokio::spawn(connection));
-        Ok(Client { sender, host: address.to_string(), authorization: format!("Bearer {token}") })
-    }
-
+impl User {
     async fn post(&mut self, body: &str) -> anyhow::Result<Value> {
         self.send(Method::POST, "/api/v1/internal_transfer", body.to_owned()).await
     }
@@ -277,18 +190,8 @@ impl Client {
     }
 
     async fn send(&mut self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, &self.host)
-            .header(AUTHORIZATION, &self.authorization)
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::from(body))?;
-        self.sender.ready().await?;
-        let response = self.sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
-        Ok(serde_json::from_slice(&body)?)
+        let (status, answer) = self.client.send(method, path, &self.token, body).await?;
+        ensure!(status == StatusCode::OK, "{status}: {answer}");
+        Ok(serde_json::from_str(&answer)?)
     }
 }

@@ -1,0 +1,227 @@
+//! What do the parts of UBSCore cost, and how long does an answer take when commands come at a pace of their own?
+//!
+//! Base cases: reading the clock twice, which every figure below includes; and the disk alone, for what is durable.
+//!
+//! `cargo bench --bench engine -- N`: N commands of each kind, with the core thread in busy wait. The open loops stamp a command
+//! at the time it was planned for, so that an engine that stands still is seen to. All balances are read at the end.
+
+mod caller;
+mod environment;
+
+use std::collections::VecDeque;
+use std::hint::spin_loop;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ubscore::clock::{Clock, SystemClock};
+use ubscore::engine::ledger::Answer;
+use ubscore::engine::order::Command;
+use ubscore::engine::outcomes::Recorded;
+use ubscore::engine::ring::Pending;
+use ubscore::engine::{Closed, Handle};
+use ubscore::transfer::Decision;
+use wal::{Directory, Identity, Log, Progress, Recovery};
+
+use crate::caller::{Caller, balance_after, order};
+use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+
+const COMMANDS: u64 = 200_000;
+/// Bytes of a record's payload: an order with a cid.
+const PAYLOAD_BYTES: usize = 120;
+/// Records between two syncs while records are stored.
+const SYNC_RECORDS: u64 = 1_024;
+/// Reads a second in an open loop, and orders that are made durable.
+const READS_RATE: u64 = 100_000;
+const ORDERS_RATE: u64 = 10_000;
+/// Orders published with one wake-up.
+const PUBLISHED: u64 = 512;
+
+fn main() -> anyhow::Result<()> {
+    let commands = environment::count(COMMANDS)?;
+    let scratch = scratch()?;
+    let environment = Environment::probe(scratch.path(), None)?;
+
+    let clock = clock_reads(commands);
+    let append = append(&scratch.path().join("append"), commands)?;
+
+    let total = 3 * commands;
+    let mut options = caller::options(scratch.path().join("wal"), total);
+    options.busy = true;
+    let engine = Closed::open(options)?.replay(0, |_| {})?.start(Identity(1))?;
+    let mut caller = Caller::new(engine.handle());
+    assert_eq!(caller.ask(caller::asset()), Answer::Done, "the asset");
+    assert_eq!(caller.balance(1), None, "nobody has anything yet");
+
+    let read = |_| Command::ReadBalance { user: 1, asset: 1 };
+    let mut handle = engine.handle();
+    let one = one_at_a_time(&mut handle, commands, read);
+    let paced = open_loop(&mut handle, commands, READS_RATE, read);
+    let durable = open_loop(&mut handle, commands / 10, ORDERS_RATE, |n| order(2, n));
+    let (batched, took) = batches(&mut handle, commands, |n| order(3, n));
+
+    assert_eq!(caller.balance(2), Some(balance_after(commands / 10)), "user 2");
+    assert_eq!(caller.balance(3), Some(balance_after(commands)), "user 3");
+    engine.stop();
+
+    environment.table(&[
+        ("clock, read twice", &clock),
+        ("store a record", &append),
+        ("ask, one at a time", &one),
+        ("ask, 100 K/s", &paced),
+        ("order durable, 10 K/s", &durable),
+        ("order durable, batched", &batched),
+    ]);
+    let rate = per_second(commands, took);
+    println!(
+        "batched: {rate} orders/s, {} x one order a sync",
+        ratio(rate, per_second(1, Duration::from_nanos(environment.d50)))
+    );
+    println!("balances: as they must be\n");
+    let within = |latencies: &Latencies, quantile, ns| latencies.quantile(quantile) <= ns;
+    let net = append.quantile(0.5).saturating_sub(clock.quantile(0.5));
+    environment.judge(
+        "S2, store a record: p50 at most 100 ns, p99.99 at most 50 us",
+        net <= 100 && within(&append, 0.9999, 50_000),
+    );
+    environment.judge(
+        "S3, ask: p50 at most 1 us, p99 at most 2 us",
+        within(&one, 0.5, 1_000) && within(&one, 0.99, 2_000),
+    );
+    environment.judge(
+        "S4, ask at 100 K/s: p50 at most 1.5 us, p99 at most 15 us, p99.9 at most 150 us",
+        within(&paced, 0.5, 1_500)
+            && within(&paced, 0.99, 15_000)
+            && within(&paced, 0.999, 150_000),
+    );
+    let bound = environment.d50 * 17 / 10;
+    environment.judge("S6, durable at 10 K/s: p50 at most 1.7 x D50", within(&durable, 0.5, bound));
+    environment.judge(
+        "S8, batched: at least 1 M orders/s, p99 at most 5 ms",
+        rate >= 1_000_000 && within(&batched, 0.99, 5_000_000),
+    );
+    Ok(())
+}
+
+fn clock_reads(count: u64) -> Latencies {
+    let mut latencies = Latencies::new();
+    for _ in 0..count {
+        latencies.record(Instant::now().elapsed());
+    }
+    latencies
+}
+
+/// Encodes, checks and stores one record in the mapped log at a time.
+fn append(log_dir: &std::path::Path, count: u64) -> anyhow::Result<Latencies> {
+    let mut recovery = Recovery::open(Directory::create(log_dir)?, 0, 0)?;
+    assert_eq!(recovery.next()?, None, "a new log");
+    let options = wal::Options { segment_bytes: 64 << 20, spares_ready: 1 };
+    let (log, _report) = recovery.start(Identity(1), options)?;
+    let Log { mut writer, mut syncer, mut preparer, .. } = log;
+    let payload = [7; PAYLOAD_BYTES];
+    let mut latencies = Latencies::new();
+    for number in 0..count {
+        if number.is_multiple_of(SYNC_RECORDS) {
+            syncer.sync()?;
+            while preparer.tick()? == Progress::Busy {}
+        }
+        let began = Instant::now();
+        writer.append(1, number, &payload)?;
+        latencies.record(began.elapsed());
+    }
+    Ok(latencies)
+}
+
+fn poll(pending: &mut Pending) -> Option<Answer> {
+    match Pin::new(pending).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer.expect("the engine answers everything")),
+        Poll::Pending => None,
+    }
+}
+
+fn check(answer: Answer) {
+    match answer {
+        Answer::Decided(Recorded { decision: Decision::Success, .. }) | Answer::Balance { .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks, and looks for the answer without pause.
+fn one_at_a_time(handle: &mut Handle, count: u64, command: impl Fn(u64) -> Command) -> Latencies {
+    let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
+    for number in 0..count {
+        let asked = Instant::now();
+        let mut pending = handle.submit(command(number), clock.now_ns()).expect("room for one");
+        let answer = loop {
+            match poll(&mut pending) {
+                Some(answer) => break answer,
+                None => spin_loop(),
+            }
+        };
+        latencies.record(asked.elapsed());
+        check(answer);
+    }
+    latencies
+}
+
+/// Asks at a rate, whatever becomes of what was asked before.
+fn open_loop(
+    handle: &mut Handle,
+    count: u64,
+    rate: u64,
+    command: impl Fn(u64) -> Command,
+) -> Latencies {
+    let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
+    let interval = Duration::from_nanos(1_000_000_000 / rate);
+    let mut waiting: VecDeque<(Instant, Pending)> = VecDeque::new();
+    let (mut planned, mut number) = (Instant::now(), 0);
+    while number < count || !waiting.is_empty() {
+        if number < count
+            && Instant::now() >= planned
+            && let Ok(pending) = handle.submit(command(number), clock.now_ns())
+        {
+            waiting.push_back((planned, pending));
+            planned += interval;
+            number += 1;
+        }
+        // Answers come in the order of the commands.
+        while let Some((asked, pending)) = waiting.front_mut()
+            && let Some(answer) = poll(pending)
+        {
+            latencies.record(asked.elapsed());
+            check(answer);
+            waiting.pop_front();
+        }
+        spin_loop();
+    }
+    latencies
+}
+
+/// Publishes many orders with one wake-up, as long as there is room; returns how long all took together.
+fn batches(
+    handle: &mut Handle,
+    count: u64,
+    command: impl Fn(u64) -> Command,
+) -> (Latencies, Duration) {
+    let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
+    let mut waiting: VecDeque<(Instant, Pending)> = VecDeque::new();
+    let (began, mut number) = (Instant::now(), 0);
+    while number < count || !waiting.is_empty() {
+        let asked = Instant::now();
+        let end = (number + PUBLISHED).min(count);
+        let published = handle.submit_all((number..end).map(&command), clock.now_ns());
+        for pending in published.into_iter().map_while(Result::ok) {
+            waiting.push_back((asked, pending));
+            number += 1;
+        }
+        while let Some((asked, pending)) = waiting.front_mut()
+            && let Some(answer) = poll(pending)
+        {
+            latencies.record(asked.elapsed());
+            check(answer);
+            waiting.pop_front();
+        }
+        spin_loop();
+    }
+    (latencies, began.elapsed())
+}
