@@ -108,12 +108,14 @@ struct Queued {
     deadline_ns: u64,
     /// How often the store has refused this one call while it took others.
     tries: u32,
+    /// Its place in the order in which the worker's calls have come, see [`Worker::enqueue`].
+    arrival: u64,
 }
 
 impl Queued {
     /// What nobody outside waits for.
     fn own(call: Call, whose: Whose) -> Queued {
-        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0 }
+        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0, arrival: 0 }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
@@ -224,6 +226,7 @@ pub(super) struct Worker<T, F> {
     numbers: Arc<Numbers>,
     entropy: Box<dyn Entropy>,
     queue: VecDeque<Queued>,
+    arrivals: u64,
     /// Calls that the store does not take now, each with the time of its next try, monotonic ns.
     parked: Vec<(u64, Queued)>,
     active: HashMap<ReqId, Active>,
@@ -267,6 +270,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             numbers,
             entropy,
             queue: VecDeque::new(),
+            arrivals: 0,
             parked: Vec::new(),
             active: HashMap::new(),
             under_way: BTreeSet::new(),
@@ -290,6 +294,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     fn now(&self) -> u64 {
         self.parts.clock.monotonic_ns()
+    }
+
+    /// Puts a new call behind all others.
+    fn enqueue(&mut self, queued: Queued) {
+        self.arrivals += 1;
+        self.queue.push_back(Queued { arrival: self.arrivals, ..queued });
     }
 
     /// Runs until the inbox is closed and nothing more can be done now. What is left is in the store, and the next
@@ -405,11 +415,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             && let Some(queued) = self.queue.pop_front()
         {
             // It would be held up as well, and hold up everybody else; and nothing of a user's overtakes what came
-            // before: a search for a cid must not miss its accept.
-            let held_up = self
-                .parked
-                .iter()
-                .find(|(_, parked)| parked.user().is_some() && parked.user() == queued.user());
+            // before: a search for a cid must not miss its accept. What had come before the parked one goes on.
+            let held_up = self.parked.iter().find(|(_, parked)| {
+                let same_user = parked.user().is_some() && parked.user() == queued.user();
+                same_user && parked.arrival < queued.arrival
+            });
             if queued.is_expired(now) {
                 self.forget_expired(queued);
             } else if let Some((due, _)) = held_up {
@@ -511,7 +521,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 (Call::SetFundingStatus { user, status, actor, reason }, Whose::Status(reply))
             }
         };
-        self.queue.push_back(Queued { deadline_ns, ..Queued::own(call, whose) });
+        self.enqueue(Queued { deadline_ns, ..Queued::own(call, whose) });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -737,7 +747,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             (Call::Accept { intent, .. }, true) => {
                 let call = Call::Find(Sought::ReqId(intent.req_id));
                 let whose = Whose::Lost(intent.order_number);
-                self.queue.push_back(Queued::own(call, whose));
+                self.enqueue(Queued::own(call, whose));
             }
             _ => self.forget(&queued.call),
         }
@@ -923,7 +933,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         log_sequence,
                         attempt,
                     };
-                    self.queue.push_back(Queued::own(call, Whose::Step(req_id)));
+                    self.enqueue(Queued::own(call, Whose::Step(req_id)));
                 }
                 // Which of the two it becomes is decided by the gate, when it is done.
                 Effect::Ask(participant, op) | Effect::LookUp(participant, op) => {
@@ -982,7 +992,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
-            self.queue.push_back(Queued::own(call, Whose::Nobody));
+            self.enqueue(Queued::own(call, Whose::Nobody));
         }
         delay_ms
     }
@@ -1030,9 +1040,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let (due, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.parked).into_iter().partition(|(due, _)| *due <= now);
         self.parked = later;
-        // Older than whatever has been queued meanwhile.
-        for (_, queued) in due.into_iter().rev() {
-            self.queue.push_front(queued);
+        if !due.is_empty() {
+            self.queue.extend(due.into_iter().map(|(_, queued)| queued));
+            self.queue.make_contiguous().sort_by_key(|queued| queued.arrival);
         }
     }
 
