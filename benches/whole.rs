@@ -16,9 +16,9 @@ use crate::environment::{Environment, ratio};
 use crate::server::{Server, socket_directory};
 
 /// Seconds of each measurement.
-const SECONDS: u64 = 8;
+const SECONDS: u64 = 4;
 /// Clients of pgbench and connections of the load that are tried.
-const CLIENTS: [u64; 4] = [1, 8, 32, 64];
+const CLIENTS: [u64; 3] = [1, 8, 32];
 const USERS: u64 = 1_000;
 
 /// What PostgreSQL has done so far.

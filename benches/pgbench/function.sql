@@ -1,3 +1,3 @@
 \set user random(1, 1000)
-\set source random(1, 2)
-SELECT whole.transfer(:user, :source::smallint, 1);
+\set moved 2 * random(0, 1) - 1
+SELECT whole.transfer(:user, :moved);

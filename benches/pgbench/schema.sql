@@ -9,19 +9,15 @@ CREATE TABLE whole.balances (
 CREATE TABLE whole.transfers (
     id      BIGSERIAL PRIMARY KEY,
     user_id BIGINT NOT NULL,
-    source  SMALLINT NOT NULL,
-    units   BIGINT NOT NULL,
+    moved   BIGINT NOT NULL,
     at      TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );
 INSERT INTO whole.balances SELECT id, side, 1000000 FROM generate_series(1, 1000) AS id, generate_series(1, 2) AS side;
-CREATE FUNCTION whole.transfer(p_user BIGINT, p_source SMALLINT, p_units BIGINT) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+CREATE FUNCTION whole.transfer(p_user BIGINT, p_moved BIGINT) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE whole.balances SET units = units - p_units WHERE user_id = p_user AND side = p_source AND units >= p_units;
-    IF NOT FOUND THEN
-        RETURN FALSE;
-    END IF;
-    UPDATE whole.balances SET units = units + p_units WHERE user_id = p_user AND side = 3 - p_source;
-    INSERT INTO whole.transfers (user_id, source, units) VALUES (p_user, p_source, p_units);
-    RETURN TRUE;
+    UPDATE whole.balances SET units = units + p_moved WHERE user_id = p_user AND side = 1 AND units + p_moved >= 0;
+    UPDATE whole.balances SET units = units - p_moved WHERE user_id = p_user AND side = 2 AND units - p_moved >= 0;
+    INSERT INTO whole.transfers (user_id, moved) VALUES (p_user, p_moved);
+    RETURN FOUND;
 END
 $$;
