@@ -164,6 +164,17 @@ fn one_at_a_time(handle: &mut Handle, count: u64, command: impl Fn(u64) -> Comma
     latencies
 }
 
+/// Takes out what has been answered: answers come in the order of the commands.
+fn take_answered(waiting: &mut VecDeque<(Instant, Pending)>, latencies: &mut Latencies) {
+    while let Some((asked, pending)) = waiting.front_mut()
+        && let Some(answer) = poll(pending)
+    {
+        latencies.record(asked.elapsed());
+        check(answer);
+        waiting.pop_front();
+    }
+}
+
 /// Asks at a rate, whatever becomes of what was asked before.
 fn open_loop(
     handle: &mut Handle,
@@ -184,14 +195,7 @@ fn open_loop(
             planned += interval;
             number += 1;
         }
-        // Answers come in the order of the commands.
-        while let Some((asked, pending)) = waiting.front_mut()
-            && let Some(answer) = poll(pending)
-        {
-            latencies.record(asked.elapsed());
-            check(answer);
-            waiting.pop_front();
-        }
+        take_answered(&mut waiting, &mut latencies);
         spin_loop();
     }
     latencies
@@ -214,13 +218,7 @@ fn batches(
             waiting.push_back((asked, pending));
             number += 1;
         }
-        while let Some((asked, pending)) = waiting.front_mut()
-            && let Some(answer) = poll(pending)
-        {
-            latencies.record(asked.elapsed());
-            check(answer);
-            waiting.pop_front();
-        }
+        take_answered(&mut waiting, &mut latencies);
         spin_loop();
     }
     (latencies, began.elapsed())

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 use tempfile::TempDir;
+use ubscore::commands::load::{QUANTILES, histogram};
 
 /// How long each probe takes.
 const PROBE: Duration = Duration::from_secs(2);
@@ -26,19 +27,13 @@ const HICCUP_MAX_NS: u64 = 1_000_000;
 const PAGE: [u8; 4096] = [1; 4096];
 /// Pages of the probe's file, which is filled before: an appending write would measure the journal too.
 const PAGES: u64 = 4096;
-/// Longest latency that is told apart, ns: a minute.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Columns of a table: heading and quantile.
-const QUANTILES: [(&str, f64); 6] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-
 /// Latencies in ns, kept to three digits.
 pub(crate) struct Latencies(Histogram<u64>);
 
 impl Latencies {
     /// None yet.
     pub(crate) fn new() -> Latencies {
-        Latencies(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant bounds"))
+        Latencies(histogram())
     }
 
     /// Adds one; longer than a minute counts as a minute.
@@ -152,7 +147,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 fn microseconds(ns: u64) -> String {
-    format!("{}.{}", ns / 1_000, ns % 1_000 / 100)
+    format!("{}.{:02}", ns / 1_000, ns % 1_000 / 10)
 }
 
 /// How much longer than asked for a thread that does nothing sleeps.

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use ubscore::alert::Alert;
 
 use crate::crash::{Planned, USERS, assert_kept, endow, plan, post_to};
 use crate::harness::{
@@ -133,6 +134,33 @@ fn answers_to_commits_that_are_lost_count_once() {
         let lost = lost.load(Ordering::Relaxed);
         assert!(lost >= 10, "{lost} answers were lost");
     }
+}
+
+/// Story: a PostgreSQL that hung, its connections open, kept a round of the audit waiting, so that its alarm was never
+/// given, and a halt as well, so that it was never answered.
+#[test]
+fn a_postgresql_that_hangs_silences_neither_the_alarm_nor_a_halt() {
+    let (site, cluster) = Site::on_its_own_cluster();
+    let site =
+        site.with("UBSCORE__CONSERVATION__EVERY_MS", 50).with("UBSCORE__ALERT__STUCK_MS", 300);
+    let server = site.start();
+    assert_eq!(server.transfer(USERS[0], Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    cluster.signal(Signal::STOP);
+    let alarm = format!("alert=\"{}\"", Alert::ConservationStalled.name());
+    eventually("the alarm", || server.said().contains(&alarm).then_some(()));
+    let reason = serde_json::json!({"reason": "PostgreSQL hangs"});
+    let halted = server.admin("POST", "/admin/v1/halt", &reason);
+    cluster.signal(Signal::CONT);
+    assert_eq!(halted.status, 200, "{halted:?}");
+    let halted = halted.json();
+    assert_eq!((&halted["in_data_dir"], &halted["in_postgres"]), (&true.into(), &false.into()));
+    eventually("the resume", || {
+        (server.admin("POST", "/admin/v1/resume", &reason).status == 200).then_some(())
+    });
+    assert_eq!(server.transfer(USERS[0], Way::ToFunding, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
 }
 
 /// Goal: what an asynchronous replica lacked is found, named and repaired. Method: a transfer each way is under way to

@@ -192,6 +192,14 @@ fn every_crash_point_is_in_a_list_that_tests_walk() {
     assert_eq!(placed, listed.into_iter().map(str::to_owned).collect());
 }
 
+/// Story: release builds aborted on a panic, so that the last words of a thread whose disk had failed, and its exit code,
+/// were those of the tests only.
+#[test]
+fn panics_unwind_in_every_profile() {
+    let manifest = include_str!("../Cargo.toml");
+    assert!(!manifest.contains("panic = "), "catch_unwind must see what the tests see");
+}
+
 #[test]
 fn time_chance_and_environment_come_through_their_seams() {
     for (file, text) in

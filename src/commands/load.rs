@@ -32,8 +32,8 @@ use crate::http::auth::{self, Role};
 
 /// Longest latency that is told apart, ns: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Columns of the table: heading and quantile.
-const QUANTILES: [(&str, f64); 6] =
+/// Columns of a table of latencies: heading and quantile.
+pub const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 /// Transfers that a service is taken to do in a second where no rate is given: the users get money for so many.
 const RATE_MAX: u64 = 50_000;
@@ -504,7 +504,8 @@ impl Pace {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// Of latencies in ns, kept to three digits; for `saturating_record`.
+pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant bounds")
 }
 
