@@ -80,7 +80,7 @@ impl Cid {
 }
 
 /// Which way the money goes. The number is `transfer_type` in PostgreSQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Direction {
     /// Out of PostgreSQL into UBSCore.
@@ -143,7 +143,7 @@ pub enum Participant {
 }
 
 /// What a participant is asked to do. The number is what PostgreSQL and the log store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Op {
     /// Take the amount out of the account.
@@ -229,8 +229,8 @@ pub struct Intent {
 }
 
 /// Where a transfer stands. The number is what PostgreSQL stores; a number is never reused, and numbers are
-/// compared for equality only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// compared for equality only; the order of the type is none of transfers, it brings equals together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i16)]
 pub enum State {
     /// Accepted, nobody asked yet.

@@ -441,11 +441,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         pass: Option<Pass>,
     ) -> Doing<S> {
         self.scan_next = true;
-        // One order of locks for all batches; reads last, so that they see what the batch does.
-        batch.sort_by_key(|(_, call)| {
-            let order = call.lock_order();
-            (order.is_none(), order)
-        });
+        batch.sort_by(|(_, one), (_, other)| one.place().cmp(&other.place()));
         let durable = (self.parts.durable)();
         let clock = Arc::clone(&self.parts.clock);
         Box::pin(async move {

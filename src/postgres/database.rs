@@ -11,15 +11,16 @@ use jiff::Timestamp;
 use rust_decimal::Decimal;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement};
-use tracing::{error, info};
+use tracing::{debug, error, info};
 use wal::Sequence;
 
-use super::store::{Call, Failure, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
+use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
 use super::{Error, Limits, Verdict, connect, is_going_away, verdict};
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
 use crate::code::Code;
+use crate::telemetry::chain;
 use crate::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
@@ -53,7 +54,9 @@ struct Session {
     client: Client,
     fence: Statement,
     accept: Statement,
+    accept_many: Statement,
     step: Statement,
+    step_many: Statement,
     defer: Statement,
     operate: Statement,
     query_operation: Statement,
@@ -93,11 +96,33 @@ impl Database {
         self.limits.statement_timeout + self.limits.lock_timeout
     }
 
+    /// Carries out and commits, and reads what was answered. A failure comes with whether it is that of a statement for
+    /// many calls, of which nothing was done.
+    async fn try_commit(
+        &mut self,
+        durable: Sequence,
+        runs: &[&[Call]],
+    ) -> Result<Vec<Reply>, (Failure, bool)> {
+        let whole = |failure| (failure, false);
+        let session = self.session().await;
+        let session = session.map_err(|error| whole(Failure::Unreachable(error.into())))?;
+        let limit = self.flight_limit();
+        let flight = tokio::time::timeout(limit, self.fly(&session, durable, runs)).await;
+        // A flight given up still runs on the server: its connection is dropped, and what it did is unknown.
+        let flight = flight.map_err(|_elapsed| whole(unknown(Error::Timeout(limit))))?;
+        let rows = flight.map_err(|failure| of_call(failure, runs))?;
+        self.session = Some(session);
+        let catalog = self.catalog.load();
+        let replies = runs.iter().zip(&rows).flat_map(|(run, rows)| replies(run, rows, &catalog));
+        Ok(replies.collect())
+    }
+
+    /// Carries out and commits, one statement a run. Returns each one's rows; an error names the run.
     async fn fly(
         &self,
         session: &Session,
         durable: Sequence,
-        calls: &[Call],
+        runs: &[&[Call]],
     ) -> Result<Vec<Vec<Row>>, Failure> {
         let durable = i64::try_from(durable).expect("2^63 records");
         let lease_ms = i32::try_from(self.lease.duration.as_millis()).expect("a lease of days");
@@ -106,10 +131,10 @@ impl Database {
         let flight = i64::try_from(self.flight).expect("2^63 flights");
         let client = &session.client;
 
-        let mut arguments = Vec::with_capacity(calls.len());
         let catalog = self.catalog.load();
-        for call in calls {
-            arguments.push(Arguments::of(call, session, &catalog, &self.actor));
+        let mut arguments = Vec::with_capacity(runs.len());
+        for run in runs {
+            arguments.push(Arguments::of(run, session, &catalog, &self.actor));
         }
         let begin = client.batch_execute("BEGIN READ WRITE");
         let fence_arguments: [&(dyn ToSql + Sync); 5] =
@@ -139,7 +164,7 @@ impl Database {
         // Without its BEGIN, everything behind it would have met a session that writes nothing.
         begun.answer(begin).await.map_err(unknown)?;
         fenced.answer(fence).await.map_err(|error| failure(error, None))?;
-        let mut rows = Vec::with_capacity(calls.len());
+        let mut rows = Vec::with_capacity(runs.len());
         for (index, (sent, query)) in asked.into_iter().zip(queries).enumerate() {
             rows.push(sent.answer(query).await.map_err(|e| failure(e, Some(index)))?);
         }
@@ -147,6 +172,15 @@ impl Database {
         committed.answer(commit).await.map_err(unknown)?;
         Ok(rows)
     }
+}
+
+/// Calls for which one statement costs less than one each.
+const SET_CALLS_MIN: usize = 4;
+
+/// Cuts a batch into what is done by one statement each: neighbours that are kin, from `least` on, or one call.
+fn runs(calls: &[Call], least: usize) -> Vec<&[Call]> {
+    let kin = calls.chunk_by(|one, next| one.kin().is_some() && one.kin() == next.kin());
+    kin.flat_map(|run| run.chunks(if run.len() < least { 1 } else { run.len() })).collect()
 }
 
 /// A future after its first poll.
@@ -189,26 +223,37 @@ fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
     }
 }
 
+/// A failure that names a run as one that names a call, and whether the run has several.
+fn of_call(failure: Failure, runs: &[&[Call]]) -> (Failure, bool) {
+    let shared = |run: usize| runs[run].len() > 1;
+    let first = |run: usize| runs[..run].iter().map(|run| run.len()).sum();
+    match failure {
+        Failure::Refused { index, violation, source } => {
+            (Failure::Refused { index: first(index), violation, source }, shared(index))
+        }
+        Failure::Retry { index: Some(index), source } => {
+            (Failure::Retry { index: Some(first(index)), source }, shared(index))
+        }
+        failure => (failure, false),
+    }
+}
+
 fn unknown(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
     Failure::Unknown(error.into())
 }
 
 impl Store for Database {
     async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
-        let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
-        let limit = self.flight_limit();
         self.flight += 1;
-        let flight = tokio::time::timeout(limit, self.fly(&session, durable, calls)).await;
-        // A flight given up still runs on the server: its connection is dropped, and what it did is unknown.
-        let rows = flight.map_err(|_elapsed| unknown(Error::Timeout(limit)))??;
-        self.session = Some(session);
-        let catalog = self.catalog.load();
-        let replies = calls.iter().zip(rows).map(|(call, rows)| {
-            // It is committed, and one bad row must not hide the others.
-            reply(call, &rows, &catalog)
-                .unwrap_or_else(|error| Reply::Unreadable(error.to_string()))
-        });
-        Ok(replies.collect())
+        match self.try_commit(durable, &runs(calls, SET_CALLS_MIN)).await {
+            // Nothing was done. One at a time the rest of the set may succeed, and the failure gets the name of a call.
+            Err((failure, true)) => {
+                debug!(why = chain(&failure), "a statement for many failed; one at a time now");
+                let singly = self.try_commit(durable, &runs(calls, usize::MAX)).await;
+                singly.map_err(|(failure, _)| failure)
+            }
+            done => done.map_err(|(failure, _)| failure),
+        }
     }
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
@@ -269,11 +314,17 @@ async fn read_page(
     Ok((rows, next))
 }
 
+/// Every statement finds its rows by their keys, whatever statistics say, and is planned once: a plan made while a table was
+/// small would read all of it for each row. (jit: a plan that is ruled out otherwise looks costly.)
+const PLANS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
+     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off";
+
 impl Session {
     async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
         let client = connect(config, limits).await?;
         // Should a BEGIN ever fail, the pipelined statements behind it must not be carried out one by one.
         client.batch_execute("SET default_transaction_read_only = on").await?;
+        client.batch_execute(PLANS).await?;
         let accept = format!(
             "SELECT {TRANSFER_COLUMNS} FROM \
              transfer_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
@@ -282,11 +333,20 @@ impl Session {
             "SELECT {TRANSFER_COLUMNS} FROM \
              transfer_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL)"
         );
+        let accept_many = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM \
+             transfers_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+        );
+        let step_many = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+        );
         let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
         let session = Session {
             fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,
             accept: client.prepare(&accept).await?,
+            accept_many: client.prepare(&accept_many).await?,
             step: client.prepare(&step).await?,
+            step_many: client.prepare(&step_many).await?,
             defer: client.prepare("SELECT transfer_defer($1, $2, $3, $4)").await?,
             find: client.prepare(&find("req_id = $1")).await?,
             find_cid: client.prepare(&find("user_id = $1 AND cid = $2")).await?,
@@ -318,18 +378,90 @@ impl Session {
 
 type Value = Box<dyn ToSql + Sync + Send>;
 
-/// One call as a statement and its values.
+/// One statement and its values.
 struct Arguments<'a> {
     statement: &'a Statement,
     values: Vec<Value>,
 }
 
 impl<'a> Arguments<'a> {
-    fn of(call: &Call, session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
-        let decimal = |asset: AssetId, amount: Amount| -> Decimal {
-            let asset = catalog.by_id(asset).expect("checked at accept; assets are never removed");
-            amount.decimal(asset.precision)
-        };
+    fn of(run: &[Call], session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
+        match run {
+            [call] => Arguments::of_one(call, session, catalog, actor),
+            run => Arguments::of_many(run, session, catalog, actor),
+        }
+    }
+
+    fn of_many(
+        run: &[Call],
+        session: &'a Session,
+        catalog: &Catalog,
+        actor: &str,
+    ) -> Arguments<'a> {
+        match run[0].kin().expect("only kin share a statement") {
+            Kin::Accept(direction, passage) => {
+                let mut rows = Accepts::default();
+                for call in run {
+                    let Call::Accept { intent, fingerprint, .. } = call else {
+                        unreachable!("kin")
+                    };
+                    rows.req_ids.push(intent.req_id.to_string());
+                    rows.cids.push(intent.cid.as_ref().map(|cid| cid.as_str().to_owned()));
+                    rows.fingerprints.push(fingerprint.clone());
+                    rows.users.push(intent.user.bigint());
+                    rows.assets.push(asset_number(intent.asset));
+                    rows.amounts.push(decimal(catalog, intent.asset, intent.amount));
+                    rows.orders.push(order_number(intent));
+                }
+                let (op, success, refused) = funding_part(passage);
+                let values: Vec<Value> = vec![
+                    Box::new(rows.req_ids),
+                    Box::new(rows.cids),
+                    Box::new(rows.fingerprints),
+                    Box::new(rows.users),
+                    Box::new(rows.assets),
+                    Box::new(rows.amounts),
+                    Box::new(rows.orders),
+                    Box::new(i16::from(direction as u8)),
+                    Box::new(numbers(&passage.path)),
+                    Box::new(op),
+                    Box::new(success),
+                    Box::new(refused),
+                    Box::new(actor.to_owned()),
+                ];
+                Arguments { statement: &session.accept_many, values }
+            }
+            Kin::Step(from, passage) => {
+                let mut rows = Steps::default();
+                for call in run {
+                    let Call::Step { req_id, code, log_sequence, attempt, .. } = call else {
+                        unreachable!("kin")
+                    };
+                    rows.req_ids.push(req_id.to_string());
+                    rows.codes.push(code.map(Code::name));
+                    rows.log_sequences.push(log_sequence.map(bigint));
+                    rows.attempts.push(count(*attempt));
+                }
+                let (op, success, refused) = funding_part(passage);
+                let values: Vec<Value> = vec![
+                    Box::new(rows.req_ids),
+                    Box::new(rows.codes),
+                    Box::new(rows.log_sequences),
+                    Box::new(rows.attempts),
+                    Box::new(from.number()),
+                    Box::new(numbers(&passage.path)),
+                    Box::new(op),
+                    Box::new(success),
+                    Box::new(refused),
+                    Box::new(actor.to_owned()),
+                ];
+                Arguments { statement: &session.step_many, values }
+            }
+        }
+    }
+
+    fn of_one(call: &Call, session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
+        let decimal = |asset: AssetId, amount: Amount| decimal(catalog, asset, amount);
         let (statement, values): (_, Vec<Value>) = match call {
             Call::Accept { intent, fingerprint, passage } => {
                 let (op, success, refused) = funding_part(passage);
@@ -341,7 +473,7 @@ impl<'a> Arguments<'a> {
                     Box::new(asset_number(intent.asset)),
                     Box::new(decimal(intent.asset, intent.amount)),
                     Box::new(i16::from(intent.direction as u8)),
-                    Box::new(i64::try_from(intent.order_number).expect("63 bits")),
+                    Box::new(order_number(intent)),
                     Box::new(numbers(&passage.path)),
                     Box::new(op),
                     Box::new(success),
@@ -352,7 +484,6 @@ impl<'a> Arguments<'a> {
             }
             Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
                 let (op, success, refused) = funding_part(passage);
-                let log_sequence = log_sequence.map(|n| i64::try_from(n).expect("2^63 records"));
                 let values: Vec<Value> = vec![
                     Box::new(req_id.to_string()),
                     Box::new(from.number()),
@@ -361,7 +492,7 @@ impl<'a> Arguments<'a> {
                     Box::new(success),
                     Box::new(refused),
                     Box::new(code.map(Code::name)),
-                    Box::new(log_sequence),
+                    Box::new(log_sequence.map(bigint)),
                     Box::new(count(*attempt)),
                     Box::new(actor.to_owned()),
                 ];
@@ -434,6 +565,40 @@ impl<'a> Arguments<'a> {
     }
 }
 
+/// The columns of accepts that share a statement.
+#[derive(Default)]
+struct Accepts {
+    req_ids: Vec<String>,
+    cids: Vec<Option<String>>,
+    fingerprints: Vec<String>,
+    users: Vec<i64>,
+    assets: Vec<i32>,
+    amounts: Vec<Decimal>,
+    orders: Vec<i64>,
+}
+
+/// The columns of steps that share a statement.
+#[derive(Default)]
+struct Steps {
+    req_ids: Vec<String>,
+    codes: Vec<Option<&'static str>>,
+    log_sequences: Vec<Option<i64>>,
+    attempts: Vec<i32>,
+}
+
+fn decimal(catalog: &Catalog, asset: AssetId, amount: Amount) -> Decimal {
+    let asset = catalog.by_id(asset).expect("checked at accept; assets are never removed");
+    amount.decimal(asset.precision)
+}
+
+fn order_number(intent: &Intent) -> i64 {
+    i64::try_from(intent.order_number).expect("63 bits")
+}
+
+fn bigint(sequence: Sequence) -> i64 {
+    i64::try_from(sequence).expect("2^63 records")
+}
+
 fn numbers(states: &[State]) -> Vec<i16> {
     states.iter().map(|state| state.number()).collect()
 }
@@ -453,6 +618,21 @@ pub(super) fn asset_number(asset: AssetId) -> i32 {
 
 fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// The answers to a run. It is committed, and one bad row must not hide the others.
+fn replies(run: &[Call], rows: &[Row], catalog: &Catalog) -> Vec<Reply> {
+    let answer = |(call, rows): (&Call, &[Row])| {
+        reply(call, rows, catalog).unwrap_or_else(|error| Reply::Unreadable(error.to_string()))
+    };
+    match run {
+        [call] => vec![answer((call, rows))],
+        run if rows.len() == run.len() => run.iter().zip(rows.chunks(1)).map(answer).collect(),
+        run => {
+            let what = format!("{} rows for {} calls", rows.len(), run.len());
+            vec![Reply::Unreadable(what); run.len()]
+        }
+    }
 }
 
 fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {

@@ -12,7 +12,7 @@ use crate::account::{AccountStatus, UserId};
 use crate::amount::Amount;
 use crate::asset::AssetId;
 use crate::code::Code;
-use crate::transfer::{Cid, Decision, Intent, Op, ReqId, State};
+use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn differing_fields(one: &str, other: &str) -> Vec<&'static str> {
 }
 
 /// The states one commit takes a transfer through: `path`, and then, where Funding takes part, those of its decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Passage {
     /// Known beforehand; may be empty only where Funding takes part.
     pub path: Vec<State>,
@@ -60,7 +60,7 @@ pub struct Passage {
 }
 
 /// A Funding operation inside a [`Passage`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FundingPart {
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
@@ -153,6 +153,15 @@ pub enum Call {
     },
 }
 
+/// See [`Call::kin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kin<'a> {
+    /// Steps from one state through the same states.
+    Step(State, &'a Passage),
+    /// Accepts of one direction through the same states.
+    Accept(Direction, &'a Passage),
+}
+
 /// How a transfer is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
@@ -190,7 +199,23 @@ impl Call {
         }
     }
 
-    /// What the call locks, so that every batch locks in one order; `None` for a read, which comes last.
+    /// What it has in common with the calls that can be done together with it; `None` for what is done alone.
+    pub fn kin(&self) -> Option<Kin<'_>> {
+        match self {
+            Call::Accept { intent, passage, .. } => Some(Kin::Accept(intent.direction, passage)),
+            Call::Step { from, passage, .. } => Some(Kin::Step(*from, passage)),
+            _ => None,
+        }
+    }
+
+    /// Its place in a batch: reads last, so that they see what the batch does; before them kin beside kin, in one order of
+    /// locks. Nobody has been answered before the batch is committed, so whose call takes effect first is not promised.
+    pub fn place(&self) -> impl Ord {
+        let locks = self.lock_order();
+        (locks.is_none(), self.kin(), locks)
+    }
+
+    /// What the call locks; `None` for a read.
     pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
         match self {
             Call::Accept { intent, .. } | Call::Operate { intent, .. } => {

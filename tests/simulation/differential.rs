@@ -20,8 +20,8 @@
 //!   up, before it looks at any call; what goes wrong later, deadlocks included, names a call.
 //! - A count of tries could be larger than an INTEGER.
 //!
-//! Not compared: clocks (only whether a row has been touched), serial numbers, `admin_audit`, what an operation of a
-//! transfer notes as the balance behind it, and the totals of the watermark: the model has none of them.
+//! Not compared: clocks (only whether a row has been touched), serial numbers, `admin_audit`, versions of balances, and the
+//! totals of the watermark: the model has none of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -321,6 +321,16 @@ impl Pair {
             Decision::Success => "success",
             Decision::Refused(code) => code.name(),
         };
+        let kin = calls.chunk_by(|one, next| one.kin().is_some() && one.kin() == next.kin());
+        let sets = kin.filter(|run| run.len() > 4).map(|run| run[0].clone()).collect::<Vec<_>>();
+        for call in sets {
+            self.count(match call {
+                Call::Accept { passage: Passage { funding: Some(_), .. }, .. } => "set: withdraws",
+                Call::Accept { .. } => "set: accepts",
+                Call::Step { passage: Passage { funding: Some(_), .. }, .. } => "set: deposits",
+                _ => "set: steps",
+            });
+        }
         for (call, reply) in calls.iter().zip(replies) {
             let call_name = match call {
                 Call::Accept { .. } => "accept",
@@ -595,13 +605,26 @@ impl Pair {
         (0..self.chance.between(1, most)).map(|_| self.call()).collect()
     }
 
+    /// Many transfers at once, in the order in which a worker gives them: neighbours that are kin share a statement.
+    fn crowd(&mut self) -> Said {
+        let count = self.chance.between(8, 40);
+        let (mut calls, steps) = (Vec::new(), self.chance.below(4));
+        for _ in 0..count {
+            let step = self.chance.below(3) < steps;
+            calls.push(if step { self.step() } else { self.accept() });
+        }
+        calls.sort_by(|one, other| one.place().cmp(&other.place()));
+        self.fly(None, 0, calls, Fate::Arrives, Loses::Nothing)
+    }
+
     /// One flight, or something else that happens between two.
     fn play(&mut self) {
         let plain = |pair: &mut Pair, loses| {
             let calls = pair.calls(10);
             pair.fly(None, 0, calls, Fate::Arrives, loses)
         };
-        match self.chance.below(100) {
+        match self.chance.below(110) {
+            100.. => drop(self.crowd()),
             0..3 => drop(plain(self, Loses::Flight)),
             3..6 => drop(plain(self, Loses::Commit)),
             6..10 => drop(plain(self, Loses::Answer)),
@@ -801,6 +824,8 @@ const MUST: &[&str] = &[
     "find external: conflict",
     "find external: nothing",
     "set status: done",
+    "set: withdraws",
+    "set: accepts",
     "search: found",
     "search: nothing",
     "watermark",

@@ -37,7 +37,7 @@ pub(super) const TABLES: [&str; 8] = [
        retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
     "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY at), array_to_string(states, ' '), attempt, \
        reason FROM transfer_history",
-    "SELECT req_id, op, outcome, code, user_id, asset_id, amount FROM transfer_operations",
+    "SELECT req_id, op, outcome, code, user_id, asset_id, amount, balance_after FROM transfer_operations",
     "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after FROM external_operations",
     "SELECT user_id, status FROM accounts_tb",
     "SELECT user_id, asset_id, available, frozen FROM balances_tb",
@@ -127,6 +127,8 @@ pub(super) struct Postgres {
     /// Order numbers by user and cid.
     cids: Table<(u64, String), u64>,
     operations: Table<(u128, u8), Operation>,
+    /// The balance behind each operation that succeeded.
+    behind: Table<(u128, u8), u128>,
     externals: Table<String, (External, Option<Code>, u128)>,
     accounts: Table<u64, AccountStatus>,
     balances: Table<(u64, u32), u128>,
@@ -259,8 +261,10 @@ impl Postgres {
         });
         let operations = self.operations.rows.iter().map(|((req_id, op), row)| {
             let &(user, asset, amount, code) = row;
+            let behind = text(self.behind.get(&(*req_id, *op)).map(|units| decimal(*units)));
             let (name, amount) = (name(*req_id), decimal(amount.into()));
-            format!("{name}|{op}|{}|{}|{user}|{asset}|{amount}", outcome(code), text(code))
+            let (outcome, code) = (outcome(code), text(code));
+            format!("{name}|{op}|{outcome}|{code}|{user}|{asset}|{amount}|{behind}")
         });
         let externals = self.externals.rows.iter().map(|(key, (external, code, after))| {
             let External { op, user, asset, amount, .. } = external;
@@ -344,6 +348,7 @@ impl Postgres {
         self.names.end(commit);
         self.cids.end(commit);
         self.operations.end(commit);
+        self.behind.end(commit);
         self.externals.end(commit);
         self.accounts.end(commit);
         self.balances.end(commit);
@@ -480,10 +485,6 @@ impl Postgres {
             self.cids.set(key, intent.order_number);
         }
         let state = *passage.path.last().ok_or(Refusal::Unforeseen(index))?;
-        // A trigger comes before the unique keys.
-        if intent.order_number < self.watermark {
-            return Err(Refusal::Violation(index));
-        }
         let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
         let transfer = Transfer {
@@ -500,7 +501,12 @@ impl Postgres {
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
         let transfer = self.pass(index, transfer, passage, None, 0, bug)?;
-        if taken { Err(Refusal::Unforeseen(index)) } else { Ok(transfer) }
+        // The unique keys come before a trigger that looks at what a statement has done.
+        match taken {
+            true => Err(Refusal::Unforeseen(index)),
+            false if intent.order_number < self.watermark => Err(Refusal::Violation(index)),
+            false => Ok(transfer),
+        }
     }
 
     /// Through the states of a passage, with Funding's part.
@@ -597,6 +603,9 @@ impl Postgres {
         if !forgets {
             let row = (user, asset, amount, code);
             self.operations.set(key, row);
+            if code.is_none() {
+                self.behind.set(key, after);
+            }
             self.facts.push(Fact::Operation(key.0, op, row));
         }
         Ok(code)

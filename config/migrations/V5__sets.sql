@@ -1,0 +1,175 @@
+-- ubscore, version 5: many transfers in one statement.
+--
+-- A statement costs PostgreSQL more than the rows it writes: its executor, the constraints' text, an answer of its own.
+-- Transfers that pass the same states therefore share one. Whatever is not plain, such as a repeat, a refusal or an account
+-- that is not there yet, goes through transfer_accept or transfer_step of version 4, one at a time, in the same statement;
+-- with it everything of the same user, so that each user's calls take effect in the order in which they were given.
+--
+-- What is read is found by its key, whatever statistics say: the coordinator's sessions rule out every other plan. Nothing
+-- that was read may have changed before it is written: versions and states are compared, and where one differs, nothing is
+-- done, and the caller goes one at a time.
+
+-- Accepts transfers of one direction, all through the same states: for each what transfer_accept does. Returns as many
+-- transfers, in the order given.
+CREATE FUNCTION transfers_accept(
+    p_req_ids VARCHAR[], p_cids VARCHAR[], p_fingerprints VARCHAR[], p_users BIGINT[], p_assets INTEGER[],
+    p_amounts NUMERIC[], p_orders BIGINT[], p_type SMALLINT, p_path SMALLINT[], p_op SMALLINT, p_success SMALLINT[],
+    p_refused SMALLINT[], p_actor TEXT)
+RETURNS SETOF transfers_tb LANGUAGE plpgsql AS $$
+DECLARE
+    v_states  SMALLINT[] := p_path || CASE WHEN p_op IS NULL THEN '{}' ELSE p_success END;
+    v_written BOOLEAN;
+    v_apart   BIGINT[];
+    v_place   BIGINT;
+BEGIN
+    IF p_op <> 1 THEN
+        RAISE EXCEPTION 'operation % is not for an accept', p_op USING ERRCODE = 'UB002';
+    END IF;
+    IF NOT transfer_state_admits(p_path[cardinality(p_path)], v_states[cardinality(v_states)])
+       AND p_path[cardinality(p_path)] <> v_states[cardinality(v_states)] THEN
+        RAISE EXCEPTION 'no transfer goes from state % to %', p_path[cardinality(p_path)], v_states[cardinality(v_states)]
+            USING ERRCODE = 'UB003';
+    END IF;
+    WITH asked AS (
+        SELECT a.*, b.available, b.version, COALESCE(o.status, 0) AS status,
+               CASE WHEN a.cid IS NULL THEN EXISTS (SELECT FROM transfers_tb t WHERE t.req_id = a.req_id)
+                    ELSE EXISTS (SELECT FROM transfers_tb t WHERE t.user_id = a.user_id AND t.cid = a.cid) END AS known,
+               count(*) OVER (PARTITION BY a.user_id, COALESCE(a.cid, a.req_id)) > 1 AS doubled,
+               sum(a.amount) OVER (PARTITION BY a.user_id, a.asset_id ORDER BY a.place) AS taken,
+               sum(a.amount) OVER (PARTITION BY a.user_id, a.asset_id) AS total,
+               count(*) OVER (PARTITION BY a.user_id, a.asset_id) AS operations
+          FROM unnest(p_req_ids, p_cids, p_fingerprints, p_users, p_assets, p_amounts, p_orders) WITH ORDINALITY
+               AS a (req_id, cid, fingerprint, user_id, asset_id, amount, order_number, place)
+          LEFT JOIN balances_tb b
+            ON p_op = 1 AND b.user_id = a.user_id AND b.asset_id = a.asset_id AND b.account_type = 1
+          LEFT JOIN accounts_tb o ON p_op = 1 AND o.user_id = a.user_id AND o.account_type = 1
+    ), judged AS MATERIALIZED (
+        SELECT *, bool_and(NOT known AND NOT doubled
+                           AND (p_op IS NULL OR (status = 1 AND COALESCE(available >= total, FALSE))))
+                  OVER (PARTITION BY user_id) AS plain
+          FROM asked
+    ), paid AS (
+        UPDATE balances_tb b SET available = b.available - j.total, version = b.version + j.operations
+          FROM (SELECT DISTINCT user_id, asset_id, version, total, operations FROM judged WHERE plain AND p_op = 1
+                ORDER BY user_id, asset_id) AS j
+         WHERE b.user_id = j.user_id AND b.asset_id = j.asset_id AND b.account_type = 1 AND b.version = j.version
+        RETURNING j.operations
+    ), operated AS (
+        INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount, balance_after)
+        SELECT req_id, p_op, 1, user_id, asset_id, amount, available - taken FROM judged WHERE plain AND p_op = 1
+    ), accepted AS (
+        INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type,
+                                  source_type, state)
+        SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, p_type, p_type,
+               v_states[cardinality(v_states)]
+          FROM judged WHERE plain
+    ), noted AS (
+        INSERT INTO transfer_history (req_id, states, attempt, actor)
+        SELECT req_id, v_states, 0, p_actor FROM judged WHERE plain
+    )
+    SELECT p_op IS NULL OR count(*) FILTER (WHERE plain) = (SELECT COALESCE(sum(operations), 0) FROM paid),
+           array_agg(place ORDER BY place) FILTER (WHERE NOT plain)
+      INTO v_written, v_apart FROM judged;
+    IF NOT v_written THEN
+        RAISE EXCEPTION 'a balance has changed meanwhile' USING ERRCODE = 'serialization_failure';
+    END IF;
+    FOREACH v_place IN ARRAY COALESCE(v_apart, '{}') LOOP
+        PERFORM transfer_accept(p_req_ids[v_place], p_cids[v_place], p_fingerprints[v_place], p_users[v_place],
+                                p_assets[v_place], p_amounts[v_place], p_type, p_orders[v_place], p_path, p_op, p_success,
+                                p_refused, p_actor);
+    END LOOP;
+    RETURN QUERY
+        SELECT t.* FROM unnest(p_req_ids, p_cids, p_users) WITH ORDINALITY AS a (req_id, cid, user_id, place)
+          CROSS JOIN LATERAL (
+            SELECT * FROM transfers_tb WHERE a.cid IS NULL AND req_id = a.req_id
+            UNION ALL
+            SELECT * FROM transfers_tb WHERE user_id = a.user_id AND cid = a.cid
+          ) AS t ORDER BY a.place;
+END
+$$;
+
+-- Takes transfers on from one state, all through the same states: for each what transfer_step does. Of Funding's operations
+-- only a deposit (2) can be part of it. Returns as many transfers, in the order given.
+CREATE FUNCTION transfers_step(
+    p_req_ids VARCHAR[], p_codes VARCHAR[], p_log_sequences BIGINT[], p_attempts INTEGER[], p_from SMALLINT,
+    p_path SMALLINT[], p_op SMALLINT, p_success SMALLINT[], p_refused SMALLINT[], p_actor TEXT)
+RETURNS SETOF transfers_tb LANGUAGE plpgsql AS $$
+DECLARE
+    v_states  SMALLINT[] := p_path || CASE WHEN p_op IS NULL THEN '{}' ELSE p_success END;
+    v_written BOOLEAN;
+    v_apart   BIGINT[];
+    v_place   BIGINT;
+BEGIN
+    IF p_op <> 2 THEN
+        RAISE EXCEPTION 'operation % goes one at a time', p_op USING ERRCODE = 'UB002';
+    END IF;
+    WITH asked AS (
+        SELECT a.*, t.user_id, t.asset_id, t.amount, b.available, b.version,
+               count(*) OVER (PARTITION BY a.req_id) = 1 AND COALESCE(t.state = p_from, FALSE)
+               AND (p_op IS NULL OR (o.status IS NOT NULL AND o.status <> 3 AND b.version IS NOT NULL)) AS plain
+          FROM unnest(p_req_ids, p_codes, p_log_sequences, p_attempts) WITH ORDINALITY
+               AS a (req_id, code, log_sequence, attempt, place)
+          LEFT JOIN transfers_tb t ON t.req_id = a.req_id
+          LEFT JOIN balances_tb b
+            ON p_op = 2 AND b.user_id = t.user_id AND b.asset_id = t.asset_id AND b.account_type = 1
+          LEFT JOIN accounts_tb o ON p_op = 2 AND o.user_id = t.user_id AND o.account_type = 1
+    ), judged AS MATERIALIZED (
+        SELECT req_id, code, log_sequence, attempt, place, user_id, asset_id, amount, available, version,
+               bool_and(plain) OVER (PARTITION BY user_id) AS plain,
+               sum(amount) OVER (PARTITION BY user_id, asset_id ORDER BY place) AS put,
+               sum(amount) OVER (PARTITION BY user_id, asset_id) AS total,
+               count(*) OVER (PARTITION BY user_id, asset_id) AS operations
+          FROM asked
+    ), paid AS (
+        UPDATE balances_tb b SET available = b.available + j.total, version = b.version + j.operations
+          FROM (SELECT DISTINCT user_id, asset_id, version, total, operations FROM judged WHERE plain AND p_op = 2
+                ORDER BY user_id, asset_id) AS j
+         WHERE b.user_id = j.user_id AND b.asset_id = j.asset_id AND b.account_type = 1 AND b.version = j.version
+        RETURNING j.operations
+    ), operated AS (
+        INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount, balance_after)
+        SELECT req_id, p_op, 1, user_id, asset_id, amount, available + put FROM judged WHERE plain AND p_op = 2
+    ), moved AS (
+        UPDATE transfers_tb t
+           SET state = v_states[cardinality(v_states)], error_code = COALESCE(t.error_code, j.code),
+               log_sequence = COALESCE(j.log_sequence, t.log_sequence), retry_count = 0, next_retry_at = NULL,
+               updated_at = clock_timestamp()
+          FROM judged j WHERE j.plain AND t.req_id = j.req_id AND t.state = p_from
+        RETURNING t.req_id
+    ), noted AS (
+        INSERT INTO transfer_history (req_id, states, attempt, actor, reason)
+        SELECT req_id, v_states, attempt, p_actor, code FROM judged WHERE plain
+    )
+    SELECT count(*) FILTER (WHERE plain) = (SELECT count(*) FROM moved)
+           AND (p_op IS NULL OR count(*) FILTER (WHERE plain) = (SELECT COALESCE(sum(operations), 0) FROM paid)),
+           array_agg(place ORDER BY place) FILTER (WHERE NOT plain)
+      INTO v_written, v_apart FROM judged;
+    IF NOT v_written THEN
+        RAISE EXCEPTION 'a transfer or a balance has changed meanwhile' USING ERRCODE = 'serialization_failure';
+    END IF;
+    FOREACH v_place IN ARRAY COALESCE(v_apart, '{}') LOOP
+        PERFORM transfer_step(p_req_ids[v_place], p_from, p_path, p_op, p_success, p_refused, p_codes[v_place],
+                              p_log_sequences[v_place], p_attempts[v_place], p_actor, NULL);
+    END LOOP;
+    RETURN QUERY
+        SELECT t.* FROM unnest(p_req_ids) WITH ORDINALITY AS a (req_id, place)
+          JOIN transfers_tb t ON t.req_id = a.req_id ORDER BY a.place;
+END
+$$;
+
+-- As before, once a statement instead of once a row.
+CREATE OR REPLACE FUNCTION transfers_watermark_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+DECLARE
+    v_below BIGINT;
+BEGIN
+    SELECT min(order_number) INTO v_below FROM accepted;
+    IF v_below < (SELECT watermark FROM engine_state) THEN
+        RAISE EXCEPTION 'order number % is below the watermark', v_below USING ERRCODE = 'UB003';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+DROP TRIGGER transfers_watermark_guard ON transfers_tb;
+CREATE TRIGGER transfers_watermark_guard AFTER INSERT ON transfers_tb REFERENCING NEW TABLE AS accepted
+    FOR EACH STATEMENT EXECUTE FUNCTION transfers_watermark_guard();
