@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rust_decimal::Decimal;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement};
-use tracing::{debug, error, info};
+use tracing::{error, info, warn};
 use wal::Sequence;
 
 use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
@@ -248,7 +248,7 @@ impl Store for Database {
         match self.try_commit(durable, &runs(calls, SET_CALLS_MIN)).await {
             // Nothing was done. One at a time the rest of the set may succeed, and the failure gets the name of a call.
             Err((failure, true)) => {
-                debug!(why = chain(&failure), "a statement for many failed; one at a time now");
+                warn!(why = chain(&failure), "a statement for many failed; one at a time now");
                 let singly = self.try_commit(durable, &runs(calls, usize::MAX)).await;
                 singly.map_err(|(failure, _)| failure)
             }
@@ -314,10 +314,12 @@ async fn read_page(
     Ok((rows, next))
 }
 
-/// Every statement finds its rows by their keys, whatever statistics say, and is planned once: a plan made while a table was
-/// small would read all of it for each row. (jit: a plan that is ruled out otherwise looks costly.)
+/// Every statement finds its rows by their keys, whatever statistics say, and is planned once: what a plan made for small
+/// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit: it would
+/// take such costs for reasons to compile.)
 const PLANS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
-     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off";
+     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; \
+     SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
 
 impl Session {
     async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
