@@ -500,7 +500,7 @@ impl Default for Snapshot {
 impl Default for Coordinator {
     fn default() -> Self {
         Self {
-            shards: 4,
+            shards: 2,
             fuse: true,
             queue_max: 1_024,
             batch_max: 128,
