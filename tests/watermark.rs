@@ -454,7 +454,7 @@ fn postgresql_holds_the_watermark_by_itself() {
     let totals = "SELECT sum(spot_deposited) FROM watermark_totals";
     assert_eq!(session.sql(totals)[0][0], "2000.00000000");
     let accept = format!(
-        "SELECT transfer_accept('LATE', NULL, 'x', {USER}, 3, 1, 1::smallint, {last}, '{{0}}', NULL, NULL, NULL, 'x')"
+        "SELECT transfer_accept('LATE', NULL, 'x', {USER}, 3, 1, 1::smallint, 1, '{{0}}', NULL, NULL, NULL, 'x')"
     );
     assert_eq!(session.sql_refused(&accept), "UB003");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE req_id = 'LATE'"), "0");

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{DecodingKey, EncodingKey, Header, TokenData, Validation};
+use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 
 use crate::config;
@@ -18,6 +19,9 @@ use crate::config;
 pub const USER_ID_MAX: u64 = i64::MAX as u64;
 
 const ADMIN: &str = "admin";
+/// Tokens that are remembered, and the longest of them, bytes: 16 MiB and what the map needs.
+const REMEMBERED_MAX: usize = 16_384;
+const REMEMBERED_BYTES_MAX: usize = 1_024;
 
 /// What a user may do beyond their own money.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -120,14 +124,23 @@ pub enum SignError {
     Signing(#[source] jsonwebtoken::errors::Error),
 }
 
-/// Checks tokens against one key and one algorithm.
-#[derive(Clone)]
+/// Checks tokens against one key and one algorithm. A token that was good once is known by its bytes from then on, and only
+/// its times are looked at again.
 pub struct Verifier {
     key: DecodingKey,
     validation: Validation,
     issuer: Option<String>,
     audience: Option<String>,
     leeway_s: u64,
+    known: Cache<Box<str>, Verified>,
+}
+
+/// What a signature proves for ever, and between which times it counts, seconds since the Unix epoch.
+#[derive(Clone, Copy)]
+struct Verified {
+    claims: Claims,
+    begins_s: u64,
+    expires_s: u64,
 }
 
 /// The claims we read; others are ignored (RFC 7519, 4).
@@ -170,7 +183,7 @@ impl Verifier {
             _ => public_key(auth)?,
         };
         let mut validation = Validation::new(algorithm(auth.algorithm));
-        // The library would compare with the system's clock; all claims are checked in `check`.
+        // The library would compare with the system's clock; all claims are checked in `decode`, and times in `verify`.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
@@ -181,6 +194,7 @@ impl Verifier {
             issuer: auth.issuer.clone(),
             audience: auth.audience.clone(),
             leeway_s: auth.leeway_s,
+            known: Cache::new(REMEMBERED_MAX),
         })
     }
 
@@ -198,26 +212,37 @@ impl Verifier {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(Unauthorized::Scheme);
         }
-        let token = jsonwebtoken::decode(token.trim(), &self.key, &self.validation)
-            .map_err(|error| reason(error.kind()))?;
-        self.check(token, now_s)
+        let token = token.trim();
+        let verified = match self.known.get(token) {
+            Some(verified) => verified,
+            None => {
+                let verified = self.decode(token)?;
+                if token.len() <= REMEMBERED_BYTES_MAX {
+                    self.known.insert(token.into(), verified);
+                }
+                verified
+            }
+        };
+        if now_s >= verified.expires_s.saturating_add(self.leeway_s) {
+            return Err(Unauthorized::Expired);
+        }
+        if verified.begins_s > now_s.saturating_add(self.leeway_s) {
+            return Err(Unauthorized::NotYetValid);
+        }
+        Ok(verified.claims)
     }
 
-    fn check(&self, token: TokenData<WireClaims>, now_s: u64) -> Result<Claims, Unauthorized> {
+    /// Everything but the times.
+    fn decode(&self, token: &str) -> Result<Verified, Unauthorized> {
+        let token: TokenData<WireClaims> = jsonwebtoken::decode(token, &self.key, &self.validation)
+            .map_err(|error| reason(error.kind()))?;
         // An extension that must be understood, and is not (RFC 7515, 4.1.11).
         if token.header.crit.is_some() {
             return Err(Unauthorized::Malformed);
         }
         let claims = token.claims;
         let expires_s = numeric_date(&claims.exp.ok_or(Unauthorized::NoExpiry)?)?;
-        if now_s >= expires_s.saturating_add(self.leeway_s) {
-            return Err(Unauthorized::Expired);
-        }
-        if let Some(begins) = claims.nbf
-            && numeric_date(&begins)? > now_s.saturating_add(self.leeway_s)
-        {
-            return Err(Unauthorized::NotYetValid);
-        }
+        let begins_s = claims.nbf.map_or(Ok(0), |begins| numeric_date(&begins))?;
         if let Some(issuer) = &self.issuer
             && claims.iss.as_ref().and_then(serde_json::Value::as_str) != Some(issuer)
         {
@@ -240,7 +265,7 @@ impl Verifier {
             .and_then(user_id)
             .ok_or(Unauthorized::Subject)?;
         let role = claims.role.is_some_and(|role| role == ADMIN).then_some(Role::Admin);
-        Ok(Claims { user_id, role })
+        Ok(Verified { claims: Claims { user_id, role }, begins_s, expires_s })
     }
 }
 
@@ -429,6 +454,33 @@ mod tests {
             let header = format!("Bearer {}", signed.expect("signed"));
             assert_eq!(verify(&shared(), &header), Ok(Claims { user_id: user, role }));
         }
+    }
+
+    #[test]
+    fn a_known_token_still_expires_and_no_other_is_taken_for_it() {
+        let verifier = Verifier::new(&shared()).expect("a key");
+        let signed = sign(&shared(), 7, None, Duration::from_secs(60), NOW_S).expect("signed");
+        let verify = |token: &str, now_s| verifier.verify(Some(&format!("Bearer {token}")), now_s);
+        for now_s in [NOW_S, NOW_S, NOW_S + 59] {
+            assert_eq!(verify(&signed, now_s).map(|claims| claims.user_id), Ok(7));
+        }
+        let late = NOW_S + 60 + shared().leeway_s;
+        assert_eq!(verify(&signed, late), Err(Unauthorized::Expired));
+        let (body, signature) = signed.rsplit_once('.').expect("three parts");
+        for other in [format!("{body}."), format!("{body}.A{}", &signature[1..])] {
+            assert!(verify(&other, NOW_S).is_err() || other == signed, "{other}");
+        }
+        // More of them than are remembered, and one too long to be.
+        for user in 1..=REMEMBERED_MAX as u64 + 100 {
+            let signed = sign(&shared(), user, None, Duration::from_secs(60), NOW_S);
+            assert!(verify(&signed.expect("signed"), NOW_S).is_ok());
+        }
+        assert!(verifier.known.len() <= REMEMBERED_MAX);
+        let long = json!({"sub": "7", "exp": NOW_S + 60, "x": "y".repeat(REMEMBERED_BYTES_MAX)});
+        let long = token(&Header::default(), &long, SECRET);
+        let before = verifier.known.len();
+        assert!(verifier.verify(Some(&long), NOW_S).is_ok());
+        assert_eq!(verifier.known.len(), before);
     }
 
     #[test]
