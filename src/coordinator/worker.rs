@@ -651,6 +651,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Err(failure) => failure,
         };
+        // A store that blames a call can be reached, though all that is asked of it may go on failing.
+        if matches!(failure, Failure::Refused { .. } | Failure::Retry { index: Some(_), .. }) {
+            self.store_failures = 0;
+        }
         match failure {
             Failure::Refused { index, violation, source } => {
                 let refused = self.requeue_but(batch, index);

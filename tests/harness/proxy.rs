@@ -57,6 +57,12 @@ impl Open {
     }
 }
 
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.open.lock().expect("not poisoned").cut();
+    }
+}
+
 impl Proxy {
     pub(crate) fn start(
         site: &Site,
