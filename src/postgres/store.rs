@@ -199,13 +199,17 @@ impl Call {
         }
     }
 
-    /// What it has in common with the calls that can be done together with it; `None` for what is done alone.
+    /// What it has in common with the calls that can be done together with it; `None` for what is done alone. Of Funding's
+    /// parts, accepts withdraw together and steps deposit together.
     pub fn kin(&self) -> Option<Kin<'_>> {
-        match self {
-            Call::Accept { intent, passage, .. } => Some(Kin::Accept(intent.direction, passage)),
-            Call::Step { from, passage, .. } => Some(Kin::Step(*from, passage)),
-            _ => None,
-        }
+        let (kin, passage, together) = match self {
+            Call::Accept { intent, passage, .. } => {
+                (Kin::Accept(intent.direction, passage), passage, Op::Withdraw)
+            }
+            Call::Step { from, passage, .. } => (Kin::Step(*from, passage), passage, Op::Deposit),
+            _ => return None,
+        };
+        passage.funding.as_ref().is_none_or(|part| part.op == together).then_some(kin)
     }
 
     /// Its place in a batch: reads last, so that they see what the batch does; before them kin beside kin, in one order of
