@@ -12,6 +12,7 @@ pub mod fact;
 #[cfg(test)]
 mod history;
 pub mod ledger;
+mod memory;
 pub mod order;
 pub mod outcomes;
 pub mod replay;
@@ -226,10 +227,9 @@ impl Closed {
         let Closed { options, mut recovery, snapshot } = self;
         recovery.claim(durable_claim);
         let stands_at = snapshot.as_ref().map_or(0, |snapshot| snapshot.header.sequence);
-        let mut replay = match snapshot {
-            None => Replay::from_nothing(options.places),
-            Some(snapshot) => Replay::from_snapshot(snapshot, options.places)?,
-        };
+        let mut empty = Ledger::new(options.places);
+        empty.prefault();
+        let mut replay = Replay::begin(snapshot, empty)?;
         let (mut records, mut log_bytes) = (0, 0);
         loop {
             match (recovery.next(), replay.unconfirmed()) {
@@ -250,7 +250,7 @@ impl Closed {
                 (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),
             }
         }
-        let ledger = replay.ledger();
+        let ledger = replay.finish()?;
         let (sequence, outcomes) = (ledger.sequence(), ledger.outcome_count());
         info!(snapshot = stands_at, records, sequence, outcomes, "log replayed");
         Ok(Replayed { options, recovery, ledger, snapshot: stands_at, log_bytes })
@@ -268,8 +268,7 @@ impl Replayed {
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`].
     pub fn start(self, identity: Identity) -> Result<Engine, Error> {
-        let Replayed { options, recovery, mut ledger, snapshot, log_bytes } = self;
-        ledger.prefault();
+        let Replayed { options, recovery, ledger, snapshot, log_bytes } = self;
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,

@@ -21,7 +21,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tracing::info;
+use rustix::process::setpriority_process;
+use tracing::{info, warn};
 use wal::{Directory, Reader, Sequence};
 
 use crate::alert::{Alert, alert};
@@ -41,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHORT_LOOK: Duration = Duration::from_millis(10);
 /// After a failure, nothing is tried for so long.
 const PAUSE: Duration = Duration::from_secs(10);
+/// The scheduler's lowest priority for a thread.
+const NICENESS: i32 = 19;
 
 /// When snapshots are made, and how much is kept.
 #[derive(Clone, Debug)]
@@ -196,6 +199,10 @@ struct Work {
 
 impl Work {
     fn run(mut self, requests: &Receiver<()>) {
+        // A snapshot is seconds of work that nobody waits for: where processors are few, whoever serves comes first.
+        if let Err(error) = setpriority_process(None, NICENESS) {
+            warn!(%error, "snapshots take as much of the processors as orders do");
+        }
         let mut wanted = false;
         // A process before us may have left something to let go of.
         let mut lingering = true;
@@ -302,11 +309,9 @@ impl Work {
     /// The ledger at the first DIGEST record after `after`: the newest snapshot, and the log from there.
     fn fold(&self, after: Sequence) -> Result<Ledger, Error> {
         let failed = |source| Error::Log { dir: self.options.log_dir.clone(), source };
-        let places = self.options.places;
-        let (from, mut replay) = match self.options.shelf.choose()?.newest {
-            None => (1, Replay::from_nothing(places)),
-            Some(snapshot) => (snapshot.header.sequence, Replay::from_snapshot(snapshot, places)?),
-        };
+        let snapshot = self.options.shelf.choose()?.newest;
+        let from = snapshot.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
+        let mut replay = Replay::begin(snapshot, Ledger::new(self.options.places))?;
         let directory = Directory::at(&self.options.log_dir);
         let mut reader = Reader::open(directory, from).map_err(failed)?;
         while let Some(record) = reader.next().map_err(failed)? {
@@ -316,7 +321,7 @@ impl Work {
             replay.take(&record)?;
             // Ours, or one that came between: either is durable, since ours is.
             if record.sequence > after && record.kind == Kind::Digest as u8 {
-                return Ok(replay.ledger());
+                return Ok(replay.finish()?);
             }
         }
         Err(Error::NoDigest(after))

@@ -150,15 +150,15 @@ fn start(medium: &Memory, known_durable: Sequence, from: Sequence, last: Sequenc
 /// What a log says is replayed up to the first record that cannot have been decided.
 fn replay(medium: &Memory, from: Sequence) {
     let Ok(mut recovery) = recovery_of(&medium.kill(), 0, from) else { return };
-    let mut replay = Replay::from_nothing(PLACES);
-    while let Ok(Some(record)) = recovery.next() {
-        let sequence = record.sequence;
-        if let Err(error) = replay.take(&record) {
-            assert!(error.to_string().starts_with(&format!("record {sequence}")), "{error}");
-            return;
-        }
+    let mut replay = Replay::begin(None, Ledger::new(PLACES)).expect("nothing to load");
+    let mut taken = Ok(());
+    while let (Ok(()), Ok(Some(record))) = (&taken, recovery.next()) {
+        taken = replay.take(&record);
     }
-    check_ledger(&replay.ledger());
+    match taken.and_then(|()| replay.finish()) {
+        Ok(ledger) => check_ledger(&ledger),
+        Err(error) => assert!(error.to_string().starts_with("record "), "{error}"),
+    }
 }
 
 /// What must be so in any ledger that has been let in.

@@ -42,7 +42,7 @@ pub fn check(bytes: &[u8]) {
 }
 
 fn load(path: &Path) -> Result<Ledger, Error> {
-    Snapshot::open(path)?.ledger(PLACES)
+    Snapshot::open(path)?.ledger(Ledger::new(PLACES))
 }
 
 fn assert_same(one: &Ledger, other: &Ledger) {

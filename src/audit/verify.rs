@@ -77,16 +77,13 @@ impl Replayed {
         let choice = Shelf::at(snapshots).choose().map_err(Box::new)?;
         let from = choice.newest.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
         let mut reader = Reader::open_path(log, from)?;
-        let mut replay = match choice.newest {
-            Some(snapshot) => Replay::from_snapshot(snapshot, places).map_err(Box::new)?,
-            None => Replay::from_nothing(places),
-        };
+        let mut replay = Replay::begin(choice.newest, Ledger::new(places)).map_err(Box::new)?;
         while let Some(record) = reader.next()? {
             replay.take(&record).map_err(Box::new)?;
         }
         match replay.unconfirmed() {
             Some(snapshot) => Err(Error::Unconfirmed { path: snapshot.path.clone() }),
-            None => Ok(Replayed { reader, ledger: replay.ledger() }),
+            None => Ok(Replayed { reader, ledger: replay.finish().map_err(Box::new)? }),
         }
     }
 

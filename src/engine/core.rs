@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use bell::{Bell, Sleeper};
 use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
-use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
+use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
-use super::ring::{Poller, Tickets};
+use super::ring::{Poller, Slot, Tickets};
 use crate::crash;
 use crate::telemetry::chain;
 use crate::transfer::Op;
@@ -209,15 +210,33 @@ pub(super) fn run<M: Medium>(
         match poller.take(BATCH_MAX) {
             Ok(mut slots) => {
                 idle = 0;
-                for slot in &mut slots {
-                    let (answer, after) = core.decide(&slot.command, slot.time_ns);
-                    let release = Release { ticket: slot.ticket, after, answer };
-                    // As many places as tickets, so there is one.
-                    assert!(shared.releases.push(release).is_ok(), "no place for an answer");
+                let mut waiting = false;
+                let mut rest = &mut slots;
+                loop {
+                    let ahead: ArrayVec<&Slot, LOOK_AHEAD> =
+                        rest.by_ref().take(LOOK_AHEAD).collect();
+                    if ahead.is_empty() {
+                        break;
+                    }
+                    let orders = ahead.iter().filter_map(|slot| slot.command.order());
+                    core.ledger.expect(orders);
+                    for slot in ahead {
+                        let (answer, after) = core.decide(&slot.command, slot.time_ns);
+                        if after <= shared.log.durable() {
+                            shared.tickets.answer(slot.ticket, answer);
+                            continue;
+                        }
+                        let release = Release { ticket: slot.ticket, after, answer };
+                        // As many places as tickets, so there is one.
+                        assert!(shared.releases.push(release).is_ok(), "no place for an answer");
+                        waiting = true;
+                    }
                 }
                 drop(slots);
                 shared.publish(&core);
-                shared.sync_bell.ring();
+                if waiting {
+                    shared.sync_bell.ring();
+                }
                 continue;
             }
             Err(Polling::NoEvents) => {}

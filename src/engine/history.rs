@@ -211,7 +211,7 @@ fn catch_up(ledger: &mut Ledger, log: &[(Entry, u64)]) -> Result<(), replay::Err
 }
 
 fn restored(ledger: &Ledger, places: Places) -> Ledger {
-    let mut builder = Builder::new(places);
+    let mut builder = Builder::new(Ledger::new(places));
     ledger.facts().for_each(|fact| builder.add(fact).expect("a fact of a ledger"));
     builder.finish(ledger.sequence(), ledger.digest()).expect("the facts of a ledger")
 }

@@ -18,6 +18,9 @@ use crate::code::Code;
 use crate::transfer::{Decision, Op};
 use crate::validation::{Form, check_form};
 
+/// Commands that are looked at together before the first is decided: as many cache misses wait for memory at once as a
+/// processor lets.
+pub(super) const LOOK_AHEAD: usize = 16;
 /// Outcomes looked at with each command: more than it can add, so that places come free sooner than they are taken.
 pub const FORGET_LOOKS: usize = 16;
 /// Outcomes forgotten with each command, for the same reason more than one.
@@ -238,6 +241,20 @@ impl Ledger {
     fn exchange(&mut self, before: Option<Fact>, after: Fact) {
         let before = before.map_or(0, |before| before.digest());
         self.digest = self.digest.wrapping_sub(before).wrapping_add(after.digest());
+    }
+
+    /// Has what these orders look for on its way from memory: first where their rows stand, then the rows. Nothing waits
+    /// for it.
+    pub(super) fn expect<'a>(&self, orders: impl Iterator<Item = &'a Order> + Clone) {
+        for order in orders.clone() {
+            self.outcomes.expect_slot(order.req_id, order.op);
+            self.balances.expect_slot((order.user, order.asset));
+            self.accounts.expect_slot(order.user);
+        }
+        for order in orders {
+            self.balances.expect_row((order.user, order.asset));
+            self.accounts.expect_row(order.user);
+        }
     }
 
     /// Decides a command without changing anything.

@@ -169,6 +169,16 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The order it asks to decide, if it is one.
+    pub(super) fn order(&self) -> Option<&Order> {
+        match self {
+            Command::Order(order) => Some(order),
+            _ => None,
+        }
+    }
+}
+
 /// What a record of the log says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {

@@ -168,6 +168,12 @@ impl Outcomes {
         self.table.get((req_id, op)).map(Outcome::recorded)
     }
 
+    /// See [`Table::expect_slot`].
+    #[inline]
+    pub(super) fn expect_slot(&self, req_id: u128, op: Op) {
+        self.table.expect_slot((req_id, op));
+    }
+
     /// Whether such a decision can be recorded.
     pub(super) fn has_place(&self, op: Op, decision: Decision) -> bool {
         let needed = match (op, decision) {

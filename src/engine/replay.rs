@@ -4,9 +4,10 @@
 
 use std::path::PathBuf;
 
+use arrayvec::ArrayVec;
 use wal::{Record, Sequence};
 
-use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
+use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
 
@@ -57,46 +58,77 @@ pub enum Error {
     },
 }
 
+/// A record as it was read.
+struct Read {
+    sequence: Sequence,
+    time_ns: u64,
+    entry: Entry,
+}
+
+impl Read {
+    fn from_record(record: &Record<'_>) -> Result<Read, Error> {
+        let Record { sequence, time_ns, kind, payload, .. } = *record;
+        match Entry::decode(kind, payload) {
+            Ok(entry) => Ok(Read { sequence, time_ns, entry }),
+            Err(source) => Err(Error::Payload { sequence, source }),
+        }
+    }
+}
+
 /// A ledger on its way through the log.
 pub struct Replay {
     ledger: Ledger,
+    /// Records taken and not yet replayed.
+    ahead: ArrayVec<Read, LOOK_AHEAD>,
     /// The snapshot it began with, until the log has confirmed it.
     unconfirmed: Option<Snapshot>,
 }
 
 impl Replay {
-    /// From the beginning.
-    pub fn from_nothing(places: Places) -> Replay {
-        Replay { ledger: Ledger::new(places), unconfirmed: None }
-    }
-
-    /// From a snapshot, which the first record replayed must confirm.
+    /// Fills an empty ledger: from a snapshot, which the first record replayed must confirm, or from the log's beginning.
     ///
     /// # Errors
     /// [`snapshot::Error`].
-    pub fn from_snapshot(snapshot: Snapshot, places: Places) -> Result<Replay, snapshot::Error> {
-        let ledger = snapshot.ledger(places)?;
-        Ok(Replay { ledger, unconfirmed: Some(snapshot) })
+    pub fn begin(snapshot: Option<Snapshot>, empty: Ledger) -> Result<Replay, snapshot::Error> {
+        let ledger = match &snapshot {
+            Some(snapshot) => snapshot.ledger(empty)?,
+            None => empty,
+        };
+        Ok(Replay { ledger, ahead: ArrayVec::new(), unconfirmed: snapshot })
     }
 
     /// Goes past one record. A snapshot's own record comes first.
     ///
     /// # Errors
-    /// [`Error`]: the log, or the snapshot, must not be used.
+    /// [`Error`], of this record or of one of the last few: the log, or the snapshot, must not be used.
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let read = Read::from_record(record);
         let Some(snapshot) = self.unconfirmed.take() else {
-            return replay(&mut self.ledger, record);
+            if read.is_err() || self.ahead.is_full() {
+                self.catch_up()?;
+            }
+            self.ahead.push(read?);
+            return Ok(());
         };
-        let sequence = record.sequence;
+        let Read { sequence, entry, .. } = read?;
         assert_eq!(sequence, snapshot.header.sequence, "a snapshot's own record comes first");
-        let entry = Entry::decode(record.kind, record.payload)
-            .map_err(|source| Error::Payload { sequence, source })?;
         let digest = snapshot.header.digest;
         if entry != (Entry::Digest { digest }) {
             let (path, found) = (snapshot.path, Box::new(entry));
             return Err(Error::Digest { path, digest, sequence, found });
         }
         Ok(())
+    }
+
+    /// Replays what has been taken.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let Replay { ledger, ahead, .. } = self;
+        let orders = ahead.iter().filter_map(|read| match &read.entry {
+            Entry::Order { order, .. } => Some(order),
+            _ => None,
+        });
+        ledger.expect(orders);
+        ahead.drain(..).try_for_each(|read| replay_read(ledger, &read))
     }
 
     /// The snapshot it began with, as long as the log has not confirmed it.
@@ -107,9 +139,13 @@ impl Replay {
     /// What has come out.
     ///
     /// Panics while the snapshot it began with is unconfirmed.
-    pub fn ledger(self) -> Ledger {
+    ///
+    /// # Errors
+    /// [`Error`], of one of the last few records taken.
+    pub fn finish(mut self) -> Result<Ledger, Error> {
         assert_eq!(self.unconfirmed, None, "the log has not confirmed it");
-        self.ledger
+        self.catch_up()?;
+        Ok(self.ledger)
     }
 }
 
@@ -118,9 +154,11 @@ impl Replay {
 /// # Errors
 /// [`Error`]: the log must not be used.
 pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
-    let sequence = record.sequence;
-    let entry = Entry::decode(record.kind, record.payload)
-        .map_err(|source| Error::Payload { sequence, source })?;
+    replay_read(ledger, &Read::from_record(record)?)
+}
+
+fn replay_read(ledger: &mut Ledger, read: &Read) -> Result<(), Error> {
+    let Read { sequence, time_ns, entry } = *read;
     let command = match entry {
         Entry::Order { order, .. } => Command::Order(order),
         Entry::AccountStatus { user, status } => Command::SetStatus { user, status },
@@ -130,7 +168,7 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
         Entry::Watermark { order_number } => Command::RaiseWatermark { order_number },
         Entry::Digest { .. } => Command::Digest,
         Entry::Mark => {
-            ledger.apply(&entry, sequence, record.time_ns);
+            ledger.apply(&entry, sequence, time_ns);
             return Ok(());
         }
     };
@@ -142,7 +180,7 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
     }
     match step {
         Step::Append(decided) if decided == entry => {
-            ledger.apply(&entry, sequence, record.time_ns);
+            ledger.apply(&entry, sequence, time_ns);
             ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
             Ok(())
         }
@@ -164,12 +202,16 @@ mod tests {
     use super::*;
     use crate::account::AccountStatus;
     use crate::engine::core::Core;
-    use crate::engine::ledger::Answer;
+    use crate::engine::ledger::{Answer, Places};
     use crate::engine::order::{Order, Text};
     use crate::transfer::{Direction, Op};
 
     const IDENTITY: Identity = Identity(0xfe);
     const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };
+
+    fn from_nothing() -> Replay {
+        Replay::begin(None, Ledger::new(PLACES)).expect("nothing to load")
+    }
 
     /// A log of everything that these numbers mean.
     fn history(deeds: &[(u8, u64, u64, u64)]) -> Memory {
@@ -216,7 +258,7 @@ mod tests {
                 break;
             }
         }
-        replay.ledger()
+        replay.finish().expect("follows")
     }
 
     fn digests(memory: &Memory) -> Vec<Sequence> {
@@ -231,7 +273,7 @@ mod tests {
     }
 
     fn snapshot_at(memory: &Memory, to: Sequence, path: &Path) -> Snapshot {
-        let ledger = replayed(memory, Replay::from_nothing(PLACES), 1, to);
+        let ledger = replayed(memory, from_nothing(), 1, to);
         snapshot::write(path, IDENTITY, &ledger, || true).expect("written").expect("to the end");
         Snapshot::open(path).expect("whole")
     }
@@ -246,12 +288,12 @@ mod tests {
             deeds in prop::collection::vec((0..11_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
         ) {
             let memory = history(&deeds);
-            let whole = replayed(&memory, Replay::from_nothing(PLACES), 1, 0);
+            let whole = replayed(&memory, from_nothing(), 1, 0);
             let directory = tempfile::tempdir().expect("a directory");
             for sequence in digests(&memory) {
                 let snapshot = snapshot_at(&memory, sequence, &directory.path().join("a.snap"));
                 prop_assert_eq!(snapshot.header.sequence, sequence);
-                let replay = Replay::from_snapshot(snapshot, PLACES).expect("a ledger");
+                let replay = Replay::begin(Some(snapshot), Ledger::new(PLACES)).expect("a ledger");
                 let after = replayed(&memory, replay, sequence, 0);
                 prop_assert_eq!(after.digest(), whole.digest());
                 prop_assert_eq!(after.sequence(), whole.sequence());
@@ -277,7 +319,8 @@ mod tests {
         let other = history(&[(0, 1, 1, 51), digest]);
         let directory = tempfile::tempdir().expect("a directory");
         let snapshot = snapshot_at(&other, 3, &directory.path().join("a.snap"));
-        let mut replay = Replay::from_snapshot(snapshot, PLACES).expect("sound in itself");
+        let mut replay =
+            Replay::begin(Some(snapshot), Ledger::new(PLACES)).expect("sound in itself");
         let mut reader = Reader::open(memory, 3).expect("a log");
         let record = reader.next().expect("sound").expect("the digest");
         let error = replay.take(&record).expect_err("another digest");

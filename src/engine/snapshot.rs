@@ -37,8 +37,8 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fact::{FACT_BYTES_MAX, Fact};
+use super::ledger::Ledger;
 use super::ledger::builder::{self, Builder};
-use super::ledger::{Ledger, Places};
 use super::order;
 use crate::crash;
 
@@ -236,16 +236,16 @@ impl Snapshot {
         Ok(Facts { snapshot: self, reader: reader.take(left), index: 0, failed: false })
     }
 
-    /// The ledger it holds, checked against its digest.
+    /// The ledger it holds, in the place of an empty one, checked against its digest.
     ///
     /// # Errors
     /// [`Error`]: no fact of it may be used.
-    pub fn ledger(&self, places: Places) -> Result<Ledger, Error> {
+    pub fn ledger(&self, empty: Ledger) -> Result<Ledger, Error> {
         let failed = |source| {
             let (path, source) = (self.path.clone(), Box::new(source));
             Error::Ledger { path, source }
         };
-        let mut builder = Builder::new(places);
+        let mut builder = Builder::new(empty);
         for fact in self.facts()? {
             builder.add(fact?).map_err(failed)?;
         }
@@ -384,7 +384,7 @@ mod tests {
 
     use super::*;
     use crate::account::AccountStatus;
-    use crate::engine::ledger::Step;
+    use crate::engine::ledger::{Places, Step};
     use crate::engine::order::{Command, Entry, Order, Text};
     use crate::transfer::{Direction, Op};
 
@@ -449,7 +449,7 @@ mod tests {
         }
 
         fn load(&self) -> Result<Ledger, Error> {
-            Snapshot::open(&self.path)?.ledger(PLACES)
+            Snapshot::open(&self.path)?.ledger(Ledger::new(PLACES))
         }
 
         fn refusal(&self) -> Error {
@@ -545,7 +545,7 @@ mod tests {
             bytes[at] ^= 1;
             written.put_sealed(bytes);
             let Ok(snapshot) = Snapshot::open(&written.path) else { continue };
-            if let Ok(after) = snapshot.ledger(PLACES) {
+            if let Ok(after) = snapshot.ledger(Ledger::new(PLACES)) {
                 assert_eq!(after.digest(), before.digest(), "byte {at}");
                 assert_eq!(after.balances(), before.balances(), "byte {at}");
             }

@@ -10,6 +10,8 @@ use std::hash::{BuildHasher, Hash};
 use std::hint::black_box;
 use std::mem::{MaybeUninit, size_of};
 
+use super::memory::{prefer_huge, prefetch};
+
 /// A hash without a random seed, so that nothing in the engine depends on the process.
 pub(super) type HashState = foldhash::fast::FixedState;
 
@@ -51,8 +53,11 @@ impl<R: Row> Table<R> {
         Table { slots: vec![0; slots].into(), rows: Vec::with_capacity(places), places }
     }
 
-    /// Takes all the memory there may be need of from the system.
+    /// Takes all the memory there may be need of from the system, in huge pages where it has them: a search goes where
+    /// no other has been for long, and would wait for the page's address before it waits for its bytes.
     pub(super) fn prefault(&mut self) {
+        prefer_huge(&mut self.slots);
+        prefer_huge(self.rows.spare_capacity_mut());
         for slots in self.slots.chunks_mut(PAGE_BYTES / size_of::<u64>()) {
             slots[0] = black_box(slots[0]);
         }
@@ -78,6 +83,21 @@ impl<R: Row> Table<R> {
         let slot = self.find(key).ok()?;
         let position = self.position(slot);
         Some(&mut self.rows[position])
+    }
+
+    /// Has the slot where the search for a key begins on its way, for [`Table::expect_row`] and the search itself.
+    #[inline]
+    pub(super) fn expect_slot(&self, key: R::Key) {
+        prefetch(&self.slots[self.home(hash_bits(key))]);
+    }
+
+    /// Has the row that is most likely this key's on its way, if there is one.
+    #[inline]
+    pub(super) fn expect_row(&self, key: R::Key) {
+        let slot = self.home(hash_bits(key));
+        if self.slots[slot] != 0 {
+            prefetch(&self.rows[self.position(slot)]);
+        }
     }
 
     /// Adds a row at the end.

@@ -14,7 +14,7 @@ use ubscore::account::AccountStatus;
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use ubscore::code::Code;
 use ubscore::engine::core::Core;
-use ubscore::engine::ledger::{Answer as CoreAnswer, Places, Step};
+use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
 use ubscore::engine::replay::Replay;
 use ubscore::transfer::{Decision, Op, ReqId};
@@ -73,7 +73,7 @@ impl Spot {
     ) -> Arc<Spot> {
         let places = Places { accounts_max: 8, outcomes_max: world.plan.outcomes_max };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
-        let mut replay = Replay::from_nothing(places);
+        let mut replay = Replay::begin(None, Ledger::new(places)).expect("nothing to load");
         let mut records = 0;
         let mut law = world.law.lock();
         while let Some(record) = recovery.next().expect("no damage") {
@@ -86,7 +86,7 @@ impl Spot {
         let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 1 };
         let (log, _) = recovery.start(Identity(7), options).expect("space");
         let Log { writer, syncer, preparer, durable } = log;
-        let core = Core::new(replay.ledger(), writer);
+        let core = Core::new(replay.finish().expect("what it has written"), writer);
         let reader = Reader::open(medium, records + 1).expect("the log just opened");
         let (waiting, sync_coming) = (VecDeque::new(), false);
         let machine = Machine { core, syncer, preparer, durable, reader, waiting, sync_coming };

@@ -1,7 +1,7 @@
 //! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
 //! to be had before all of them fit together and add up to the digest that was written beside them.
 
-use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX, Places};
+use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
 use crate::account::UserId;
 use crate::amount::PRECISION_MAX;
 use crate::engine::accounts::{Account, Balance};
@@ -55,9 +55,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Nothing yet.
-    pub fn new(places: Places) -> Builder {
-        Builder { ledger: Ledger::new(places), watermark: None, departed: None, last: 0 }
+    /// Fills an empty ledger.
+    pub fn new(empty: Ledger) -> Builder {
+        Builder { ledger: empty, watermark: None, departed: None, last: 0 }
     }
 
     /// Adds one fact.
@@ -161,6 +161,7 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Places;
     use super::*;
     use crate::account::AccountStatus;
     use crate::code::Code;
@@ -204,7 +205,7 @@ mod tests {
             true => digest(facts),
             false => digest(facts).wrapping_add(watermark.digest()),
         };
-        let mut builder = Builder::new(PLACES);
+        let mut builder = Builder::new(Ledger::new(PLACES));
         facts.iter().try_for_each(|fact| builder.add(*fact))?;
         builder.finish(9, stated)
     }
@@ -280,10 +281,10 @@ mod tests {
         // Two withdraws need four places: their refunds may come.
         let withdraws = [outcome(1, Op::Withdraw, success), outcome(2, Op::Withdraw, success)];
         assert_eq!(with(&withdraws), Some(Error::Full(OUTCOMES_MAX)));
-        let mut builder = Builder::new(PLACES);
+        let mut builder = Builder::new(Ledger::new(PLACES));
         head.into_iter().chain([deposit]).for_each(|fact| builder.add(fact).expect("fits"));
         assert_eq!(builder.finish(4, 0).err(), Some(Error::Later { found: 5, last: 4 }));
-        let builder = Builder::new(PLACES);
+        let builder = Builder::new(Ledger::new(PLACES));
         let found = Fact::Watermark { order_number: 0 }.digest();
         assert_eq!(builder.finish(0, 1).err(), Some(Error::Digest { found, stated: 1 }));
     }

@@ -122,7 +122,7 @@ impl Shelf {
             let problem = "its header does not read back as written";
             return Err(Error::Contradiction { path, problem });
         }
-        drop(written.ledger(places)?);
+        drop(written.ledger(Ledger::new(places))?);
         crash::point("snapshot_before_rename");
         let failed = Error::io("rename", &path);
         self.directory.rename(unfinished, name).map_err(&failed)?;
