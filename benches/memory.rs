@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
-use ubscore::engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
+use ubscore::engine::ledger::{
+    Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Places, Step,
+};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::transfer::{Decision, Direction, Op};
@@ -59,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     // An eighth stays free: withdrawals keep a place for their refunds.
     let filled = outcomes - outcomes / 8;
-    (0..filled).for_each(|number| decide(&mut ledger, &order(number, accounts, Op::Deposit)));
+    (0..filled).for_each(|number| decide(&mut ledger, &[order(number, accounts, Op::Deposit)]));
     let rate = per_second(filled, began.elapsed());
     let full = resident()?.saturating_sub(before);
     row("both, filled", full, outcomes);
@@ -71,25 +73,34 @@ fn main() -> anyhow::Result<()> {
     );
 
     println!("\n{:<44}{:>9}{:>9}{:>9}{:>12}", "ns", "p50", "p99", "p99.9", "max");
-    let asked = outcomes / 16;
-    latencies("the clock alone", asked, |_| {})?;
-    let mixed = |number: u64| match number.is_multiple_of(2) {
-        true => order(number, accounts, Op::Deposit),
-        false => order(number, accounts, Op::Withdraw),
+    let asked = outcomes / 32;
+    latencies("the clock alone", asked, 1, |_| {})?;
+    let mixed = |number: u64| {
+        let op = if number.is_multiple_of(2) { Op::Deposit } else { Op::Withdraw };
+        order(number, accounts, op)
     };
     let known = ledger.outcome_count();
-    let p50 = latencies(&format!("an order, {known} outcomes known"), asked, |number| {
-        decide(&mut ledger, &mixed(filled + number));
+    let p50 = latencies(&format!("an order, {known} outcomes known"), asked, 1, |number| {
+        decide(&mut ledger, &[mixed(filled + number)]);
+    })?;
+    let batch = LOOK_AHEAD as u64;
+    let batches = asked / batch;
+    let name = format!("a batch of {batch} orders, each");
+    // One histogram entry a batch: what an order takes while others are fetched for.
+    latencies(&name, batches, batch, |number| {
+        let first = filled + asked + number * batch;
+        let commands: Vec<Command> = (first..first + batch).map(mixed).collect();
+        decide(&mut ledger, &commands);
     })?;
     let raise = Command::RaiseWatermark { order_number: outcomes / 2 };
     assert_eq!(run(&mut ledger, &raise), Answer::Done, "the watermark");
-    latencies("an order, half of them to be forgotten", asked, |number| {
-        decide(&mut ledger, &mixed(filled + asked + number));
+    latencies("an order, half of them to be forgotten", asked, 1, |number| {
+        decide(&mut ledger, &[mixed(filled + 2 * asked + number)]);
     })?;
     let looked = Instant::now();
     ledger.forget_all();
     println!("\nthe rest forgotten at once in {:.1?}", looked.elapsed());
-    assert!(ledger.outcome_count() as u64 <= filled + 2 * asked - outcomes / 2, "not forgotten");
+    assert!(ledger.outcome_count() as u64 <= filled + 3 * asked - outcomes / 2, "not forgotten");
     assert_eq!(sum(&ledger), ledger.digest(), "the digest");
     println!("digest of {filled} deposits and what followed: as it must be\n");
 
@@ -147,20 +158,24 @@ fn run(ledger: &mut Ledger, command: &Command) -> Answer {
 }
 
 /// As the core does it.
-fn decide(ledger: &mut Ledger, command: &Command) {
-    let answer = run(ledger, command);
-    let success = matches!(answer, Answer::Decided(Recorded { decision: Decision::Success, .. }));
-    assert!(success, "{command:?}: {answer:?}");
-    ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+fn decide(ledger: &mut Ledger, commands: &[Command]) {
+    ledger.expect(commands.iter().filter_map(Command::order));
+    for command in commands {
+        let answer = run(ledger, command);
+        let success =
+            matches!(answer, Answer::Decided(Recorded { decision: Decision::Success, .. }));
+        assert!(success, "{command:?}: {answer:?}");
+        ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+    }
 }
 
-/// Prints how long each of so many takes; returns the p50, ns.
-fn latencies(name: &str, count: u64, mut one: impl FnMut(u64)) -> anyhow::Result<u64> {
+/// Prints how long each of so many batches takes, divided by what is in one; returns the p50, ns.
+fn latencies(name: &str, count: u64, batch: u64, mut one: impl FnMut(u64)) -> anyhow::Result<u64> {
     let mut histogram = Histogram::<u64>::new(3)?;
     for number in 0..count {
         let asked = Instant::now();
         one(number);
-        histogram.record(nanoseconds(asked.elapsed()))?;
+        histogram.record(nanoseconds(asked.elapsed()) / batch)?;
     }
     let at = |quantile| histogram.value_at_quantile(quantile);
     println!("{name:<44}{:>9}{:>9}{:>9}{:>12}", at(0.5), at(0.99), at(0.999), histogram.max());

@@ -3,8 +3,8 @@
 //!
 //! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
 //! carries out), [`fact`] (what a ledger consists of), [`accounts`] (who has what), [`outcomes`] (the idempotent processed
-//! map, which forgets), `table` (the memory of both, taken at start), [`ring`] (the way in and back), [`core`] (the
-//! loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
+//! map, which forgets), `table` and `memory` (the memory of both, taken at start), [`ring`] (the way in and back),
+//! [`core`] (the loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
 
 pub mod accounts;
 pub mod core;
@@ -21,9 +21,11 @@ pub mod snapshot;
 mod table;
 
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -45,6 +47,8 @@ use crate::telemetry::chain;
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
 pub const EXIT_ENGINE: i32 = 70;
 
+/// What is read of the log before it is replayed, in chunks of 1,024 records.
+const CHUNKS_AHEAD: usize = 4;
 /// How long a process that must end may take over its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of that the webhook may take.
@@ -231,24 +235,32 @@ impl Closed {
         empty.prefault();
         let mut replay = Replay::begin(snapshot, empty)?;
         let (mut records, mut log_bytes) = (0, 0);
-        loop {
-            match (recovery.next(), replay.unconfirmed()) {
-                (Ok(Some(record)), _) => {
-                    replay.take(&record)?;
-                    records += 1;
-                    log_bytes += record.bytes;
-                    if records % PROGRESS_RECORDS == 0 {
-                        progress(Progress { sequence: record.sequence, records });
-                    }
+        let (sender, reads) = sync_channel(CHUNKS_AHEAD);
+        let read = thread::scope(|scope| {
+            let reader = || replay::read_ahead(&mut recovery, &{ sender });
+            let reader = thread::Builder::new()
+                .name("replay-read".to_owned())
+                .spawn_scoped(scope, reader)?;
+            // An error lets go of `reads`, and with it of the reader.
+            for read in reads.into_iter().flatten() {
+                records += 1;
+                log_bytes += read.bytes;
+                let sequence = read.sequence;
+                replay.take_read(read)?;
+                if records % PROGRESS_RECORDS == 0 {
+                    progress(Progress { sequence, records });
                 }
-                (Ok(None), None) => break,
-                (Ok(None), Some(_)) => unreachable!("its record is claimed durable"),
-                (Err(source), Some(snapshot)) => {
-                    let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
-                    return Err(Error::SnapshotAhead { path, sequence, source });
-                }
-                (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),
             }
+            Ok::<_, Error>(reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })?;
+        match (read, replay.unconfirmed()) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => unreachable!("its record is claimed durable"),
+            (Err(source), Some(snapshot)) => {
+                let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
+                return Err(Error::SnapshotAhead { path, sequence, source });
+            }
+            (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),
         }
         let ledger = replay.finish()?;
         let (sequence, outcomes) = (ledger.sequence(), ledger.outcome_count());

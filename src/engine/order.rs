@@ -171,7 +171,7 @@ pub enum Command {
 
 impl Command {
     /// The order it asks to decide, if it is one.
-    pub(super) fn order(&self) -> Option<&Order> {
+    pub fn order(&self) -> Option<&Order> {
         match self {
             Command::Order(order) => Some(order),
             _ => None,

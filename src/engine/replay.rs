@@ -3,13 +3,17 @@
 //! A start and the folding of a snapshot go the same way, from nothing or from an older snapshot.
 
 use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
-use wal::{Record, Sequence};
+use wal::{Medium, Record, Recovery, Sequence};
 
 use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
+
+/// Records handed on at a time.
+const CHUNK_RECORDS: usize = 1_024;
 
 /// A log that this program cannot have written, or not with this configuration.
 #[derive(Debug, thiserror::Error)]
@@ -59,18 +63,45 @@ pub enum Error {
 }
 
 /// A record as it was read.
-struct Read {
-    sequence: Sequence,
+pub(super) struct Read {
+    pub(super) sequence: Sequence,
+    pub(super) bytes: u64,
     time_ns: u64,
-    entry: Entry,
+    entry: Result<Entry, order::Error>,
 }
 
 impl Read {
-    fn from_record(record: &Record<'_>) -> Result<Read, Error> {
-        let Record { sequence, time_ns, kind, payload, .. } = *record;
-        match Entry::decode(kind, payload) {
-            Ok(entry) => Ok(Read { sequence, time_ns, entry }),
-            Err(source) => Err(Error::Payload { sequence, source }),
+    fn new(record: &Record<'_>) -> Read {
+        let Record { sequence, bytes, time_ns, kind, payload, .. } = *record;
+        Read { sequence, bytes, time_ns, entry: Entry::decode(kind, payload) }
+    }
+}
+
+/// Reads a log to its end, and hands on what is read some records at a time, so that another thread replays them meanwhile.
+/// Ends early when nobody takes them.
+///
+/// # Errors
+/// As [`Recovery::next`]; what was read before has been handed on.
+pub(super) fn read_ahead<M: Medium>(
+    recovery: &mut Recovery<M>,
+    reads: &SyncSender<Vec<Read>>,
+) -> Result<(), wal::Error> {
+    loop {
+        let mut chunk = Vec::with_capacity(CHUNK_RECORDS);
+        let mut ended = Ok(());
+        while chunk.len() < CHUNK_RECORDS {
+            match recovery.next() {
+                Ok(Some(record)) => chunk.push(Read::new(&record)),
+                Ok(None) => break,
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
+            }
+        }
+        let last = chunk.len() < CHUNK_RECORDS;
+        if reads.send(chunk).is_err() || last {
+            return ended;
         }
     }
 }
@@ -102,33 +133,37 @@ impl Replay {
     /// # Errors
     /// [`Error`], of this record or of one of the last few: the log, or the snapshot, must not be used.
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        let read = Read::from_record(record);
+        self.take_read(Read::new(record))
+    }
+
+    /// [`Replay::take`] for what has been read by [`read_ahead`].
+    pub(super) fn take_read(&mut self, read: Read) -> Result<(), Error> {
         let Some(snapshot) = self.unconfirmed.take() else {
-            if read.is_err() || self.ahead.is_full() {
-                self.catch_up()?;
-            }
-            self.ahead.push(read?);
-            return Ok(());
+            self.ahead.push(read);
+            return if self.ahead.is_full() { self.catch_up() } else { Ok(()) };
         };
-        let Read { sequence, entry, .. } = read?;
+        let Read { sequence, entry, .. } = read;
         assert_eq!(sequence, snapshot.header.sequence, "a snapshot's own record comes first");
         let digest = snapshot.header.digest;
-        if entry != (Entry::Digest { digest }) {
-            let (path, found) = (snapshot.path, Box::new(entry));
-            return Err(Error::Digest { path, digest, sequence, found });
+        match entry {
+            Ok(entry) if entry == (Entry::Digest { digest }) => Ok(()),
+            Ok(entry) => {
+                let (path, found) = (snapshot.path, Box::new(entry));
+                Err(Error::Digest { path, digest, sequence, found })
+            }
+            Err(source) => Err(Error::Payload { sequence, source }),
         }
-        Ok(())
     }
 
     /// Replays what has been taken.
     fn catch_up(&mut self) -> Result<(), Error> {
         let Replay { ledger, ahead, .. } = self;
         let orders = ahead.iter().filter_map(|read| match &read.entry {
-            Entry::Order { order, .. } => Some(order),
+            Ok(Entry::Order { order, .. }) => Some(order),
             _ => None,
         });
         ledger.expect(orders);
-        ahead.drain(..).try_for_each(|read| replay_read(ledger, &read))
+        ahead.drain(..).try_for_each(|read| replay_read(ledger, read))
     }
 
     /// The snapshot it began with, as long as the log has not confirmed it.
@@ -154,11 +189,12 @@ impl Replay {
 /// # Errors
 /// [`Error`]: the log must not be used.
 pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
-    replay_read(ledger, &Read::from_record(record)?)
+    replay_read(ledger, Read::new(record))
 }
 
-fn replay_read(ledger: &mut Ledger, read: &Read) -> Result<(), Error> {
-    let Read { sequence, time_ns, entry } = *read;
+fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
+    let Read { sequence, time_ns, entry, .. } = read;
+    let entry = entry.map_err(|source| Error::Payload { sequence, source })?;
     let command = match entry {
         Entry::Order { order, .. } => Command::Order(order),
         Entry::AccountStatus { user, status } => Command::SetStatus { user, status },
@@ -197,7 +233,7 @@ mod tests {
 
     use proptest::prelude::*;
     use wal::memory::Memory;
-    use wal::{Identity, Progress, Reader, Recovery};
+    use wal::{Identity, Progress, Reader};
 
     use super::*;
     use crate::account::AccountStatus;
