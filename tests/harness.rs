@@ -27,7 +27,7 @@ use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
-pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place};
+pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_commit};
 
 /// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

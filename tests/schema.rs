@@ -121,3 +121,21 @@ fn postgresql_refuses_what_may_never_be_in_a_row() {
         assert_eq!(session.sql_refused(statement), state, "{statement}");
     }
 }
+
+/// Goal: a flight that has lost its BEGIN writes nothing, since each of its statements is then a transaction that nothing has
+/// fenced. Method: the guard alone; behind a read, which writes nothing either; behind a write that was undone.
+#[test]
+fn a_statement_that_has_lost_its_flight_is_refused() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    let guarded = "SELECT in_flight('x')";
+    assert_eq!(session.sql_refused(guarded), "UB004");
+    session.sql("BEGIN; SELECT count(*) FROM transfers_tb");
+    assert_eq!(session.sql_refused(guarded), "UB004");
+    session.sql("ROLLBACK; BEGIN; UPDATE shard_lease SET flight = flight; ROLLBACK");
+    assert_eq!(session.sql_refused(guarded), "UB004");
+    session.sql("BEGIN; UPDATE shard_lease SET flight = flight");
+    assert_eq!(session.sql(guarded), [["x".to_owned()]]);
+    session.sql("COMMIT");
+}

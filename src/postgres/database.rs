@@ -1,4 +1,4 @@
-//! The store of transfers in PostgreSQL: a batch is one flight of pipelined statements and one commit.
+//! The store of transfers in PostgreSQL: a batch is one flight and one commit, of pipelined statements or of a single one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use futures_util::poll;
 use jiff::Timestamp;
 use rust_decimal::Decimal;
+use tokio_postgres::error::DbError;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement};
 use tracing::{error, info, warn};
@@ -53,10 +54,10 @@ pub struct Database {
 struct Session {
     client: Client,
     fence: Statement,
-    accept: Statement,
-    accept_many: Statement,
-    step: Statement,
-    step_many: Statement,
+    /// What moves transfers as a flight of its own, and passes the fence itself.
+    alone: Moves,
+    /// The same behind the fence.
+    together: Moves,
     defer: Statement,
     operate: Statement,
     query_operation: Statement,
@@ -65,6 +66,13 @@ struct Session {
     external: Statement,
     find_external: Statement,
     set_status: Statement,
+}
+
+struct Moves {
+    accept: Statement,
+    accept_many: Statement,
+    step: Statement,
+    step_many: Statement,
 }
 
 impl Database {
@@ -137,13 +145,27 @@ impl Database {
         }
 
         let catalog = self.catalog.load();
+        let fence_arguments: [&(dyn ToSql + Sync); 5] =
+            [&incarnation, &shard, &flight, &durable, &lease_ms];
+        if let [run] = runs
+            && let Some(Arguments { statement, values }) =
+                Arguments::of_moves(run, &session.alone, &catalog, &self.actor)
+        {
+            let values = values.iter().map(|value| &**value as &(dyn ToSql + Sync));
+            let values: Vec<_> = values.chain(fence_arguments).collect();
+            // Its rows have come once it is committed: what ends them is the server's word that it is ready for more.
+            let rows = client.query(statement, &values).await;
+            return Ok(vec![rows.map_err(|error| {
+                let index = (!in_fence(&error)).then_some(0);
+                failure(error, index)
+            })?]);
+        }
+
         let mut arguments = Vec::with_capacity(runs.len());
         for run in runs {
             arguments.push(Arguments::of(run, session, &catalog, &self.actor));
         }
-        let begin = client.batch_execute("BEGIN READ WRITE");
-        let fence_arguments: [&(dyn ToSql + Sync); 5] =
-            [&incarnation, &shard, &flight, &durable, &lease_ms];
+        let begin = client.batch_execute("BEGIN");
         let fence = client.query(&session.fence, &fence_arguments);
         let borrowed: Vec<Vec<&(dyn ToSql + Sync)>> = arguments
             .iter()
@@ -166,7 +188,7 @@ impl Database {
         }
         let committed = send(commit.as_mut()).await;
 
-        // Without its BEGIN, everything behind it would have met a session that writes nothing.
+        // Without its BEGIN, nothing behind it has written but the fence.
         begun.answer(begin).await.map_err(unknown)?;
         fenced.answer(fence).await.map_err(|error| failure(error, None))?;
         let mut rows = Vec::with_capacity(runs.len());
@@ -226,6 +248,12 @@ fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
         }
         (Verdict::Violation | Verdict::Unknown, None) => Failure::Unknown(error.into()),
     }
+}
+
+/// Whether an error of a flight of one statement is the fence's. Where the server says so in a way not known, it is taken
+/// for the call's, which is then held up alone.
+fn in_fence(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().and_then(DbError::where_).is_some_and(|place| place.contains(" fence("))
 }
 
 /// A failure that names a run as one that names a call, and whether the run has several.
@@ -326,38 +354,52 @@ const PLANS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SE
      SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; \
      SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
 
-impl Session {
-    async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
-        let client = connect(config, limits).await?;
-        // Should a BEGIN ever fail, the pipelined statements behind it must not be carried out one by one.
-        client.batch_execute("SET default_transaction_read_only = on").await?;
-        client.batch_execute(PLANS).await?;
-        let accept = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM \
-             transfer_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-        );
-        let step = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM \
-             transfer_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL)"
-        );
-        let accept_many = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM \
-             transfers_accept($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-        );
-        let step_many = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM transfers_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-        );
-        let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
-        let session = Session {
-            fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,
+impl Moves {
+    /// `actor`: what stands where the function takes who acts, from the number of its first parameter.
+    async fn prepare(
+        client: &Client,
+        actor: impl Fn(u32) -> String,
+    ) -> Result<Moves, tokio_postgres::Error> {
+        let columns = TRANSFER_COLUMNS;
+        let (ten, thirteen) = (actor(10), actor(13));
+        let accept = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12";
+        let step = "$1, $2, $3, $4, $5, $6, $7, $8, $9";
+        let moves = [
+            format!("transfer_accept({accept}, {thirteen})"),
+            format!("transfers_accept({accept}, {thirteen})"),
+            format!("transfer_step({step}, {ten}, NULL)"),
+            format!("transfers_step({step}, {ten})"),
+        ];
+        let [accept, accept_many, step, step_many] =
+            moves.map(|call| format!("SELECT {columns} FROM {call}"));
+        Ok(Moves {
             accept: client.prepare(&accept).await?,
             accept_many: client.prepare(&accept_many).await?,
             step: client.prepare(&step).await?,
             step_many: client.prepare(&step_many).await?,
-            defer: client.prepare("SELECT transfer_defer($1, $2, $3, $4)").await?,
+        })
+    }
+}
+
+impl Session {
+    async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
+        let client = connect(config, limits).await?;
+        client.batch_execute(PLANS).await?;
+        let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
+        let session = Session {
+            fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,
+            alone: Moves::prepare(&client, |actor| {
+                let [p1, p2, p3, p4, p5] = [1, 2, 3, 4, 5].map(|place| actor + place);
+                format!("fenced(${actor}, ${p1}, ${p2}, ${p3}, ${p4}, ${p5})")
+            })
+            .await?,
+            together: Moves::prepare(&client, |actor| format!("in_flight(${actor})")).await?,
+            defer: client.prepare("SELECT transfer_defer(in_flight($1), $2, $3, $4)").await?,
             find: client.prepare(&find("req_id = $1")).await?,
             find_cid: client.prepare(&find("user_id = $1 AND cid = $2")).await?,
-            operate: client.prepare("SELECT TRUE, funding_operate($1, $2, $3, $4, $5)").await?,
+            operate: client
+                .prepare("SELECT TRUE, funding_operate(in_flight($1), $2, $3, $4, $5)")
+                .await?,
             query_operation: client
                 .prepare(
                     "SELECT COALESCE(BOOL_OR(TRUE), FALSE), MAX(code) FROM transfer_operations \
@@ -365,7 +407,10 @@ impl Session {
                 )
                 .await?,
             external: client
-                .prepare("SELECT o_code, o_after, o_conflict FROM external_operate($1, $2, $3, $4, $5, $6)")
+                .prepare(
+                    "SELECT o_code, o_after, o_conflict \
+                     FROM external_operate(in_flight($1), $2, $3, $4, $5, $6)",
+                )
                 .await?,
             find_external: client
                 .prepare(
@@ -375,7 +420,9 @@ impl Session {
                      FROM external_operations WHERE idem_key = $1",
                 )
                 .await?,
-            set_status: client.prepare("SELECT account_set_status($1, $2, $3, $4)").await?,
+            set_status: client
+                .prepare("SELECT account_set_status($1, $2, in_flight($3), $4)")
+                .await?,
             client,
         };
         info!("connected to PostgreSQL");
@@ -393,18 +440,24 @@ struct Arguments<'a> {
 
 impl<'a> Arguments<'a> {
     fn of(run: &[Call], session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
+        let moves = Arguments::of_moves(run, &session.together, catalog, actor);
+        moves.unwrap_or_else(|| Arguments::of_other(&run[0], session, catalog))
+    }
+
+    /// `None` for a call that moves no transfer.
+    fn of_moves(
+        run: &[Call],
+        moves: &'a Moves,
+        catalog: &Catalog,
+        actor: &str,
+    ) -> Option<Arguments<'a>> {
         match run {
-            [call] => Arguments::of_one(call, session, catalog, actor),
-            run => Arguments::of_many(run, session, catalog, actor),
+            [call] => Arguments::of_move(call, moves, catalog, actor),
+            run => Some(Arguments::of_many(run, moves, catalog, actor)),
         }
     }
 
-    fn of_many(
-        run: &[Call],
-        session: &'a Session,
-        catalog: &Catalog,
-        actor: &str,
-    ) -> Arguments<'a> {
+    fn of_many(run: &[Call], moves: &'a Moves, catalog: &Catalog, actor: &str) -> Arguments<'a> {
         match run[0].kin().expect("only kin share a statement") {
             Kin::Accept(direction, passage) => {
                 let mut rows = Accepts::default();
@@ -436,7 +489,7 @@ impl<'a> Arguments<'a> {
                     Box::new(refused),
                     Box::new(actor.to_owned()),
                 ];
-                Arguments { statement: &session.accept_many, values }
+                Arguments { statement: &moves.accept_many, values }
             }
             Kin::Step(from, passage) => {
                 let mut rows = Steps::default();
@@ -462,13 +515,17 @@ impl<'a> Arguments<'a> {
                     Box::new(refused),
                     Box::new(actor.to_owned()),
                 ];
-                Arguments { statement: &session.step_many, values }
+                Arguments { statement: &moves.step_many, values }
             }
         }
     }
 
-    fn of_one(call: &Call, session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
-        let decimal = |asset: AssetId, amount: Amount| decimal(catalog, asset, amount);
+    fn of_move(
+        call: &Call,
+        moves: &'a Moves,
+        catalog: &Catalog,
+        actor: &str,
+    ) -> Option<Arguments<'a>> {
         let (statement, values): (_, Vec<Value>) = match call {
             Call::Accept { intent, fingerprint, passage } => {
                 let (op, success, refused) = funding_part(passage);
@@ -478,7 +535,7 @@ impl<'a> Arguments<'a> {
                     Box::new(fingerprint.clone()),
                     Box::new(intent.user.bigint()),
                     Box::new(asset_number(intent.asset)),
-                    Box::new(decimal(intent.asset, intent.amount)),
+                    Box::new(decimal(catalog, intent.asset, intent.amount)),
                     Box::new(i16::from(intent.direction as u8)),
                     Box::new(order_number(intent)),
                     Box::new(numbers(&passage.path)),
@@ -487,7 +544,7 @@ impl<'a> Arguments<'a> {
                     Box::new(refused),
                     Box::new(actor.to_owned()),
                 ];
-                (&session.accept, values)
+                (&moves.accept, values)
             }
             Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
                 let (op, success, refused) = funding_part(passage);
@@ -503,8 +560,17 @@ impl<'a> Arguments<'a> {
                     Box::new(count(*attempt)),
                     Box::new(actor.to_owned()),
                 ];
-                (&session.step, values)
+                (&moves.step, values)
             }
+            _ => return None,
+        };
+        Some(Arguments { statement, values })
+    }
+
+    fn of_other(call: &Call, session: &'a Session, catalog: &Catalog) -> Arguments<'a> {
+        let decimal = |asset: AssetId, amount: Amount| decimal(catalog, asset, amount);
+        let (statement, values): (_, Vec<Value>) = match call {
+            Call::Accept { .. } | Call::Step { .. } => unreachable!("it moves a transfer"),
             Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
                 let values: Vec<Value> = vec![
                     Box::new(req_id.to_string()),

@@ -29,6 +29,21 @@ pub(crate) enum Passing {
 
 /// A COMMIT on the wire, asked for as well as answered.
 pub(crate) const COMMIT: &[u8] = b"COMMIT\0";
+/// The server is ready for more, outside of any transaction.
+const IDLE: &[u8] = b"Z\0\0\0\x05I";
+/// The longest word of success of a statement that reads or moves transfers.
+const SELECTED_BYTES_MAX: usize = "SELECT 1000\0".len();
+
+/// Whether the server tells of a commit: of one that was asked for, or of transfers by a statement on its own.
+pub(crate) fn tells_of_a_commit(bytes: &[u8]) -> bool {
+    let alone = || {
+        let (told, _) = bytes.split_at(place(bytes, IDLE)?);
+        let (rows, end) = told.split_at(told.len().saturating_sub(SELECTED_BYTES_MAX));
+        place(end, b"SELECT ")?;
+        place(rows, b"FUNDING:SPOT:").or(place(rows, b"SPOT:FUNDING:"))
+    };
+    place(bytes, COMMIT).is_some() || alone().is_some()
+}
 
 /// Where `word` begins in `bytes`.
 pub(crate) fn place(bytes: &[u8], word: &[u8]) -> Option<usize> {
@@ -110,7 +125,7 @@ impl Proxy {
         let (commits, lost) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
         let (active, counter) = (Arc::clone(&loses), Arc::clone(&lost));
         let proxy = Proxy::start(site, move |speaker, bytes| {
-            let commit = speaker == Speaker::Server && place(bytes, COMMIT).is_some();
+            let commit = speaker == Speaker::Server && tells_of_a_commit(bytes);
             if commit
                 && active.load(Ordering::Relaxed)
                 && commits.fetch_add(1, Ordering::Relaxed) % nth == nth - 1

@@ -41,7 +41,7 @@ use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, ORDER_NUMBER_BITS};
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Stale, Store, Transfer,
-    Unfinished,
+    Unfinished, fingerprint,
 };
 use ubscore::postgres::watermark::Watermark;
 use ubscore::postgres::{self, Limits};
@@ -53,6 +53,7 @@ use super::number;
 use super::postgres::{Fate, Flight, Postgres, TABLES};
 use crate::harness::{
     COMMIT, Passing, Proxy, Session, Site, Speaker, block_on, eventually, place, soak_rounds,
+    tells_of_a_commit,
 };
 
 /// Flights of one seed.
@@ -96,7 +97,9 @@ enum Loses {
     Answer = 3,
 }
 
-const BEGIN: &[u8] = b"BEGIN READ WRITE\0";
+const BEGIN: &[u8] = b"BEGIN\0";
+/// The beginning of who acts: what a flight of one statement begins with, as far as a proxy can tell.
+const ACTOR: &[u8] = b"coordinator/";
 /// Set in what the proxy loses as soon as a flight has begun.
 const BEGUN: u8 = 0x80;
 /// Kind and length in front of a message's text.
@@ -105,7 +108,8 @@ const MESSAGE_HEADER_BYTES: usize = 5;
 fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
     let loses = Arc::clone(loses);
     Proxy::start(site, move |speaker, bytes| {
-        if speaker == Speaker::Client && place(bytes, BEGIN).is_some() {
+        let began = place(bytes, BEGIN).or(place(bytes, ACTOR)).is_some();
+        if speaker == Speaker::Client && began {
             loses.fetch_or(BEGUN, Ordering::SeqCst);
         }
         let now = loses.load(Ordering::SeqCst);
@@ -113,11 +117,14 @@ fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
             return Passing::All;
         }
         let commit = place(bytes, COMMIT);
+        let alone = began && place(bytes, BEGIN).is_none();
         match (now & !BEGUN, speaker, commit) {
             (1, ..) => Passing::Cut(0),
             (2, Speaker::Server, _) => Passing::Nothing,
             (2, Speaker::Client, Some(place)) => Passing::Cut(place - MESSAGE_HEADER_BYTES),
-            (3, Speaker::Server, Some(_)) => Passing::Cut(0),
+            // The statement is its own COMMIT.
+            (2, Speaker::Client, None) if alone => Passing::Cut(0),
+            (3, Speaker::Server, _) if tells_of_a_commit(bytes) => Passing::Cut(0),
             _ => Passing::All,
         }
     })
@@ -321,6 +328,9 @@ impl Pair {
             Decision::Success => "success",
             Decision::Refused(code) => code.name(),
         };
+        if let [Call::Accept { .. } | Call::Step { .. }] = calls {
+            self.count("alone");
+        }
         let kin = calls.chunk_by(|one, next| one.kin().is_some() && one.kin() == next.kin());
         let sets = kin.filter(|run| run.len() > 4).map(|run| run[0].clone()).collect::<Vec<_>>();
         for call in sets {
@@ -464,7 +474,11 @@ impl Pair {
             Some(Effect::Accept(passage)) if !self.chance.one_in(40) => passage,
             _ => self.passage(),
         };
-        let fingerprint = format!("{:?}:{}", intent.direction, intent.amount.units());
+        let (from, to) = match intent.direction {
+            Direction::FundingToSpot => ("FUNDING", "SPOT"),
+            Direction::SpotToFunding => ("SPOT", "FUNDING"),
+        };
+        let fingerprint = fingerprint(from, to, "USDT", &intent.amount.units().to_string());
         Call::Accept { intent, fingerprint, passage }
     }
 
@@ -824,6 +838,7 @@ const MUST: &[&str] = &[
     "find external: conflict",
     "find external: nothing",
     "set status: done",
+    "alone",
     "set: withdraws",
     "set: accepts",
     "search: found",
