@@ -44,6 +44,11 @@ const STORE_FAILURES_ALERT: u32 = 3;
 const STORE_RETRY_MS_MAX: u64 = 1_000;
 /// Between two pages of a search that nobody waits for.
 const SCAN_PAUSE_MS: u64 = 100;
+/// How long the mark of an end that has been told may wait for others: nobody waits for it, and whoever comes next would
+/// have to wait for its commit.
+const MARK_MS: u64 = 5;
+/// So many of them go at once.
+const MARKS_MAX: usize = 16;
 /// Between two looks at whether somebody outside has waited long enough.
 const EXPIRY_MS: u64 = 100;
 /// Looks for stuck transfers in the time after which one is stuck.
@@ -183,6 +188,8 @@ struct Active {
     transfer: Transfer,
     tell: watch::Sender<Transfer>,
     started_ns: u64,
+    /// When its end was told, before the store has the mark.
+    told_ns: Option<u64>,
 }
 
 impl Active {
@@ -232,6 +239,10 @@ pub(super) struct Worker<T, F> {
     active: HashMap<ReqId, Active>,
     under_way: BTreeSet<u64>,
     asks: Vec<Question>,
+    /// Steps to an end that has been told, see [`MARK_MS`].
+    marks: Vec<Queued>,
+    /// When the oldest of them has waited long enough, monotonic ns.
+    marks_due_ns: u64,
     /// Transfers that go on when the service is resumed.
     resting: Vec<ReqId>,
     timers: BinaryHeap<Reverse<(u64, ReqId)>>,
@@ -275,6 +286,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             active: HashMap::new(),
             under_way: BTreeSet::new(),
             asks: Vec::new(),
+            marks: Vec::new(),
+            marks_due_ns: 0,
             resting: Vec::new(),
             timers: BinaryHeap::new(),
             store_retry_ns: 0,
@@ -298,8 +311,20 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// Puts a new call behind all others.
     fn enqueue(&mut self, queued: Queued) {
+        let queued = self.arrived(queued);
+        self.queue.push_back(queued);
+    }
+
+    fn arrived(&mut self, queued: Queued) -> Queued {
         self.arrivals += 1;
-        self.queue.push_back(Queued { arrival: self.arrivals, ..queued });
+        Queued { arrival: self.arrivals, ..queued }
+    }
+
+    /// Lets the marks that have waited long enough into the queue, or, for a last time, all.
+    fn take_marks(&mut self, last: bool) {
+        if last || self.marks.len() >= MARKS_MAX || self.now() >= self.marks_due_ns {
+            self.queue.extend(self.marks.drain(..));
+        }
     }
 
     /// Runs until the inbox is closed and nothing more can be done now. What is left is in the store, and the next
@@ -315,6 +340,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let mut open = true;
         let mut gate = self.parts.gate.watch();
         loop {
+            self.take_marks(!open);
             if let Some(store) = idle_store.take() {
                 match self.next_job(store) {
                     Ok(job) => doing = Some(job),
@@ -886,7 +912,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
-        self.active.insert(req_id, Active { row, transfer, tell, started_ns });
+        self.active.insert(req_id, Active { row, transfer, tell, started_ns, told_ns: None });
         self.advance(req_id, Happened::Due);
         progress
     }
@@ -917,6 +943,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let active = self.active.get_mut(&req_id).expect("looked up above");
         active.row = row;
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
+        let told = effects.iter().any(|effect| matches!(effect, Effect::Tell(..)));
         for effect in effects {
             match effect {
                 Effect::Accept(_) => unreachable!("only a submitted transfer is accepted"),
@@ -933,7 +960,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         log_sequence,
                         attempt,
                     };
-                    self.enqueue(Queued::own(call, Whose::Step(req_id)));
+                    let step = self.arrived(Queued::own(call, Whose::Step(req_id)));
+                    if !told {
+                        self.queue.push_back(step);
+                        continue;
+                    }
+                    if self.marks.is_empty() {
+                        self.marks_due_ns = self.now() + ns(MARK_MS);
+                    }
+                    self.marks.push(step);
                 }
                 // Which of the two it becomes is decided by the gate, when it is done.
                 Effect::Ask(participant, op) | Effect::LookUp(participant, op) => {
@@ -948,8 +983,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Tells whoever waits where the transfer ends, before PostgreSQL has the mark.
-    fn tell(&self, req_id: ReqId, state: State, code: Option<Code>) {
-        let Some(active) = self.active.get(&req_id) else { return };
+    fn tell(&mut self, req_id: ReqId, state: State, code: Option<Code>) {
+        let now = self.now();
+        let Some(active) = self.active.get_mut(&req_id) else { return };
+        active.told_ns = Some(now);
+        let active = &*active;
         active.tell.send_modify(|transfer| {
             *transfer = active.transfer.clone();
             transfer.state = state;
@@ -961,7 +999,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(active) = self.active.remove(&req_id) else { return };
         self.under_way.remove(&active.transfer.intent.order_number);
         let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
-        let seconds = Duration::from_nanos(self.now() - active.started_ns).as_secs_f64();
+        let ended_ns = active.told_ns.unwrap_or_else(|| self.now());
+        let seconds = Duration::from_nanos(ended_ns - active.started_ns).as_secs_f64();
         metrics::counter!(telemetry::TRANSFERS_TOTAL, "direction" => direction, "state" => state)
             .increment(1);
         metrics::histogram!(telemetry::TRANSFER_SECONDS, "direction" => direction).record(seconds);
@@ -1051,7 +1090,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let timer = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
         let parked = self.parked.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
         let work = if storing { u64::MAX } else { self.store_due_ns() };
-        let due = timer.min(parked).min(work).saturating_sub(self.now());
+        let marks = if self.marks.is_empty() { u64::MAX } else { self.marks_due_ns };
+        let due = timer.min(parked).min(work).min(marks).saturating_sub(self.now());
         let longest = if self.holds_work() { EXPIRY_MS } else { self.parts.options.stale_ms };
         let look = match self.active.is_empty() || self.parts.gate.is_closed() {
             true => u64::MAX,
