@@ -6,6 +6,7 @@
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
 #   make mutants change one decision at a time and see that a unit test minds; needs cargo-mutants
 #   make bench   the benches
+#   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
 #   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
@@ -24,7 +25,7 @@ SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak mutants bench fuzz loom sanitize lint reset need-rust need-nightly need-postgres
+.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-nightly need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -59,6 +60,16 @@ mutants: need-rust
 bench: need-rust need-postgres
 	$(CARGO) bench --locked --bench '*'
 
+# The runner must be of the library's version.
+instructions: need-rust
+	@$(INSTALL)
+	command -v valgrind >/dev/null || install valgrind libc6-dbg
+	version=$$($(CARGO) metadata --locked --format-version 1 | grep -o '"name":"gungraun","version":"[^"]*"' | cut -d'"' -f8)
+	export GUNGRAUN_RUNNER=$$PWD/target/gungraun/$$version/bin/gungraun-runner
+	[[ -x $$GUNGRAUN_RUNNER ]] ||
+	  $(CARGO) install --locked --version "$$version" --root "target/gungraun/$$version" gungraun-runner
+	$(CARGO) bench --locked --features instructions --bench instructions
+
 # What is found beside the corpus stays in fuzz/target/found, and what fails in fuzz/artifacts.
 fuzz: need-rust need-nightly
 	@command -v cargo-fuzz >/dev/null || { echo "installing cargo-fuzz"; $(CARGO) install cargo-fuzz --locked; }
@@ -86,7 +97,7 @@ lint: need-rust
 	set -x
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --workspace --all-targets --features crash --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features crash,instructions --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
 
 reset:

@@ -80,7 +80,7 @@ fn main() -> anyhow::Result<()> {
         ("32 callers", &many.latencies),
         ("1 caller, again", &before.latencies),
         ("1 caller, snapshots", &beside.latencies),
-    ]);
+    ])?;
     let rate = per_second(CALLERS * orders, duration);
     let alone = per_second(1, Duration::from_nanos(environment.d50));
     let gain = ratio(rate, alone);

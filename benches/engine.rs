@@ -74,7 +74,7 @@ fn main() -> anyhow::Result<()> {
         ("ask, 100 K/s", &paced),
         ("order durable, 10 K/s", &durable),
         ("order durable, batched", &batched),
-    ]);
+    ])?;
     let rate = per_second(commands, took);
     println!(
         "batched: {rate} orders/s, {} x one order a sync",

@@ -5,6 +5,7 @@
 //! and nothing is judged where the machine itself stands still for a millisecond.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::ops::AddAssign;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
+use serde_json::Value;
 use tempfile::TempDir;
 use ubscore::commands::load::{QUANTILES, histogram};
 
@@ -46,6 +48,13 @@ impl Latencies {
         self.0.value_at_quantile(quantile)
     }
 
+    fn json(&self, name: &str) -> Value {
+        let quantile =
+            |(heading, quantile): (&str, f64)| (heading.to_owned(), self.quantile(quantile).into());
+        let ns: serde_json::Map<_, _> = QUANTILES.map(quantile).into_iter().collect();
+        serde_json::json!({ "name": name, "count": self.0.len(), "ns": ns })
+    }
+
     fn print(&self, name: &str, d50: u64) {
         let columns =
             QUANTILES.map(|(_, quantile)| microseconds(self.0.value_at_quantile(quantile)));
@@ -74,32 +83,41 @@ impl Environment {
     /// `postgres`: the server's version and settings, where one takes part.
     pub(crate) fn probe(directory: &Path, postgres: Option<&str>) -> anyhow::Result<Environment> {
         let cores = thread::available_parallelism()?;
-        println!("date         {:.0}", Timestamp::now());
-        println!("CPU          {}, {cores} cores", cpu());
-        println!("kernel       {}", read("/proc/sys/kernel/osrelease"));
-        println!("load         {}", read("/proc/loadavg"));
-        println!("file system  {}", file_system(directory)?);
-        println!("commit       {}", commit());
-        println!("PostgreSQL   {}", postgres.unwrap_or("takes no part"));
+        let facts = [
+            ("date", format!("{:.0}", Timestamp::now())),
+            ("CPU", format!("{}, {cores} cores", cpu())),
+            ("kernel", read("/proc/sys/kernel/osrelease")),
+            ("load", read("/proc/loadavg")),
+            ("file system", file_system(directory)?),
+            ("commit", commit()),
+            ("PostgreSQL", postgres.unwrap_or("takes no part").to_owned()),
+        ];
+        for (name, fact) in &facts {
+            println!("{name:<13}{fact}");
+        }
+        let facts = facts.map(|(name, fact)| (name.to_owned(), fact.into()));
+        keep(&Value::Object(facts.into_iter().collect()), false)?;
         let hiccups = hiccups();
         let syncs = disk_syncs(directory)?;
         let environment = Environment {
             d50: syncs.quantile(0.5),
             noisy: hiccups.0.value_at_quantile(0.999) > HICCUP_MAX_NS,
         };
-        environment.table(&[("hiccup probe", &hiccups), ("disk-sync probe: D50, D99", &syncs)]);
+        environment.table(&[("hiccup probe", &hiccups), ("disk-sync probe: D50, D99", &syncs)])?;
         Ok(environment)
     }
 
-    /// Prints latencies, a row each.
-    pub(crate) fn table(&self, rows: &[(&str, &Latencies)]) {
+    /// Prints latencies, a row each, and keeps them as JSON.
+    pub(crate) fn table(&self, rows: &[(&str, &Latencies)]) -> anyhow::Result<()> {
         let headings: String =
             QUANTILES.iter().map(|(heading, _)| format!("{heading:>11}")).collect();
         println!("\n{:<26}{headings}{:>9}{:>10}", "us", "p50/D50", "count");
         for (name, latencies) in rows {
             latencies.print(name, self.d50);
+            keep(&latencies.json(name), true)?;
         }
         println!();
+        Ok(())
     }
 
     /// Prints whether a goal was reached, unless the machine is too noisy to tell.
@@ -111,6 +129,17 @@ impl Environment {
         };
         println!("goal {goal}: {verdict}");
     }
+}
+
+/// Adds a line to `target/bench/<bench>.jsonl`, or begins it: the machine first, then each row of the tables.
+fn keep(line: &Value, further: bool) -> anyhow::Result<()> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(env!("CARGO_CRATE_NAME")).with_extension("jsonl");
+    let mut file =
+        File::options().create(true).write(true).truncate(!further).append(further).open(path)?;
+    writeln!(file, "{line}")?;
+    Ok(())
 }
 
 /// A new directory on the file system that the project is built on, removed when dropped.

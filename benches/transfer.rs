@@ -80,7 +80,7 @@ async fn run(data_dir: &Path, server: &Server, transfers: u64) -> anyhow::Result
         ("Funding to Spot", &to_spot),
         ("Spot to Funding", &to_funding),
     ];
-    environment.table(&rows);
+    environment.table(&rows)?;
     for (name, latencies) in &rows[1..] {
         println!("{name}: p50 {} x base", ratio(latencies.quantile(0.5), base.quantile(0.5)));
     }

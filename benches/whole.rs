@@ -21,7 +21,10 @@ const SECONDS: u64 = 4;
 const CLIENTS: [u64; 4] = [1, 8, 16, 32];
 /// Connections of the load that are tried.
 const CONNECTIONS: [u64; 4] = [1, 32, 128, 256];
+/// All of one asset, so that the asset is as hot as can be in every row.
 const USERS: u64 = 1_000;
+/// Connections whose transfers are all of one user.
+const HOT_CONNECTIONS: u64 = 1_000;
 
 /// What PostgreSQL has done so far.
 struct Done {
@@ -70,7 +73,7 @@ pub(crate) async fn run(
     let mut most = 0;
     for connections in CONNECTIONS {
         let before = done(postgres).await?;
-        let report = load(server, connections, None)?;
+        let report = load(server, USERS, connections, None)?;
         let row = &report["rows"][0];
         let after = done(postgres).await?;
         let (rate, operations) = (number(row, "achieved")?, number(&report, "operations")?);
@@ -87,8 +90,15 @@ pub(crate) async fn run(
     }
     println!("\nubscore is {} x (a) and {} x (b)", ratio(most, statements), ratio(most, function));
 
+    let hot = load(server, 1, HOT_CONNECTIONS, None)?;
+    let rate = number(&hot["rows"][0], "achieved")?;
+    println!(
+        "one user        {HOT_CONNECTIONS:>4} clients {rate:>8}/s, {} x those of {USERS} users",
+        ratio(rate, most)
+    );
+
     let quarter = (most / 4).max(1);
-    let row = &load(server, 128, Some(quarter))?["rows"][0];
+    let row = &load(server, USERS, 128, Some(quarter))?["rows"][0];
     let us = |index: usize| row["latency_us"][index][1].as_u64().context("a latency");
     let (p50, p99) = (us(0)?, us(2)?);
     let d50_us = environment.d50 / 1_000;
@@ -139,9 +149,9 @@ async fn done(postgres: &tokio_postgres::Client) -> anyhow::Result<Done> {
     Ok(Done { commits: row.get(0), bytes: row.get(1) })
 }
 
-fn load(server: &Server, connections: u64, rate: Option<u64>) -> anyhow::Result<Value> {
+fn load(server: &Server, users: u64, connections: u64, rate: Option<u64>) -> anyhow::Result<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-    command.args(["load", "--dev", "--format", "json", "--users", &USERS.to_string()]);
+    command.args(["load", "--dev", "--format", "json", "--users", &users.to_string()]);
     command.args(["--connections", &connections.to_string(), "--duration", &format!("{SECONDS}s")]);
     command.arg("--url").arg(format!("http://{}", server.http));
     command.arg("--ops").arg(format!("http://{}", server.ops));

@@ -42,8 +42,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHORT_LOOK: Duration = Duration::from_millis(10);
 /// After a failure, nothing is tried for so long.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The scheduler's lowest priority for a thread.
-const NICENESS: i32 = 19;
+/// The scheduler gives it a tenth of what it gives to others, where there is not enough for all.
+const NICENESS: i32 = 10;
 
 /// When snapshots are made, and how much is kept.
 #[derive(Clone, Debug)]

@@ -400,9 +400,10 @@ fn remove<M: Medium>(
 #[cfg(test)]
 mod tests {
     use wal::memory::Memory;
-    use wal::{Identity, Log, Options, Recovery};
+    use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
+    use crate::account::AccountStatus;
     use crate::engine::fact::Fact;
     use crate::engine::ledger::Places;
     use crate::engine::order::Text;
@@ -487,5 +488,50 @@ mod tests {
         }
         assert_eq!(core.ledger().outcome_count(), 100);
         assert_eq!(core.ledger().places_left(), OUTCOMES_MAX - 100);
+    }
+
+    /// Goal: the core takes no memory from the system while it works. Method: every kind of command, answered in every way,
+    /// over a log on the disk, and the watermark behind them; what this thread allocates is counted.
+    #[test]
+    fn a_working_core_takes_no_memory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log_dir = Directory::create(directory.path().join("wal")).expect("a directory");
+        let options = Options { segment_bytes: 4 << 20, spares_ready: 1 };
+        let recovery = Recovery::open(log_dir, 0, 0).expect("no log");
+        let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
+        let places = Places { accounts_max: 100, outcomes_max: 10_000 };
+        let mut core = Core::new(Ledger::new(places), log.writer);
+        let symbol = Text::new("USDT").expect("short");
+        core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
+        let mut work = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                let user = number % 100 + 1;
+                let order = |op, amount| {
+                    let Command::Order(order) = deposit(number) else { unreachable!() };
+                    Command::Order(Order { op, user, amount, order_number: number, ..order })
+                };
+                for command in [
+                    order(Op::Deposit, 5),
+                    order(Op::Deposit, 5),
+                    order(Op::Deposit, 6),
+                    order(Op::Withdraw, 1 + number % 9),
+                    order(Op::Refund, 1 + number % 9),
+                    Command::SetStatus { user, status: AccountStatus::Active },
+                    Command::ReadBalance { user, asset: 3 },
+                    Command::Query { req_id: u128::from(number), op: Op::Deposit },
+                    Command::RaiseWatermark { order_number: number / 2 },
+                    Command::Digest,
+                ] {
+                    core.decide(&command, number);
+                }
+            }
+        };
+        // What is set up at the first use is no steady state.
+        work(1..10);
+        let taken = allocation_counter::measure(|| work(10..2_000));
+        assert_eq!(taken.count_total, 0, "{taken:?}");
+        let seen = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1))));
+        assert_eq!(seen.count_total, 1, "a box is not counted");
+        assert!(core.ledger().sequence() > 5_000, "not worked");
     }
 }
