@@ -58,7 +58,7 @@ mutants: need-rust
 	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
 bench: need-rust need-postgres
-	$(CARGO) bench --locked --bench '*'
+	$(CARGO) bench --locked
 
 # The runner must be of the library's version.
 instructions: need-rust
