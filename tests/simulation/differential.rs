@@ -108,16 +108,17 @@ const MESSAGE_HEADER_BYTES: usize = 5;
 fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
     let loses = Arc::clone(loses);
     Proxy::start(site, move |speaker, bytes| {
-        let began = place(bytes, BEGIN).or(place(bytes, ACTOR)).is_some();
-        if speaker == Speaker::Client && began {
+        let commit = place(bytes, COMMIT);
+        let several = place(bytes, BEGIN).is_some();
+        // The end of a flight of several may come on its own, and late: behind an answer to its beginning.
+        let alone = !several && commit.is_none() && place(bytes, ACTOR).is_some();
+        if speaker == Speaker::Client && (several || alone) {
             loses.fetch_or(BEGUN, Ordering::SeqCst);
         }
         let now = loses.load(Ordering::SeqCst);
         if now & BEGUN == 0 {
             return Passing::All;
         }
-        let commit = place(bytes, COMMIT);
-        let alone = began && place(bytes, BEGIN).is_none();
         match (now & !BEGUN, speaker, commit) {
             (1, ..) => Passing::Cut(0),
             (2, Speaker::Server, _) => Passing::Nothing,
