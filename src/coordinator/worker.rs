@@ -1,8 +1,8 @@
 //! One worker: the owner of a shard of accounts, a single task that does one thing at a time.
 //!
-//! Whatever has queued up while a commit was under way is the next batch; nothing waits for a timer or for company.
-//! A transfer has at most one call queued, one commit or one question under way. What it does while the service is halted
-//! is in `halted.rs`.
+//! Whatever has queued up while a commit was under way is the next batch. Nothing that anybody waits for waits for a timer
+//! or for company; the mark of an end that has been told waits a moment for others. A transfer has at most one call queued,
+//! one commit or one question under way. What it does while the service is halted is in `halted.rs`.
 
 mod halted;
 
