@@ -47,7 +47,7 @@ use crate::telemetry::chain;
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
 pub const EXIT_ENGINE: i32 = 70;
 
-/// What is read of the log before it is replayed, in chunks of 1,024 records.
+/// Chunks of the log that are read before they are replayed.
 const CHUNKS_AHEAD: usize = 4;
 /// How long a process that must end may take over its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -222,7 +222,7 @@ impl Closed {
     ///
     /// # Errors
     /// [`Error::Log`]: damage, or a log that is not whole. [`Error::Replay`]: a record that does not follow from
-    /// those before it. [`Error::Snapshot`], [`Error::SnapshotAhead`]: the snapshot is not this log's.
+    /// those before it. [`Error::Snapshot`], [`Error::SnapshotAhead`]: the snapshot is not this log's. [`Error::Thread`].
     pub fn replay(
         self,
         durable_claim: Sequence,

@@ -156,7 +156,7 @@ impl Database {
             // Its rows have come once it is committed: what ends them is the server's word that it is ready for more.
             let rows = client.query(statement, &values).await;
             return Ok(vec![rows.map_err(|error| {
-                let index = (!in_fence(&error)).then_some(0);
+                let index = blames_call(&error).then_some(0);
                 failure(error, index)
             })?]);
         }
@@ -250,10 +250,11 @@ fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
     }
 }
 
-/// Whether an error of a flight of one statement is the fence's. Where the server says so in a way not known, it is taken
-/// for the call's, which is then held up alone.
-fn in_fence(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().and_then(DbError::where_).is_some_and(|place| place.contains(" fence("))
+/// Whether an error of a flight of one statement is that of the call in it, and neither the fence's nor the commit's: the
+/// server then says in which function, and it is not the fence. What is not known to be the call's counts for the flight.
+fn blames_call(error: &tokio_postgres::Error) -> bool {
+    let place = error.as_db_error().and_then(DbError::where_);
+    place.is_some_and(|place| !place.contains(" fence("))
 }
 
 /// A failure that names a run as one that names a call, and whether the run has several.
