@@ -4,7 +4,7 @@
 //! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
 //! [`settled`] (what lies below the watermark), [`verify`] (the same on a log that is only read), [`repair`]
 //! (what the log proves of transfers that PostgreSQL has lost), [`halt`] (the flag that stops the service until an operator resumes),
-//! [`frequency`] (users who transfer more often than anybody should).
+//! [`frequency`] (users who transfer more often than anybody should), [`statement`] (one user's account statement).
 
 pub mod conservation;
 pub mod fit;
@@ -13,4 +13,5 @@ pub mod halt;
 pub mod repair;
 pub mod rounds;
 pub mod settled;
+pub mod statement;
 pub mod verify;

@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValuesParser, RangedU64ValueParser, TypedValueParser,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use ulid::Ulid;
 
 use crate::config::{Format, Overrides, Secret, is_http_url};
@@ -45,6 +48,9 @@ pub enum Command {
     Load(LoadArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
     Verify(StoreArgs),
+    /// Print everything that has moved on one user's accounts, in both stores, with the balance after it. Exit code 1 if
+    /// it does not add up.
+    Statement(StatementArgs),
     /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
     /// something is left that nothing proves.
     Repair(RepairArgs),
@@ -84,6 +90,40 @@ impl StoreArgs {
             ..Overrides::default()
         }
     }
+}
+
+/// What `ubscore statement` is told.
+#[derive(Debug, Args)]
+pub struct StatementArgs {
+    /// Whose accounts.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// Of this asset only.
+    #[arg(long, value_name = "SYMBOL")]
+    pub asset: Option<String>,
+    /// From this time on, such as 2026-11-01 or 2026-11-01T08:00:00Z; a date alone begins at midnight UTC.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub since: Option<Timestamp>,
+    /// Before this time.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub until: Option<Timestamp>,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = StatementFormat::Text)]
+    pub format: StatementFormat,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// How a statement is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StatementFormat {
+    /// Aligned lines.
+    Text,
+    /// Comma-separated values under a line of names: the movements alone.
+    Csv,
+    /// One JSON object a line.
+    Json,
 }
 
 /// What `ubscore repair` is told.
@@ -308,6 +348,13 @@ fn parse_url(text: &str) -> Result<String, UrlError> {
     if is_http_url(text) { Ok(text.to_owned()) } else { Err(UrlError) }
 }
 
+fn parse_time(text: &str) -> Result<Timestamp, jiff::Error> {
+    match text.parse::<Date>() {
+        Ok(date) if !text.contains('T') => Ok(date.to_zoned(TimeZone::UTC)?.timestamp()),
+        _ => text.parse(),
+    }
+}
+
 /// Why a duration is no life for a token.
 #[derive(Debug, thiserror::Error)]
 enum TtlError {
@@ -377,6 +424,17 @@ mod tests {
     }
 
     #[test]
+    fn a_date_alone_begins_at_midnight() {
+        let line =
+            "ubscore statement --user 7 --since 2026-11-01 --until 2026-11-01T08:00:00+02:00";
+        let Command::Statement(args) = parse(line).expect("arguments") else {
+            panic!("another command")
+        };
+        let times = [args.since, args.until].map(|time| time.expect("given").to_string());
+        assert_eq!(times, ["2026-11-01T00:00:00Z", "2026-11-01T06:00:00Z"]);
+    }
+
+    #[test]
     fn bad_arguments_exit_with_2() {
         for line in [
             "ubscore",
@@ -408,6 +466,10 @@ mod tests {
             "ubscore load --duration soon",
             "ubscore load --url localhost",
             "ubscore load --connections 0",
+            "ubscore statement",
+            "ubscore statement --user 0",
+            "ubscore statement --user 1 --since yesterday",
+            "ubscore statement --user 1 --format xml",
             "ubscore halt",
             "ubscore resume",
             "ubscore halt --reason",

@@ -14,6 +14,7 @@ pub mod load;
 pub mod repair;
 pub mod serve;
 pub mod snapshot;
+pub mod statement;
 pub mod token;
 pub mod verify;
 pub mod wal;
@@ -28,6 +29,7 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
+        Command::Statement(args) => return statement::run(&args, &mut io::stdout().lock()),
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),

@@ -133,7 +133,7 @@ impl Direction {
 }
 
 /// One of the two stores that hold money. The number is `source_type` in PostgreSQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Participant {
     /// PostgreSQL.

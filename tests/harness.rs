@@ -505,8 +505,13 @@ impl Site {
 
     /// `ubscore verify` on this site.
     pub(crate) fn verify(&self) -> Command {
+        self.offline(&["verify"])
+    }
+
+    /// A command that looks at both stores of this site itself.
+    pub(crate) fn offline(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-        command.args(["verify", "--dev", "--postgres", &self.url()]);
+        command.args(words).args(["--dev", "--postgres", &self.url()]);
         command.arg("--data-dir").arg(&self.data_dir);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command

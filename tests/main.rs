@@ -71,6 +71,9 @@ mod audit;
 /// What the log brings back of a database that has lost something.
 mod repair;
 
+/// One user's account statement across both stores.
+mod statement;
+
 /// What the fuzz targets have reached, once more.
 mod fuzz;
 

@@ -460,7 +460,7 @@ fn ending_text(ending: &Ending) -> String {
     }
 }
 
-fn json(object: &impl Serialize) -> String {
+pub(super) fn json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("text and numbers under text keys")
 }
 

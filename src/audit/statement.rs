@@ -1,0 +1,395 @@
+//! One user's account statement across both stores: everything that has moved, in order, with the balance after it.
+//!
+//! Funding comes from PostgreSQL's journal. Spot comes from the log as far back as it reaches, and before that from the
+//! transfers themselves, which PostgreSQL keeps for ever: whatever has moved on Spot has belonged to one. Balances are
+//! added up from nothing, and held against what either store has written down beside its operations.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use jiff::Timestamp;
+use wal::{Directory, Reader, Sequence};
+
+use super::conservation::Error;
+use crate::account::UserId;
+use crate::asset::AssetId;
+use crate::engine::order::{Entry, Order};
+use crate::postgres::movements::{FundingMovement, Movements, Passage};
+use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
+
+/// Operations of one account that were written down within moments are put into the order in which their balances fit:
+/// as many are looked at.
+const REORDER_MAX: usize = 64;
+
+/// One line of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Movement {
+    /// When it was decided: on Funding by PostgreSQL's clock, on Spot by that of the log.
+    pub at: Timestamp,
+    /// Where.
+    pub account: Participant,
+    /// What.
+    pub op: Op,
+    /// Of what.
+    pub asset: AssetId,
+    /// What it did to the balance, smallest units.
+    pub effect: i128,
+    /// What both stores wrote down beside it, where they did, smallest units.
+    recorded: Option<i128>,
+    /// The balance after it, smallest units.
+    pub balance: i128,
+    /// The transfer's req_id, or the external operation's idem_key.
+    pub reference: String,
+    /// The log's record of it, while the log has it or PostgreSQL remembers where it stood.
+    pub sequence: Option<Sequence>,
+}
+
+/// The balances of one asset at one moment, smallest units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balances {
+    /// In PostgreSQL.
+    pub funding: i128,
+    /// In UBSCore.
+    pub spot: i128,
+    /// Taken from one and not yet in the other.
+    pub in_flight: i128,
+}
+
+impl Balances {
+    fn add(&mut self, movement: &Movement) {
+        match movement.account {
+            Participant::Funding => self.funding += movement.effect,
+            Participant::Trading => self.spot += movement.effect,
+        }
+        // Whatever does not come from outside comes from under way, or goes there.
+        if !matches!(movement.op, Op::ExtDeposit | Op::ExtWithdraw) {
+            self.in_flight -= movement.effect;
+        }
+    }
+}
+
+/// A statement of everything there ever was; [`Statement::between`] is a part of it.
+#[derive(Clone, Debug, Default)]
+pub struct Statement {
+    /// By time, and on each account in the order in which they were decided. With the time they are sorted by.
+    movements: Vec<(Timestamp, Movement)>,
+    /// What does not add up, a sentence each.
+    pub mismatches: Vec<String>,
+    /// Operations on Spot that the log has of transfers accepted after PostgreSQL was read: left out.
+    pub newer: usize,
+}
+
+/// What moved within a time, and what there was before and after it.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// In order.
+    pub movements: Vec<&'a Movement>,
+    /// Before the first of them, by asset.
+    pub opening: BTreeMap<AssetId, Balances>,
+    /// After the last of them, by asset.
+    pub closing: BTreeMap<AssetId, Balances>,
+}
+
+impl Statement {
+    /// What moved from `since` on, and before `until`.
+    pub fn between(&self, since: Timestamp, until: Timestamp) -> Part<'_> {
+        let mut opening = BTreeMap::<AssetId, Balances>::new();
+        let (before, rest) =
+            self.movements.split_at(self.movements.partition_point(|(at, _)| *at < since));
+        for (_, movement) in before {
+            opening.entry(movement.asset).or_default().add(movement);
+        }
+        let mut closing = opening.clone();
+        let movements = &rest[..rest.partition_point(|(at, _)| *at < until)];
+        for (_, movement) in movements {
+            opening.entry(movement.asset).or_default();
+            closing.entry(movement.asset).or_default().add(movement);
+        }
+        let movements = movements.iter().map(|(_, movement)| movement).collect();
+        Part { movements, opening, closing }
+    }
+}
+
+/// What the log has of a user.
+#[derive(Debug, Default)]
+pub struct Logged {
+    /// Successes, each with its record's sequence and time.
+    operations: HashMap<(ReqId, Op), LoggedMovement>,
+    /// The first record there is, and the last one known durable; none in an empty log.
+    range: Option<(Sequence, Sequence)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LoggedMovement {
+    order: Order,
+    balance_after: u128,
+    sequence: Sequence,
+    at: Timestamp,
+}
+
+/// Reads the whole log for the operations of one user, as far as it is known durable: what is told must not be taken
+/// back. To be called after PostgreSQL has been read: then the log has everything that PostgreSQL claims.
+///
+/// # Errors
+/// [`Error`]: the log cannot be read.
+pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
+    let mut reader = Reader::<Directory>::open_path(log, 0)?;
+    let mut logged = Logged::default();
+    while let Some(record) = reader.next()? {
+        let (sequence, time_ns) = (record.sequence, record.time_ns);
+        let (first, durable) = logged.range.unwrap_or((sequence, 0));
+        logged.range = Some((first, durable.max(record.durable)));
+        let entry = Entry::decode(record.kind, record.payload)
+            .map_err(|source| Error::Record { sequence, source })?;
+        if let Entry::Order { order, decision: Decision::Success, balance_after } = entry
+            && order.user == user.number()
+            && let Some(req_id) = ReqId::new(order.req_id)
+        {
+            let at = Timestamp::from_nanosecond(time_ns.into()).expect("any u64 of ns is in range");
+            let movement = LoggedMovement { order, balance_after, sequence, at };
+            logged.operations.insert((req_id, order.op), movement);
+        }
+    }
+    let durable = logged.range.map_or(0, |(_, durable)| durable);
+    logged.operations.retain(|_, movement| movement.sequence <= durable);
+    Ok(logged)
+}
+
+/// Puts both stores' words together.
+pub fn statement(movements: Movements, logged: Logged) -> Statement {
+    let mut statement = Statement::default();
+    let mut accounts = BTreeMap::<(Participant, AssetId), Vec<Movement>>::new();
+    for movement in movements.funding {
+        let movement = funding_movement(movement);
+        accounts.entry((movement.account, movement.asset)).or_default().push(movement);
+    }
+    let Logged { mut operations, range } = logged;
+    for passage in &movements.transfers {
+        let claimed = claimed(passage);
+        for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
+            let logged = operations.remove(&(passage.transfer.intent.req_id, op));
+            let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
+            let movement = match (logged, claim) {
+                (Some(logged), _) => spot_movement(passage, op, Some(&logged), logged.at),
+                (None, Some(at)) => spot_movement(passage, op, None, at),
+                (None, None) => continue,
+            };
+            if let Some(sequence) = movement.sequence.filter(|_| logged.is_none())
+                && range.is_some_and(|(first, last)| (first..=last).contains(&sequence))
+            {
+                let (name, reference) = (op.name(), &movement.reference);
+                statement.mismatches.push(format!(
+                    "PostgreSQL has a {name} of {reference} on Spot at sequence {sequence}, the log has none"
+                ));
+            }
+            accounts.entry((movement.account, movement.asset)).or_default().push(movement);
+        }
+    }
+    statement.newer = operations.len();
+    for ((account, asset), found) in accounts {
+        let mut latest = Timestamp::MIN;
+        let chained = match account {
+            Participant::Funding => chain(found),
+            Participant::Trading => chain(in_log_order(found)),
+        };
+        let closing = chained.last().map(|movement| movement.balance);
+        let now = movements.balances.iter().find(|(of, _)| *of == asset);
+        if account == Participant::Funding
+            && let (Some(sum), Some(now)) = (closing, now.map(|(_, now)| signed(*now)))
+            && sum != now
+        {
+            statement.mismatches.push(format!(
+                "FUNDING, asset {}: the balance is {now} smallest units, its operations add up to {sum}",
+                asset.0
+            ));
+        }
+        for movement in chained {
+            if let Some(recorded) = movement.recorded.filter(|r| *r != movement.balance) {
+                let Movement { op, reference, balance, .. } = &movement;
+                statement.mismatches.push(format!(
+                    "{}, asset {}: after the {} of {reference} {recorded} smallest units were written down, \
+                     its operations add up to {balance}",
+                    account_name(account),
+                    asset.0,
+                    op.name()
+                ));
+            }
+            // One account's order stands, whatever a clock did.
+            latest = latest.max(movement.at);
+            statement.movements.push((latest, movement));
+        }
+    }
+    // Stable: what was decided in the same moment stays in the order of its account, Funding first.
+    statement.movements.sort_by_key(|(at, _)| *at);
+    statement
+}
+
+/// The account's name on the wire.
+pub fn account_name(account: Participant) -> &'static str {
+    match account {
+        Participant::Funding => "FUNDING",
+        Participant::Trading => "SPOT",
+    }
+}
+
+/// The successes on Spot that a transfer's state claims, and when PostgreSQL was told.
+fn claimed(passage: &Passage) -> Vec<(Op, Timestamp)> {
+    let transfer = &passage.transfer;
+    let told = |states: &[State]| {
+        let at = passage.passed.iter().find(|(state, _)| states.contains(state));
+        at.map_or(transfer.updated_at, |(_, at)| *at)
+    };
+    let withdrawn = (Op::Withdraw, told(&[State::SourceDone, transfer.state]));
+    match (transfer.intent.direction, transfer.state) {
+        (Direction::FundingToSpot, State::Committed) => {
+            vec![(Op::Deposit, told(&[State::Committed]))]
+        }
+        (Direction::SpotToFunding, State::RolledBack) => {
+            vec![withdrawn, (Op::Refund, told(&[State::RolledBack]))]
+        }
+        (
+            Direction::SpotToFunding,
+            State::SourceDone | State::TargetPending | State::Committed | State::Compensating,
+        ) => vec![withdrawn],
+        _ => Vec::new(),
+    }
+}
+
+fn funding_movement(movement: FundingMovement) -> Movement {
+    let FundingMovement { at, op, asset, amount, balance_after, reference } = movement;
+    let effect = effect(op, amount.units());
+    let (recorded, account) = (balance_after.map(signed), Participant::Funding);
+    Movement { at, account, op, asset, effect, recorded, balance: 0, reference, sequence: None }
+}
+
+fn spot_movement(
+    passage: &Passage,
+    op: Op,
+    logged: Option<&LoggedMovement>,
+    at: Timestamp,
+) -> Movement {
+    let transfer = &passage.transfer;
+    // PostgreSQL keeps the place of the last outcome only.
+    let last = transfer.log_sequence.filter(|_| {
+        !(op == Op::Withdraw && matches!(transfer.state, State::RolledBack | State::Compensating))
+    });
+    Movement {
+        at,
+        account: Participant::Trading,
+        op,
+        asset: logged.map_or(transfer.intent.asset, |logged| AssetId(logged.order.asset)),
+        effect: effect(
+            op,
+            logged.map_or(transfer.intent.amount.units(), |logged| logged.order.amount),
+        ),
+        recorded: logged.map(|logged| signed(logged.balance_after)),
+        balance: 0,
+        reference: transfer.intent.req_id.to_string(),
+        sequence: logged.map(|logged| logged.sequence).or(last),
+    }
+}
+
+fn effect(op: Op, units: u64) -> i128 {
+    match op {
+        Op::Withdraw | Op::ExtWithdraw => -i128::from(units),
+        Op::Deposit | Op::Refund | Op::ExtDeposit => i128::from(units),
+    }
+}
+
+/// A balance is the sum of less than 2^63 amounts of less than 2^64.
+fn signed(units: u128) -> i128 {
+    i128::try_from(units).expect("below 2^127")
+}
+
+/// By their place in the log; those whose place nobody remembers, by their time among them.
+fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
+    let (mut placed, mut lost): (Vec<_>, Vec<_>) =
+        movements.into_iter().partition(|movement| movement.sequence.is_some());
+    placed.sort_by_key(|movement| movement.sequence);
+    lost.sort_by_key(|movement| movement.at);
+    for movement in lost {
+        let place = placed.iter().position(|other| other.at > movement.at);
+        placed.insert(place.unwrap_or(placed.len()), movement);
+    }
+    placed
+}
+
+/// Adds up, from nothing. What lies close together is taken in the order in which the balances written down fit: a time
+/// is taken before a row's lock is, so that two who waited for each other may stand the wrong way round.
+fn chain(movements: Vec<Movement>) -> Vec<Movement> {
+    let mut rest = std::collections::VecDeque::from(movements);
+    let mut chained = Vec::with_capacity(rest.len());
+    let mut balance = 0;
+    while !rest.is_empty() {
+        let fits =
+            |movement: &Movement| movement.recorded.is_none_or(|r| r == balance + movement.effect);
+        let next = rest.iter().take(REORDER_MAX).position(fits).unwrap_or(0);
+        let movement = rest.remove(next).expect("not empty");
+        balance += movement.effect;
+        chained.push(Movement { balance, ..movement });
+    }
+    chained
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn movement(second: i64, effect: i128, recorded: i128) -> Movement {
+        Movement {
+            at: at(second),
+            account: Participant::Funding,
+            op: if effect > 0 { Op::Deposit } else { Op::Withdraw },
+            asset: AssetId(3),
+            effect,
+            recorded: Some(recorded),
+            balance: 0,
+            reference: second.to_string(),
+            sequence: None,
+        }
+    }
+
+    #[test]
+    fn what_was_written_down_in_one_moment_stands_as_the_balances_fit() {
+        // The third took its time before the second, and its lock after it.
+        let found = vec![movement(1, 10, 10), movement(2, -4, 16), movement(3, 10, 20)];
+        let balances: Vec<i128> = chain(found).iter().map(|movement| movement.balance).collect();
+        assert_eq!(balances, [10, 20, 16]);
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_added_up_all_the_same() {
+        let found = vec![movement(1, 10, 10), movement(2, 5, 99)];
+        let chained = chain(found);
+        assert_eq!((chained[1].balance, chained[1].recorded), (15, Some(99)));
+    }
+
+    #[test]
+    fn a_place_that_nobody_remembers_is_found_by_time() {
+        let placed = |second, sequence| Movement {
+            sequence: Some(sequence),
+            recorded: None,
+            ..movement(second, 1, 0)
+        };
+        let lost = Movement { recorded: None, ..movement(5, 1, 0) };
+        let order = in_log_order(vec![placed(7, 9), lost, placed(4, 8)]);
+        let times: Vec<i64> = order.iter().map(|movement| movement.at.as_second()).collect();
+        assert_eq!(times, [4, 5, 7]);
+    }
+
+    #[test]
+    fn a_part_begins_with_what_was_there_before() {
+        let found = chain(vec![movement(1, 10, 10), movement(2, -4, 6), movement(3, 1, 7)]);
+        let movements = found.into_iter().map(|movement| (movement.at, movement)).collect();
+        let statement = Statement { movements, ..Statement::default() };
+        let part = statement.between(at(2), at(3));
+        assert_eq!(part.movements.len(), 1);
+        let funding = |balances: &BTreeMap<AssetId, Balances>| balances[&AssetId(3)].funding;
+        assert_eq!((funding(&part.opening), funding(&part.closing)), (10, 6));
+        assert_eq!(part.closing[&AssetId(3)].in_flight, -6);
+    }
+}

@@ -1,0 +1,257 @@
+//! `ubscore statement`: what has moved on one user's accounts, in both stores, with or without a running service.
+//! Changes nothing.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use super::wal::json;
+use crate::account::UserId;
+use crate::amount::units_text;
+use crate::asset::{Asset, AssetId, Catalog};
+use crate::audit::statement::{
+    Balances, Movement, Part, Statement, account_name, read_log, statement,
+};
+use crate::audit::verify::Stores;
+use crate::cli::{StatementArgs, StatementFormat};
+use crate::postgres::movements;
+
+/// Prints the statement; how it ends goes to stderr where the format has no place for it.
+pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let read = runtime.context("start").and_then(|runtime| {
+        let work = async |stores: Stores, target: &Target| read(args, stores, target).await;
+        runtime.block_on(with_stores(&args.stores, work))
+    });
+    let (statement, catalog) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            writeln!(io::stderr(), "error: {error:#}").ok();
+            return ExitCode::from(EXIT_CANNOT_RUN);
+        }
+    };
+    let mut out = BufWriter::new(out);
+    match print(args, &statement, &catalog, &mut out).and_then(|()| Ok(out.flush()?)) {
+        Ok(()) => {}
+        Err(error) if is_hang_up(&error) => {}
+        Err(error) => {
+            writeln!(io::stderr(), "error: {error:#}").ok();
+            return ExitCode::from(EXIT_CANNOT_RUN);
+        }
+    }
+    for mismatch in &statement.mismatches {
+        // Nobody reading it is no reason to say that all is well.
+        writeln!(io::stderr(), "mismatch: {mismatch}").ok();
+    }
+    if statement.mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
+}
+
+async fn read(
+    args: &StatementArgs,
+    stores: Stores,
+    target: &Target,
+) -> anyhow::Result<(Statement, Arc<Catalog>)> {
+    let user = UserId::new(args.user).context("user ids are 1..=2^63-1")?;
+    let catalog = stores.catalog.load_full();
+    if let Some(symbol) = &args.asset {
+        anyhow::ensure!(catalog.by_symbol(symbol).is_some(), "there is no asset {symbol}");
+    }
+    // PostgreSQL first: the log then holds whatever it claims.
+    let movements = movements::read(&target.config, &target.limits, &stores.catalog, user);
+    let movements = movements.await.context("read PostgreSQL")?;
+    let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
+    Ok((statement(movements, logged.context("read the log")?), catalog))
+}
+
+fn is_hang_up(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn print(
+    args: &StatementArgs,
+    statement: &Statement,
+    catalog: &Catalog,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let (since, until) =
+        (args.since.unwrap_or(Timestamp::MIN), args.until.unwrap_or(Timestamp::MAX));
+    let Part { movements, opening, closing } = statement.between(since, until);
+    let wanted = |id: AssetId| {
+        let asset = catalog.by_id(id).context("an asset is in no catalog")?;
+        let wanted = args.asset.as_ref().is_none_or(|symbol| *symbol == asset.symbol);
+        anyhow::Ok(wanted.then_some(asset))
+    };
+    let mut lines = Vec::with_capacity(movements.len());
+    for movement in movements {
+        if let Some(asset) = wanted(movement.asset)? {
+            lines.push((movement, asset));
+        }
+    }
+    let mut sums = Vec::new();
+    for (id, closing) in &closing {
+        if let Some(asset) = wanted(*id)? {
+            sums.push((asset, balance(&opening, *id), *closing));
+        }
+    }
+    match args.format {
+        StatementFormat::Text => print_text(args, statement, &lines, &sums, out),
+        StatementFormat::Csv => print_csv(&lines, out),
+        StatementFormat::Json => print_json(statement, &lines, &sums, out),
+    }
+}
+
+fn balance(balances: &BTreeMap<AssetId, Balances>, asset: AssetId) -> Balances {
+    balances.get(&asset).copied().unwrap_or_default()
+}
+
+/// Decimal text of smallest units with their sign.
+fn text(units: i128, asset: &Asset) -> String {
+    let sign = if units < 0 { "-" } else { "" };
+    format!("{sign}{}", units_text(units.unsigned_abs(), asset.precision))
+}
+
+fn print_text(
+    args: &StatementArgs,
+    statement: &Statement,
+    lines: &[(&Movement, &Asset)],
+    sums: &[(&Asset, Balances, Balances)],
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for (movement, asset) in lines {
+        let Movement { at, account, op, effect, balance, reference, .. } = movement;
+        writeln!(
+            out,
+            "{at:.6} {:<7} {:<12} {:<8} {:>20} {:>20} {}",
+            account_name(*account),
+            op.name(),
+            asset.symbol,
+            text(*effect, asset),
+            text(*balance, asset),
+            // It can do nothing to a terminal.
+            reference.escape_debug(),
+        )?;
+    }
+    for (asset, opening, closing) in sums {
+        let say = |Balances { funding, spot, in_flight }: &Balances| {
+            let [funding, spot, in_flight] =
+                [funding, spot, in_flight].map(|units| text(*units, asset));
+            format!("funding={funding} spot={spot} in_flight={in_flight}")
+        };
+        writeln!(out, "{:<8} opening {}", asset.symbol, say(opening))?;
+        writeln!(out, "{:<8} closing {}", asset.symbol, say(closing))?;
+    }
+    let word = if statement.mismatches.is_empty() { "ok" } else { "mismatch" };
+    let (user, count, newer) = (args.user, lines.len(), statement.newer);
+    writeln!(out, "{word} user={user} movements={count} newer_on_spot={newer}")?;
+    Ok(())
+}
+
+/// A movement as one line of CSV, or with its kind as one JSON object.
+#[derive(Serialize)]
+struct Row<'a> {
+    at: String,
+    account: &'static str,
+    op: &'static str,
+    asset: &'a str,
+    /// Signed decimal text.
+    amount: String,
+    /// After it, decimal text.
+    balance: String,
+    /// The transfer's req_id, or the external operation's idem_key.
+    reference: &'a str,
+    log_sequence: Option<u64>,
+}
+
+impl<'a> Row<'a> {
+    fn of(movement: &'a Movement, asset: &'a Asset) -> Row<'a> {
+        Row {
+            at: format!("{:.9}", movement.at),
+            account: account_name(movement.account),
+            op: movement.op.name(),
+            asset: &asset.symbol,
+            amount: text(movement.effect, asset),
+            balance: text(movement.balance, asset),
+            reference: &movement.reference,
+            log_sequence: movement.sequence,
+        }
+    }
+}
+
+fn print_csv(lines: &[(&Movement, &Asset)], out: &mut impl Write) -> anyhow::Result<()> {
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+    let mut written = || -> Result<(), csv::Error> {
+        // Also where nothing has moved.
+        csv.write_record([
+            "at",
+            "account",
+            "op",
+            "asset",
+            "amount",
+            "balance",
+            "reference",
+            "log_sequence",
+        ])?;
+        for (movement, asset) in lines {
+            csv.serialize(Row::of(movement, asset))?;
+        }
+        Ok(csv.flush()?)
+    };
+    written().map_err(|error| match error.into_kind() {
+        csv::ErrorKind::Io(error) => error.into(),
+        kind => anyhow::anyhow!("write CSV: {kind:?}"),
+    })
+}
+
+/// One line of JSON.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Object<'a> {
+    Movement(Row<'a>),
+    Balances { asset: &'a str, opening: BalancesObject, closing: BalancesObject },
+    End { verdict: &'static str, movements: usize, newer_on_spot: usize, mismatches: &'a [String] },
+}
+
+#[derive(Serialize)]
+struct BalancesObject {
+    funding: String,
+    spot: String,
+    in_flight: String,
+}
+
+impl BalancesObject {
+    fn of(balances: &Balances, asset: &Asset) -> BalancesObject {
+        let Balances { funding, spot, in_flight } = balances;
+        let [funding, spot, in_flight] =
+            [funding, spot, in_flight].map(|units| text(*units, asset));
+        BalancesObject { funding, spot, in_flight }
+    }
+}
+
+fn print_json(
+    statement: &Statement,
+    lines: &[(&Movement, &Asset)],
+    sums: &[(&Asset, Balances, Balances)],
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for (movement, asset) in lines {
+        writeln!(out, "{}", json(&Object::Movement(Row::of(movement, asset))))?;
+    }
+    for (asset, opening, closing) in sums {
+        let (opening, closing) =
+            (BalancesObject::of(opening, asset), BalancesObject::of(closing, asset));
+        writeln!(out, "{}", json(&Object::Balances { asset: &asset.symbol, opening, closing }))?;
+    }
+    let verdict = if statement.mismatches.is_empty() { "ok" } else { "mismatch" };
+    let (movements, newer_on_spot) = (lines.len(), statement.newer);
+    let mismatches = &statement.mismatches;
+    let end = Object::End { verdict, movements, newer_on_spot, mismatches };
+    writeln!(out, "{}", json(&end))?;
+    Ok(())
+}

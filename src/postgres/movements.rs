@@ -1,0 +1,159 @@
+//! Everything that PostgreSQL knows to have moved on one user's accounts, read in one snapshot: what a statement is
+//! made of.
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tokio_postgres::{Client, Config, Row};
+
+use super::database::{TRANSFER_COLUMNS, transfer_from_row};
+use super::store::Transfer;
+use super::{Error, Limits, connect};
+use crate::account::UserId;
+use crate::amount::{Amount, units_from_text};
+use crate::asset::{AssetId, Catalog};
+use crate::transfer::{Op, State};
+
+/// A successful operation on Funding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FundingMovement {
+    /// When, by PostgreSQL's clock.
+    pub at: Timestamp,
+    /// Which one.
+    pub op: Op,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// The balance afterwards, smallest units; `None` where a repair has written it down without moving anything.
+    pub balance_after: Option<u128>,
+    /// The transfer's req_id, or the external operation's idem_key.
+    pub reference: String,
+}
+
+/// A transfer, and when it passed its states.
+#[derive(Clone, Debug)]
+pub struct Passage {
+    /// As it stands.
+    pub transfer: Transfer,
+    /// In order, by PostgreSQL's clock.
+    pub passed: Vec<(State, Timestamp)>,
+}
+
+/// One user's whole life in PostgreSQL.
+#[derive(Clone, Debug, Default)]
+pub struct Movements {
+    /// On Funding, by time.
+    pub funding: Vec<FundingMovement>,
+    /// In the order of their accepts.
+    pub transfers: Vec<Passage>,
+    /// Funding balances now, smallest units.
+    pub balances: Vec<(AssetId, u128)>,
+}
+
+/// Reads it all. External operations have no index by user: where there are many, it takes a while.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL is away, or holds what this version cannot read.
+pub async fn read(
+    config: &Config,
+    limits: &Limits,
+    catalog: &ArcSwap<Catalog>,
+    user: UserId,
+) -> Result<Movements, Error> {
+    let client = connect(config, limits).await?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+    client.batch_execute(begin).await?;
+    let catalog = catalog.load();
+    let funding = funding(&client, &catalog, user).await?;
+    let transfers = transfers(&client, &catalog, user).await?;
+    let statement = "SELECT asset_id, available::text FROM balances_tb \
+                     WHERE user_id = $1 AND account_type = 1 ORDER BY asset_id";
+    let mut balances = Vec::new();
+    for row in client.query(statement, &[&user.bigint()]).await? {
+        let (asset, precision) = asset(&row, 0, "balances_tb", &catalog)?;
+        let bad = || bad("balances_tb", "available");
+        balances.push((asset, units_from_text(row.try_get(1)?, precision).ok_or_else(bad)?));
+    }
+    client.batch_execute("COMMIT").await?;
+    Ok(Movements { funding, transfers, balances })
+}
+
+async fn funding(
+    client: &Client,
+    catalog: &Catalog,
+    user: UserId,
+) -> Result<Vec<FundingMovement>, Error> {
+    let statement = "SELECT at, op, o.asset_id, o.amount, balance_after::text, req_id \
+           FROM transfers_tb t JOIN transfer_operations o USING (req_id) \
+          WHERE t.user_id = $1 AND o.user_id = $1 AND outcome = 1 \
+         UNION ALL SELECT at, op, asset_id, amount, balance_after::text, idem_key \
+           FROM external_operations WHERE user_id = $1 AND outcome = 1 \
+         ORDER BY 1, 6, 2";
+    let table = "transfer_operations or external_operations";
+    let rows = client.query(statement, &[&user.bigint()]).await?;
+    let movement = |row: &Row| {
+        let (asset, precision) = asset(row, 2, table, catalog)?;
+        let op = u8::try_from(row.try_get::<_, i16>(1)?).ok().and_then(Op::from_number);
+        let after = row.try_get::<_, Option<&str>>(4)?.map(|text| {
+            units_from_text(text, precision).ok_or_else(|| bad(table, "balance_after"))
+        });
+        let amount = Amount::from_decimal(row.try_get(3)?, precision);
+        Ok(FundingMovement {
+            at: row.try_get(0)?,
+            op: op.ok_or_else(|| bad(table, "op"))?,
+            asset,
+            amount: amount.ok_or_else(|| bad(table, "amount"))?,
+            balance_after: after.transpose()?,
+            reference: row.try_get(5)?,
+        })
+    };
+    rows.iter().map(movement).collect()
+}
+
+async fn transfers(
+    client: &Client,
+    catalog: &Catalog,
+    user: UserId,
+) -> Result<Vec<Passage>, Error> {
+    let statement = format!(
+        "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 ORDER BY order_number"
+    );
+    let mut passages = Vec::new();
+    for row in client.query(&statement, &[&user.bigint()]).await? {
+        let transfer = transfer_from_row(&row, catalog)?;
+        passages.push(Passage { transfer, passed: Vec::new() });
+    }
+    let history = "SELECT order_number, states, at \
+                     FROM transfers_tb JOIN transfer_history USING (req_id) \
+                    WHERE user_id = $1 ORDER BY order_number, at";
+    for row in client.query(history, &[&user.bigint()]).await? {
+        let order_number = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
+        let number = |passage: &Passage| passage.transfer.intent.order_number;
+        // Of the same snapshot, so it is there.
+        let Ok(index) = passages.binary_search_by_key(&order_number, number) else { continue };
+        let at: Timestamp = row.try_get(2)?;
+        let states: Vec<i16> = row.try_get(1)?;
+        for number in states {
+            let state = State::from_number(number).ok_or_else(|| bad("transfer_history", "state"));
+            passages[index].passed.push((state?, at));
+        }
+    }
+    Ok(passages)
+}
+
+/// An asset's number in this column, and its decimals.
+fn asset(
+    row: &Row,
+    column: usize,
+    table: &'static str,
+    catalog: &Catalog,
+) -> Result<(AssetId, u8), Error> {
+    let number = u32::try_from(row.try_get::<_, i32>(column)?).ok();
+    let asset = number.and_then(|number| catalog.by_id(AssetId(number)));
+    let asset = asset.ok_or_else(|| bad(table, "asset_id"))?;
+    Ok((asset.id, asset.precision))
+}
+
+fn bad(table: &'static str, what: &str) -> Error {
+    Error::Row { table, what: what.to_owned() }
+}
