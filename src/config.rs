@@ -283,6 +283,8 @@ pub struct Wal {
     pub segment_bytes: u64,
     /// Segments prepared ahead.
     pub spares_ready: usize,
+    /// With fewer free bytes on the log's file system it is said; 0: never.
+    pub space_low_bytes: u64,
 }
 
 /// The section `[snapshot]`.
@@ -482,7 +484,7 @@ impl Default for Outcomes {
 
 impl Default for Wal {
     fn default() -> Self {
-        Self { segment_bytes: 67_108_864, spares_ready: 1 }
+        Self { segment_bytes: 67_108_864, spares_ready: 1, space_low_bytes: 1_073_741_824 }
     }
 }
 
@@ -688,6 +690,7 @@ const BOUNDS: &[Bound] = &[
     bound("outcomes.evict_every_ms", |c| Some(c.outcomes.evict_every_ms), 10, HOUR_MS, "ms"),
     bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, 1_073_741_824, "bytes, a multiple of 4096"),
     bound("wal.spares_ready", |c| Some(c.wal.spares_ready as u64), 1, 16, "segments"),
+    bound("wal.space_low_bytes", |c| Some(c.wal.space_low_bytes), 0, 1 << 50, "bytes"),
     bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),
     bound("snapshot.every_bytes", |c| Some(c.snapshot.every_bytes), 4_096, 1_099_511_627_776, "bytes"),
     bound("snapshot.keep", |c| Some(c.snapshot.keep as u64), 1, 64, "snapshots"),

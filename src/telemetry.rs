@@ -27,6 +27,8 @@ pub const RING_DEPTH: &str = "ubscore_ring_depth";
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
 /// Gauge, s: how long the last replay took.
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
+/// Gauge, bytes: what is free on the log's file system.
+pub const WAL_FREE_BYTES: &str = "ubscore_wal_free_bytes";
 /// Gauge, s: how long the last snapshot took.
 pub const SNAPSHOT_SECONDS: &str = "ubscore_snapshot_seconds";
 /// Gauge, bytes: how large the last snapshot is.
@@ -158,6 +160,11 @@ pub fn step(step: &'static str, took_ns: u64) {
     metrics::histogram!(STEP_SECONDS, "step" => step).record(seconds);
 }
 
+/// Notes what is free on the log's file system.
+pub fn wal_free(bytes: u64) {
+    metrics::gauge!(WAL_FREE_BYTES).set(bytes as f64);
+}
+
 /// Notes a snapshot: how long it took, its length, the record at which it stands, and when it was made.
 pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
     metrics::gauge!(SNAPSHOT_SECONDS).set(took.as_secs_f64());
@@ -194,6 +201,7 @@ pub fn describe() {
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
+    describe_gauge!(WAL_FREE_BYTES, Unit::Bytes, "Free on the file system of the log.");
     describe_gauge!(SNAPSHOT_SECONDS, Unit::Seconds, "Time that the last snapshot took.");
     describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Length of the last snapshot.");
     describe_gauge!(SNAPSHOT_SEQUENCE, Unit::Count, "Record at which the last snapshot stands.");

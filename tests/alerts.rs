@@ -71,6 +71,21 @@ pub(crate) fn said_only(said: &str, alerts: &[Alert]) {
     }
 }
 
+/// A disk that fills is said while there is still time. Method: a disk is called full that is not.
+#[test]
+fn little_room_for_the_log_is_said_before_anybody_is_refused() {
+    let (site, webhook) = site();
+    let server = site.with("UBSCORE__WAL__SPACE_LOW_BYTES", 1_u64 << 50).start();
+    let body = assert_raised(&server, &webhook, Alert::WalSpaceLow);
+    let free = server.metrics();
+    let free = free.lines().find_map(|line| line.strip_prefix("ubscore_wal_free_bytes "));
+    let free = free.expect("a gauge").to_owned();
+    assert!(body["message"].as_str().is_some_and(|m| m.contains("bytes are free")), "{body}");
+    assert_ne!(free, "0");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    assert_only(&server, &[Alert::WalSpaceLow]);
+}
+
 /// What is raised again and again is counted every time, and said once in the time that is configured.
 #[test]
 fn postgresql_that_is_away_is_said_once_and_counted_always() {

@@ -23,7 +23,7 @@ use wal::Identity;
 use super::dev;
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
-use crate::alert::{self, webhook};
+use crate::alert::{self, Alert, alert, webhook};
 use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
 use crate::audit::frequency::Frequency;
@@ -48,12 +48,12 @@ use crate::postgres::incarnation::{self, Behind, Incarnation};
 use crate::postgres::reads::Reads;
 use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
-use crate::telemetry::{Metrics, chain, init_logging};
+use crate::telemetry::{self, Metrics, chain, init_logging};
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
 const LEASE: Duration = Duration::from_secs(10);
-/// Between two foldings of the histograms' samples.
-const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Between two foldings of the histograms' samples, and two looks at the log's room.
+const UPKEEP: Duration = Duration::from_secs(5);
 /// Between two words of a replay's progress.
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 /// How long an orderly stop waits for the webhook.
@@ -125,7 +125,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
     let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
-    let upkeep = tokio::spawn(keep_metrics(service.clock.clone(), service.metrics));
+    let upkeep = keep_watch(service.clock.clone(), service.metrics, config.clone());
+    let upkeep = tokio::spawn(upkeep);
 
     announce(config, development, addresses, service.clock.now_s())?;
     let ended = tokio::select! {
@@ -544,10 +545,27 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
-async fn keep_metrics(clock: Arc<dyn Clock>, metrics: &'static Metrics) {
+/// Folds the metrics, and looks at the log's room: it is to be said before anybody is refused for want of it.
+async fn keep_watch(clock: Arc<dyn Clock>, metrics: &'static Metrics, config: Config) {
+    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     loop {
-        clock.sleep(METRICS_UPKEEP).await;
         metrics.upkeep();
+        match rustix::fs::statvfs(&log_dir) {
+            Ok(found) => {
+                let free = found.f_bavail.saturating_mul(found.f_frsize);
+                telemetry::wal_free(free);
+                let low = config.wal.space_low_bytes;
+                if free < low {
+                    let path = log_dir.display();
+                    alert(
+                        Alert::WalSpaceLow,
+                        format_args!("{free} bytes are free for {path}, less than {low}"),
+                    );
+                }
+            }
+            Err(error) => warn!(%error, "what is free for the log cannot be told"),
+        }
+        clock.sleep(UPKEEP).await;
     }
 }
 
