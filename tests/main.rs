@@ -71,6 +71,9 @@ mod audit;
 /// What the log brings back of a database that has lost something.
 mod repair;
 
+/// Files of earlier versions, kept for ever, and of later ones, refused by name.
+mod golden;
+
 /// One user's account statement across both stores.
 mod statement;
 

@@ -1,0 +1,321 @@
+//! What an earlier version has written is read by this one for ever, and what a later one has written is refused by name.
+//!
+//! Each folder of `tests/golden` holds what a version left behind when it was killed: its log and snapshots, every row of
+//! its database, what it had answered, and a dump of its log to the byte. A folder that stands there is never edited:
+//! a new one is added for each schema and each format, by `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, Site, Way, block_on, refused};
+use crate::snapshot::{force, segments, snapshots};
+use crate::watermark::{forgetful, wait_for_all_below};
+
+/// Who has lived through everything.
+const USER: u64 = 1001;
+/// Who is left in the middle of it.
+const HELD: u64 = 1002;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn golden() -> Vec<PathBuf> {
+    let folders = fs::read_dir(root().join("tests/golden")).expect("a folder");
+    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.expect("an entry").path()).collect();
+    folders.sort();
+    assert!(!folders.is_empty());
+    folders
+}
+
+/// Bytes as text: sixteen a line that are not all zero, behind their offset; the length comes first.
+fn to_hex(bytes: &[u8]) -> String {
+    let mut text = format!("{}\n", bytes.len());
+    for (index, row) in bytes.chunks(16).enumerate() {
+        if row.iter().any(|byte| *byte != 0) {
+            write!(text, "{:06x}:", index * 16).expect("a string takes everything");
+            for byte in row {
+                write!(text, " {byte:02x}").expect("a string takes everything");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let mut lines = text.lines();
+    let length = lines.next().and_then(|length| length.parse().ok()).expect("a length");
+    let mut bytes = vec![0; length];
+    for line in lines {
+        let (offset, row) = line.split_once(':').expect("an offset");
+        let offset = usize::from_str_radix(offset, 16).expect("hexadecimal");
+        for (byte, digits) in bytes[offset..].iter_mut().zip(row.split_whitespace()) {
+            *byte = u8::from_str_radix(digits, 16).expect("hexadecimal");
+        }
+    }
+    bytes
+}
+
+/// A site whose segments are short enough to be kept as text.
+fn site() -> Site {
+    forgetful(Site::new())
+        .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+        .with("UBSCORE__SNAPSHOT__KEEP", 2)
+        .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
+}
+
+/// Posts and notes the answer.
+fn post(server: &Server, user: u64, body: Value, answers: &mut Vec<Value>) {
+    let reply = server.post(user, &body);
+    answers
+        .push(json!({"user": user, "body": body, "status": reply.status, "answer": reply.json()}));
+}
+
+/// A transfer of each kind of end.
+fn one_of_each(server: &Server, name: &str, answers: &mut Vec<Value>) {
+    let body = |way: Way, amount: &str, cid: &str| {
+        way.body_with_cid("USDT", amount, &format!("{name}-{cid}"))
+    };
+    post(server, USER, body(Way::ToSpot, "100.25", "there"), answers);
+    post(server, USER, body(Way::ToFunding, "0.00000001", "back"), answers);
+    post(server, USER, body(Way::ToFunding, "9000", "refused"), answers);
+    server.set_status(USER, "SPOT", "DISABLED");
+    post(server, USER, body(Way::ToSpot, "7", "there-refunded"), answers);
+    server.set_status(USER, "SPOT", "FROZEN");
+    post(server, USER, body(Way::ToFunding, "1", "frozen"), answers);
+    server.set_status(USER, "SPOT", "ACTIVE");
+    server.set_status(USER, "FUNDING", "DISABLED");
+    post(server, USER, body(Way::ToFunding, "3", "back-refunded"), answers);
+    server.set_status(USER, "FUNDING", "ACTIVE");
+}
+
+/// What a version leaves behind, written by this one.
+fn write(folder: &Path) {
+    let site = site();
+    let mut answers = Vec::new();
+    let server = site.start();
+    server.deposit(USER, "BTC", "1.5");
+    one_of_each(&server, "forgotten", &mut answers);
+    wait_for_all_below(&site);
+    force(&site, &server);
+    server.stop();
+    // One who remembers from here on, in a segment of its own.
+    let site = site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
+    let server = site.start();
+    one_of_each(&server, "kept", &mut answers);
+    force(&site, &server);
+    post(
+        &server,
+        USER,
+        Way::ToSpot.body_with_cid("BTC", "0.5", "behind-the-snapshot"),
+        &mut answers,
+    );
+    let told = [(USER, server.balances(USER))];
+    let hold = site.hold("UPDATE OF state ON transfers_tb", &format!("NEW.user_id = {HELD}"));
+    let under_way = Way::ToFunding.body_with_cid("USDT", "1", "under-way");
+    let body = Way::ToSpot.body_with_cid("USDT", "5", "held");
+    assert_eq!(server.post(HELD, &body).status, 200, "UBSCore's record proves it");
+    assert_eq!(server.post(HELD, &under_way).status, 202);
+    server.kill();
+    hold.release();
+    site.sql("DROP TRIGGER hold ON transfers_tb; DROP FUNCTION hold()");
+    answers.push(json!({"user": HELD, "body": body, "status": 200}));
+    answers.push(json!({"user": HELD, "body": under_way, "status": 200}));
+
+    fs::create_dir(folder).expect("a new folder");
+    let files = segments(&site).into_iter().chain(snapshots(&site));
+    for (_, path) in files {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("text");
+        let bytes = fs::read(&path).expect("readable");
+        fs::write(folder.join(format!("{name}.hex")), to_hex(&bytes)).expect("written");
+    }
+    fs::write(folder.join("dump.txt"), dump(&site)).expect("written");
+    let balances: BTreeMap<String, Value> = told
+        .into_iter()
+        .map(|(user, balances)| {
+            let sums = |(symbol, balance): (String, crate::harness::Balance)| {
+                let (funding, spot) = (balance.funding, balance.spot);
+                (symbol, json!([funding, spot].map(|side| side.map(|units| units.to_string()))))
+            };
+            (user.to_string(), balances.into_iter().map(sums).collect())
+        })
+        .collect();
+    let told = json!({"answers": answers, "balances": balances});
+    let told = serde_json::to_string_pretty(&told).expect("JSON");
+    fs::write(folder.join("told.json"), told + "\n").expect("written");
+    let tables = site.sql(
+        "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename",
+    );
+    let mut rows = String::new();
+    for table in tables.iter().map(|row| &row[0]) {
+        for row in site.sql(&format!("SELECT row_to_json(t) FROM {table} t ORDER BY t::text")) {
+            writeln!(rows, "{table} {}", row[0]).expect("a string takes everything");
+        }
+    }
+    fs::write(folder.join("database.txt"), rows).expect("written");
+}
+
+/// The log, a line a record.
+fn dump(site: &Site) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.args(["wal", "dump"]).arg(site.log_dir());
+    let output = command.output().expect("the binary");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// A site that holds what a version has left behind: its tables as its own migrations made them.
+fn restore(folder: &Path) -> Site {
+    let site = site().with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
+    let (log, snapshots) = (site.log_dir(), site.snapshot_dir());
+    for directory in [&log, &snapshots] {
+        fs::create_dir_all(directory).expect("a directory");
+    }
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("text");
+        let Some(name) = name.strip_suffix(".hex") else { continue };
+        let directory = if name.ends_with(".wal") { &log } else { &snapshots };
+        let text = fs::read_to_string(&path).expect("text");
+        fs::write(directory.join(name), from_hex(&text)).expect("written");
+    }
+    let rows = fs::read_to_string(folder.join("database.txt")).expect("text");
+    let rows: Vec<(&str, &str)> =
+        rows.lines().map(|line| line.split_once(' ').expect("a table and a row")).collect();
+    let history = "refinery_schema_history";
+    site.sql(&format!(
+        "CREATE TABLE {history} (version INT4 PRIMARY KEY, name VARCHAR(255), applied_on VARCHAR(255), \
+         checksum VARCHAR(255))"
+    ));
+    for (_, row) in rows.iter().filter(|(table, _)| *table == history) {
+        let row: Value = serde_json::from_str(row).expect("JSON");
+        let file = format!("V{}__{}.sql", row["version"], row["name"].as_str().expect("a name"));
+        let migration = root().join("config/migrations").join(&file);
+        site.sql(&fs::read_to_string(migration).expect(&file));
+    }
+    let (client, connection) =
+        block_on(site.target().connect(tokio_postgres::NoTls)).expect("a server");
+    let fill = async {
+        let mut tables: Vec<&str> = rows.iter().map(|(table, _)| *table).collect();
+        tables.dedup();
+        client.batch_execute("SET session_replication_role = replica").await?;
+        for table in tables {
+            client.batch_execute(&format!("TRUNCATE {table}")).await?;
+        }
+        for (table, row) in &rows {
+            let row_of = format!("json_populate_record(NULL::{table}, $1::text::json)");
+            client.execute(&format!("INSERT INTO {table} SELECT * FROM {row_of}"), &[row]).await?;
+        }
+        client
+            .batch_execute(
+                "SELECT setval(pg_get_serial_sequence('transfers_tb', 'transfer_id'), max(transfer_id)) \
+                   FROM transfers_tb; \
+                 SELECT setval(pg_get_serial_sequence('external_operations', 'position'), max(position)) \
+                   FROM external_operations; \
+                 SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit",
+            )
+            .await
+    };
+    let driven = async {
+        tokio::select! {
+            filled = fill => filled,
+            ended = connection => panic!("the connection ended: {ended:?}"),
+        }
+    };
+    block_on(driven).expect("its rows");
+    site
+}
+
+/// Goal: an upgrade reads everything. Method: what each earlier version left when it was killed, with a transfer under way;
+/// the dump to the byte; a start, which migrates; rest; the balances, and every answer once more; the books; new
+/// transfers; another start.
+#[test]
+fn what_any_version_left_behind_is_read_for_ever() {
+    if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
+        write(&root().join("tests/golden").join(version));
+    }
+    for folder in golden() {
+        let site = restore(&folder);
+        let text = |name: &str| fs::read_to_string(folder.join(name)).expect("text");
+        assert_eq!(dump(&site), text("dump.txt"), "{}", folder.display());
+        let told: Value = serde_json::from_str(&text("told.json")).expect("JSON");
+
+        let server = site.start();
+        site.wait_for_rest();
+        for (user, balances) in told["balances"].as_object().expect("users") {
+            let now = server.balances(user.parse().expect("a number"));
+            let sides = |side: Option<u128>| side.map(|units| units.to_string());
+            for (symbol, sums) in balances.as_object().expect("assets") {
+                let balance = &now[symbol];
+                assert_eq!(json!([sides(balance.funding), sides(balance.spot)]), *sums, "{symbol}");
+            }
+        }
+        for answer in told["answers"].as_array().expect("answers") {
+            let user = answer["user"].as_u64().expect("a user");
+            let again = server.post(user, &answer["body"]);
+            assert_eq!(json!(again.status), answer["status"], "{again:?}");
+            assert_eq!(again.header("idempotent-replayed"), Some("true"), "{again:?}");
+            let (mut now, mut then) = (again.json(), answer["answer"].clone());
+            for object in [&mut now, &mut then] {
+                object.as_object_mut().map(|object| object.remove("request_id"));
+            }
+            assert!(then.is_null() || now == then, "{now} is not {then}");
+        }
+        site.assert_books(&server);
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+        site.wait_for_rest();
+        server.kill();
+        let server = site.start();
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a version never goes on with what it cannot read, and says what that is. Method: a log, a snapshot and a database
+/// as a later version might leave them; a start is refused by name; nothing is changed, so that the right version goes on.
+#[test]
+fn what_a_later_version_left_behind_is_refused_by_name() {
+    let site = site();
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    force(&site, &server);
+    site.wait_for_rest();
+    server.stop();
+    let (_, snapshot) = snapshots(&site).remove(0);
+    let (_, segment) = segments(&site).pop().expect("a segment");
+    let versions: [(&Path, usize, &[u8], &str); 2] = [
+        (&segment, 12, &[2, 0, 0, 0], "unknown version 2 at"),
+        (&snapshot, 8, &[2, 0, 0, 0], "has version 2, and this program reads 1"),
+    ];
+    for (path, at, later, want) in versions {
+        let before = fs::read(path).expect("readable");
+        let mut bytes = before.clone();
+        bytes[at..at + later.len()].copy_from_slice(later);
+        if path == snapshot {
+            let end = bytes.len() - 4;
+            let crc = crc32fast::hash(&bytes[..end]);
+            bytes[end..].copy_from_slice(&crc.to_le_bytes());
+        }
+        fs::write(path, &bytes).expect("written");
+        let (code, said) = refused(site.command());
+        assert_eq!(code, 1, "{said}");
+        let name = path.file_name().and_then(|name| name.to_str()).expect("text");
+        assert!(said.contains(want) && said.contains(name), "{said}");
+        assert_eq!(fs::read(path).expect("readable"), bytes);
+        fs::write(path, before).expect("written");
+    }
+    let later = "INSERT INTO refinery_schema_history \
+                 SELECT 999, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
+    site.sql(later);
+    let (code, said) = refused(site.command());
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("was it used by a newer one?") && said.contains("V999__later"), "{said}");
+    site.sql("DELETE FROM refinery_schema_history WHERE version = 999");
+    let server = site.start();
+    site.assert_books(&server);
+}
