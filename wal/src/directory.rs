@@ -13,14 +13,12 @@ use memmap2::{Advice, MmapRaw};
 use crate::error::Error;
 #[cfg(feature = "shadow")]
 use crate::fault::meet;
+use crate::frame::LOCK_NAME;
 use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
 #[cfg(feature = "shadow")]
 use crate::shadow::{Sync, sync_directory, sync_file};
 #[cfg(not(feature = "shadow"))]
 use bare::{Sync, meet, sync_directory, sync_file};
-
-/// Held under an exclusive `flock` while the log is open; holds the pid of its holder as text.
-const LOCK: &str = "lock";
 
 /// A page as the length of a buffer.
 const PAGE: usize = 4096;
@@ -77,14 +75,15 @@ impl Medium for Directory {
     type Source = File;
     type Lock = DirectoryLock;
 
+    /// An exclusive `flock` on a file that holds the pid of its holder as text.
     fn lock(&self) -> Result<DirectoryLock, Error> {
-        let failed = |source| Error::medium("lock", LOCK, source);
+        let failed = |source| Error::medium("lock", LOCK_NAME, source);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(self.path.join(LOCK))
+            .open(self.path.join(LOCK_NAME))
             .map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}

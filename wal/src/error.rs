@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::frame::{Identity, Sequence};
+use crate::frame::{Identity, SEGMENT_HEADER_BYTES, Sequence};
 
 /// A place in the log: which file, which byte of it, and which record was expected there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,10 +149,12 @@ pub enum Error {
     },
     /// A segment's header page is not one. No crash leaves that: it is synced before its file is
     /// named.
-    #[error("bad segment header at {place}")]
+    #[error("bad segment header at {place}{}", of_bytes(*file_bytes))]
     Header {
         /// The header's place.
         place: Place,
+        /// Length of the file in bytes; less than a header page where the file itself was cut.
+        file_bytes: u64,
     },
     /// A segment or record was written in another version of the format. Use its program.
     #[error("unknown version {found} at {place}")]
@@ -187,7 +189,38 @@ pub enum Error {
     },
 }
 
+/// What a file's length says of its header.
+fn of_bytes(file_bytes: u64) -> String {
+    match file_bytes {
+        0 => ": the file is empty".to_owned(),
+        1..SEGMENT_HEADER_BYTES => format!(": the file has only {file_bytes} bytes"),
+        _ => String::new(),
+    }
+}
+
 impl Error {
+    /// The place in the log that is wrong, where it is the log that is.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Damaged { place, .. }
+            | Self::Missing { place }
+            | Self::Header { place, .. }
+            | Self::Version { place, .. }
+            | Self::Foreign { place, .. }
+            | Self::Order { place }
+            | Self::Chain { place } => Some(place),
+            Self::Locked { .. }
+            | Self::Full
+            | Self::Payload { .. }
+            | Self::Option { .. }
+            | Self::Space { .. }
+            | Self::Prepare { .. }
+            | Self::Sync { .. }
+            | Self::Poisoned
+            | Self::Medium { .. } => None,
+        }
+    }
+
     /// Wraps a failure of the medium while opening.
     pub(crate) fn medium(action: &'static str, file: &str, source: io::Error) -> Self {
         Self::Medium { action, file: file.to_owned(), source }

@@ -332,6 +332,8 @@ pub(crate) enum Name {
     Spare,
     /// Shaped like a segment's name and not one.
     Malformed,
+    /// The file that is locked while the log is open.
+    Lock,
     /// None of the log's business.
     Other,
 }
@@ -340,6 +342,9 @@ impl Name {
     pub(crate) fn parse(name: &str) -> Self {
         if name.starts_with("spare-") && name.ends_with(".tmp") {
             return Self::Spare;
+        }
+        if name == LOCK_NAME {
+            return Self::Lock;
         }
         let Some(digits) = name.strip_prefix("segment-").and_then(|rest| rest.strip_suffix(".wal"))
         else {
@@ -352,6 +357,9 @@ impl Name {
         }
     }
 }
+
+/// Name of the file that is locked while the log is open.
+pub(crate) const LOCK_NAME: &str = "lock";
 
 /// Name of the segment `number`.
 pub fn segment_name(number: u64) -> String {

@@ -139,4 +139,5 @@ pub use preparer::{Preparer, Progress};
 pub use reader::Reader;
 pub use recover::{Ending, Recovery, Report, Torn};
 pub use syncer::Syncer;
+pub use walk::{Listing, Passed};
 pub use writer::Writer;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::frame::{Frame, Identity, Record, SegmentHeader, Sequence};
 use crate::medium::Medium;
 use crate::recover::Ending;
-use crate::walk::{Resolution, Step, Walk, list_segments};
+use crate::walk::{Passed, Resolution, Step, Walk, list_segments};
 
 /// A listing of a live directory may miss a file that is just being renamed or removed. Listing
 /// again sees it; a file that is still missing after this many times is missing.
@@ -71,7 +71,12 @@ impl<M: Medium> Reader<M> {
         self.walk.as_ref().map(Walk::identity)
     }
 
-    /// Headers of the segments seen so far, in order.
+    /// What has been left behind in the segments gone through.
+    pub fn passed(&self) -> Passed {
+        self.walk.as_ref().map(Walk::passed).unwrap_or_default()
+    }
+
+    /// Headers of the segment that is read and of those known to follow, in order.
     pub fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
         self.walk.iter().flat_map(Walk::headers)
     }
@@ -115,6 +120,12 @@ impl<M: Medium> Reader<M> {
                     return Ok(Some(frame));
                 }
                 walk.accept(&frame);
+                continue;
+            }
+            // From the file again, before anything else is asked: what is buffered may be older than what a live
+            // writer has put here, and who is overtaken by a removal still reads the file that is open to its end.
+            walk.forget();
+            if let Step::Record(_) = walk.step()? {
                 continue;
             }
             if self.grows {

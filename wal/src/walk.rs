@@ -1,6 +1,7 @@
 //! The way through the segments, record by record, in constant memory: shared by recovery, which
 //! owns the log, and the reader, which does not.
 
+use std::collections::VecDeque;
 use std::io;
 
 use crate::error::{Claim, Error, Place};
@@ -41,14 +42,64 @@ pub(crate) enum Resolution {
     Ended(Ending),
 }
 
+/// What a walk has left behind in the segments it has gone through, beside their records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Segments gone through to their ends.
+    pub segments: u64,
+    /// Those with a tail that an earlier recovery has cut off: the next header names the record before it as the last.
+    pub cut_tails: u64,
+    /// Bytes in these tails, each up to the last that is not zero.
+    pub cut_bytes: u64,
+    /// Valid records in these tails, never acknowledged.
+    pub cut_records: u64,
+    /// Segments shorter than their headers say that have lost no record by it.
+    pub short_segments: u64,
+}
+
+/// What a log's directory holds, by name alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Numbers of the segments, in order.
+    pub(crate) numbers: Vec<u64>,
+    /// The first name that is shaped like a segment's and is none.
+    malformed: Option<String>,
+    /// Spares, which recovery ignores and a start removes.
+    pub spares: u64,
+    /// Names that are none of the log's, which everybody ignores.
+    pub unknown: u64,
+}
+
+impl Listing {
+    /// Looks at every name.
+    ///
+    /// # Errors
+    /// [`Error::Medium`].
+    pub fn of<M: Medium>(medium: &M) -> Result<Self, Error> {
+        let names =
+            medium.list().map_err(|source| Error::medium("list", "the directory", source))?;
+        let mut listing = Self::default();
+        for name in names {
+            match Name::parse(&name) {
+                Name::Segment(number) => listing.numbers.push(number),
+                Name::Malformed => listing.malformed = listing.malformed.max(Some(name)),
+                Name::Spare => listing.spares += 1,
+                Name::Lock => {}
+                Name::Other => listing.unknown += 1,
+            }
+        }
+        listing.numbers.sort_unstable();
+        Ok(listing)
+    }
+}
+
 /// A walk through the segments.
 #[derive(Debug)]
 pub(crate) struct Walk<M: Medium> {
     medium: M,
-    /// In order, without gaps, never empty.
-    segments: Vec<Listed>,
-    /// Which segment the walk is in.
-    index: usize,
+    /// The segment the walk is in and those known to follow, in order, without gaps, never empty.
+    segments: VecDeque<Listed>,
+    passed: Passed,
     source: M::Source,
     seed: u32,
     /// Where the next record is expected, in bytes.
@@ -67,19 +118,11 @@ pub(crate) struct Walk<M: Medium> {
 /// # Errors
 /// [`Error::Medium`]; [`Error::Order`] for a malformed name; [`Error::Missing`] for a gap.
 pub(crate) fn list_segments<M: Medium>(medium: &M) -> Result<Vec<u64>, Error> {
-    let names = medium.list().map_err(|source| Error::medium("list", "the directory", source))?;
-    let mut numbers = Vec::new();
-    for name in names {
-        match Name::parse(&name) {
-            Name::Segment(number) => numbers.push(number),
-            Name::Malformed => {
-                return Err(Error::Order { place: Place { file: name, offset: 0, sequence: 0 } });
-            }
-            Name::Spare | Name::Other => {}
-        }
+    let Listing { numbers, malformed, .. } = Listing::of(medium)?;
+    match malformed {
+        Some(file) => Err(Error::Order { place: Place { file, offset: 0, sequence: 0 } }),
+        None => Ok(numbers),
     }
-    numbers.sort_unstable();
-    Ok(numbers)
 }
 
 impl<M: Medium> Walk<M> {
@@ -88,30 +131,30 @@ impl<M: Medium> Walk<M> {
     ///
     /// Returns nothing if there is no segment. Checks every header before it reads any record.
     pub(crate) fn open(medium: M, numbers: &[u64], from: Sequence) -> Result<Option<Self>, Error> {
-        let mut segments: Vec<Listed> = Vec::with_capacity(numbers.len());
+        let mut segments: VecDeque<Listed> = VecDeque::with_capacity(numbers.len());
         for &number in numbers {
-            let listed = load(&medium, &segment_name(number), Some(number), segments.last())?;
-            segments.push(listed);
+            let listed = load(&medium, &segment_name(number), Some(number), segments.back())?;
+            segments.push_back(listed);
         }
-        let Some(first) = segments.first() else { return Ok(None) };
+        let Some(first) = segments.front() else { return Ok(None) };
         if from > 0 && from < first.header.first() {
             let file = segment_name(first.header.segment - 1);
             let place = Place { file, offset: 0, sequence: first.header.predecessor_last };
             return Err(Error::Missing { place });
         }
         let behind = segments.partition_point(|listed| listed.header.first() <= from);
-        let index = behind.saturating_sub(1);
-        Self::begin(medium, segments, index).map(Some)
+        segments.drain(..behind.saturating_sub(1));
+        Self::begin(medium, segments).map(Some)
     }
 
     /// A walk through one file, whatever its name.
     pub(crate) fn open_file(medium: M, name: &str) -> Result<Self, Error> {
-        let segments = vec![load(&medium, name, None, None)?];
-        Self::begin(medium, segments, 0)
+        let segments = VecDeque::from([load(&medium, name, None, None)?]);
+        Self::begin(medium, segments)
     }
 
-    fn begin(medium: M, segments: Vec<Listed>, index: usize) -> Result<Self, Error> {
-        let Listed { name, header, .. } = &segments[index];
+    fn begin(medium: M, segments: VecDeque<Listed>) -> Result<Self, Error> {
+        let Listed { name, header, .. } = segments.front().expect("never empty");
         let source = medium.source(name).map_err(|source| Error::medium("open", name, source))?;
         Ok(Self {
             source,
@@ -123,32 +166,41 @@ impl<M: Medium> Walk<M> {
             buffer_offset: 0,
             medium,
             segments,
-            index,
+            passed: Passed::default(),
         })
     }
 
     /// Learns of segments that have been named since; for a log that is alive.
     pub(crate) fn refresh(&mut self) -> Result<(), Error> {
-        let known = self.segments.last().expect("never empty").header.segment;
+        let known = self.segments.back().expect("never empty").header.segment;
         let numbers = list_segments(&self.medium)?;
         for number in numbers.into_iter().filter(|&number| number > known) {
             let listed =
-                load(&self.medium, &segment_name(number), Some(number), self.segments.last())?;
-            self.segments.push(listed);
+                load(&self.medium, &segment_name(number), Some(number), self.segments.back())?;
+            self.segments.push_back(listed);
         }
         Ok(())
     }
 
     /// The header of the segment the walk is in.
     pub(crate) fn header(&self) -> &SegmentHeader {
-        &self.segments[self.index].header
+        &self.here().header
+    }
+
+    fn here(&self) -> &Listed {
+        self.segments.front().expect("never empty")
     }
 
     pub(crate) fn identity(&self) -> Identity {
         self.header().identity
     }
 
-    /// Headers of all segments, in order.
+    /// What it has left behind.
+    pub(crate) fn passed(&self) -> Passed {
+        self.passed
+    }
+
+    /// Headers of the segment the walk is in and of those known to follow, in order.
     pub(crate) fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
         self.segments.iter().map(|listed| &listed.header)
     }
@@ -199,7 +251,7 @@ impl<M: Medium> Walk<M> {
             time_ns: frame.time_ns,
             kind: frame.kind,
             payload: &self.buffer[payload..payload + frame.payload],
-            segment: self.segments[self.index].header.segment,
+            segment: self.segments[0].header.segment,
             offset,
             bytes: frame.bytes() as u64,
         }
@@ -229,6 +281,11 @@ impl<M: Medium> Walk<M> {
         match decide(successor, found.tail, claim.is_some()) {
             Decision::Read => Ok(Resolution::Read),
             Decision::Continue => {
+                self.passed.segments += 1;
+                self.passed.cut_tails += u64::from(found.bytes > 0);
+                self.passed.cut_bytes += found.bytes;
+                self.passed.cut_records += found.records;
+                self.passed.short_segments += u64::from(found.tail == Tail::Short);
                 self.enter_next()?;
                 Ok(Resolution::Read)
             }
@@ -243,28 +300,29 @@ impl<M: Medium> Walk<M> {
                     segment: next.segment,
                     last: next.predecessor_last,
                 });
-                let length = Claim::Length { bytes: self.header().segment_bytes };
-                Err(Error::Damaged {
-                    place: self.place(),
-                    claim: header.or(claim).unwrap_or(length),
-                })
+                // That the file was cut explains the rest, whoever else misses a record.
+                let length = (found.tail == Tail::Short)
+                    .then(|| Claim::Length { bytes: self.header().segment_bytes });
+                let claim = length.or(header).or(claim).expect("the table asks for a claim");
+                Err(Error::Damaged { place: self.place(), claim })
             }
             Decision::OutOfOrder => Err(Error::Order { place: self.place() }),
         }
     }
 
     fn enter_next(&mut self) -> Result<(), Error> {
-        let next = &self.segments[self.index + 1];
+        let next = &self.segments[1];
+        let place = || Place { file: next.name.clone(), offset: 0, sequence: self.sequence_next };
         if next.header.predecessor_chain != self.chain {
-            let place = Place { file: next.name.clone(), offset: 0, sequence: self.sequence_next };
-            return Err(Error::Chain { place });
+            return Err(Error::Chain { place: place() });
         }
-        self.source = self
-            .medium
-            .source(&next.name)
-            .map_err(|source| Error::medium("open", &next.name, source))?;
+        self.source = self.medium.source(&next.name).map_err(|source| match source.kind() {
+            // Removed since it was listed, with records that have not been read.
+            io::ErrorKind::NotFound => Error::Missing { place: place() },
+            _ => Error::medium("open", &next.name, source),
+        })?;
         self.seed = next.header.identity.seed(next.header.segment);
-        self.index += 1;
+        self.segments.pop_front();
         self.offset = SEGMENT_HEADER_BYTES;
         self.forget();
         Ok(())
@@ -338,22 +396,22 @@ impl<M: Medium> Walk<M> {
     }
 
     fn successor(&self) -> Option<&SegmentHeader> {
-        self.segments.get(self.index + 1).map(|listed| &listed.header)
+        self.segments.get(1).map(|listed| &listed.header)
     }
 
     fn place(&self) -> Place {
-        let file = self.segments[self.index].name.clone();
+        let file = self.here().name.clone();
         Place { file, offset: self.offset, sequence: self.sequence_next }
     }
 
     /// Where the segment's bytes end.
     fn limit(&self) -> u64 {
-        let listed = &self.segments[self.index];
+        let listed = self.here();
         listed.header.segment_bytes.min(listed.file_bytes)
     }
 
     /// Makes the next window come from the file.
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.buffer.clear();
     }
 
@@ -371,7 +429,7 @@ impl<M: Medium> Walk<M> {
             });
             if let Err(source) = read {
                 self.forget();
-                return Err(Error::medium("read", &self.segments[self.index].name, source));
+                return Err(Error::medium("read", &self.here().name, source));
             }
         }
         let start = usize::try_from(at - self.buffer_offset).expect("it lies in the buffer");
@@ -409,7 +467,9 @@ fn load<M: Medium>(
 
     let header = match SegmentHeader::decode(&page[..read]) {
         Ok(header) if file_bytes <= header.segment_bytes => header,
-        Ok(_) | Err(HeaderFault::Bad) => return Err(Error::Header { place: place() }),
+        Ok(_) | Err(HeaderFault::Bad) => {
+            return Err(Error::Header { place: place(), file_bytes });
+        }
         Err(HeaderFault::Version(found)) => return Err(Error::Version { place: place(), found }),
     };
     if let Some(before) = before {

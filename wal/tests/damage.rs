@@ -53,7 +53,7 @@ impl Specimen {
 fn place(error: &Error) -> (u64, u64) {
     match error {
         Error::Damaged { place, .. }
-        | Error::Header { place }
+        | Error::Header { place, .. }
         | Error::Version { place, .. }
         | Error::Order { place } => {
             assert_eq!(place.file, segment_name(1));
