@@ -88,13 +88,32 @@ impl Amount {
 
 /// Decimal text of a balance in smallest units, without trailing zeros.
 pub fn units_text(units: u128, precision: u8) -> String {
-    let scale = 10u128.pow(u32::from(precision));
-    let (whole, fraction) = (units / scale, units % scale);
-    if fraction == 0 {
-        return whole.to_string();
+    let mut text = String::new();
+    push_units(&mut text, units, precision);
+    text
+}
+
+/// Appends what [`units_text`] returns.
+pub fn push_units(text: &mut String, units: u128, precision: u8) {
+    // A division of 128 bits takes several times as long, and nearly every amount has 64.
+    let (whole, fraction) = match u64::try_from(units) {
+        Ok(units) => {
+            let scale = 10u64.pow(u32::from(precision));
+            (u128::from(units / scale), u128::from(units % scale))
+        }
+        Err(_) => {
+            let scale = 10u128.pow(u32::from(precision));
+            (units / scale, units % scale)
+        }
+    };
+    let mut digits = itoa::Buffer::new();
+    text.push_str(digits.format(whole));
+    if fraction > 0 {
+        let digits = digits.format(fraction);
+        text.push('.');
+        text.extend((digits.len()..usize::from(precision)).map(|_| '0'));
+        text.push_str(digits.trim_end_matches('0'));
     }
-    let fraction = format!("{fraction:0width$}", width = usize::from(precision));
-    format!("{whole}.{}", fraction.trim_end_matches('0'))
 }
 
 /// Smallest units of decimal text that PostgreSQL printed for a balance; `None` when it is negative, has more

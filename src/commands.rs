@@ -40,8 +40,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Wal(command) => {
+            let ink = wal::ink::Ink::choose(&io::stdout());
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
-            wal::run(&command, out, notes, &mut wal::pause).map_err(Into::into)
+            wal::run(&command, out, notes, ink, &mut wal::pause).map_err(Into::into)
         }
     };
     match done {

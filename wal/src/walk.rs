@@ -91,6 +91,11 @@ impl Listing {
         listing.numbers.sort_unstable();
         Ok(listing)
     }
+
+    /// Whether there is anything that is, or only looks like, a segment.
+    pub fn has_segments(&self) -> bool {
+        !self.numbers.is_empty() || self.malformed.is_some()
+    }
 }
 
 /// A walk through the segments.

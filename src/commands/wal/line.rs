@@ -1,15 +1,19 @@
-//! One record of the log as one line, for eyes or for machines.
+//! Records of the log as lines, for eyes or for machines.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
+use std::fmt::{self, Display};
+use std::io::Write;
 
+use anstyle::Style;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
-use ulid::Ulid;
+use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
-use crate::amount::{PRECISION_MAX, units_text};
+use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
+use crate::amount::{PRECISION_MAX, push_units};
 use crate::asset::SYMBOL_BYTES_MAX;
+use crate::config::Format;
 use crate::engine::order::{self, Entry, Text};
 use crate::transfer::Decision;
 
@@ -17,35 +21,54 @@ use crate::transfer::Decision;
 const ABSENT: &str = "-";
 
 /// Assets remembered; at the bound a further one is printed by its number.
-const ASSETS_MAX: usize = 65_536;
+pub(super) const ASSETS_MAX: usize = 65_536;
 
 /// The largest integer up to which every reader of JSON can tell neighbors apart.
 const JSON_INTEGER_MAX: u128 = 1 << 53;
 
+/// As wide as the widest column that is padded.
+const SPACES: [u8; 32] = [b' '; 32];
+
+const NS_PER_S: u64 = 1_000_000_000;
+
 /// What the log has said about assets so far.
 #[derive(Default)]
 pub(super) struct Assets {
-    known: HashMap<u32, Asset>,
+    known: HashMap<u32, Asset, foldhash::fast::RandomState>,
 }
 
 struct Asset {
     symbol: Text<SYMBOL_BYTES_MAX>,
+    /// The symbol as it can do nothing to a terminal.
+    escaped: String,
     precision: u8,
 }
 
 impl Assets {
-    /// Remembers an asset; the newest record about it counts.
-    pub(super) fn learn(&mut self, asset: u32, precision: u8, symbol: Text<SYMBOL_BYTES_MAX>) {
+    /// Remembers an asset, if the entry is one; the newest record about it counts.
+    pub(super) fn learn(&mut self, entry: &Entry) {
+        let Entry::Asset { asset, precision, symbol } = *entry else { return };
         let room = self.known.len() < ASSETS_MAX || self.known.contains_key(&asset);
         // No such precision is ever registered, and no amount could be written by it.
         if room && precision <= PRECISION_MAX {
-            self.known.insert(asset, Asset { symbol, precision });
+            let escaped = escape(&symbol);
+            self.known.insert(asset, Asset { symbol, escaped, precision });
         }
+    }
+
+    /// The symbol of an asset, or `#` and its number.
+    pub(super) fn name(&self, asset: u32) -> String {
+        self.known.get(&asset).map_or_else(|| format!("#{asset}"), |known| known.escaped.clone())
+    }
+
+    /// The symbol of an asset as it was registered.
+    pub(super) fn symbol(&self, asset: u32) -> Option<&str> {
+        self.known.get(&asset).map(|known| known.symbol.as_str())
     }
 }
 
 /// An integer in JSON: a number up to 2^53, above it a string, since many readers would round it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::commands) struct Integer(u128);
 
 impl From<u64> for Integer {
@@ -60,7 +83,7 @@ impl From<u128> for Integer {
     }
 }
 
-impl fmt::Display for Integer {
+impl Display for Integer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }
@@ -70,129 +93,191 @@ impl Serialize for Integer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match u64::try_from(self.0) {
             Ok(number) if self.0 <= JSON_INTEGER_MAX => serializer.serialize_u64(number),
-            _ => serializer.collect_str(&self.0),
+            _ => serializer.serialize_str(itoa::Buffer::new().format(self.0)),
         }
     }
 }
 
-/// A record and what is needed to print it.
-pub(super) struct Line<'a> {
-    /// The record.
-    pub(super) record: &'a Record<'a>,
-    /// What it says, or why that cannot be read.
-    pub(super) entry: &'a Result<Entry, order::Error>,
-    /// The assets known by now.
-    pub(super) assets: &'a Assets,
+/// Times as text. Most records share their second with the one before.
+struct Clock {
+    /// The second that `text` begins with; `u64::MAX` for none.
+    second: u64,
+    text: [u8; "2023-11-14T22:13:20.123456789Z".len()],
 }
 
-/// The columns of a text line behind sequence, time and kind; absent until filled.
-struct Columns {
-    req_id: String,
-    op: &'static str,
-    user: String,
-    asset: String,
+/// Where the fraction of a second begins in a time.
+const FRACTION: usize = "2023-11-14T22:13:20.".len();
+
+impl Clock {
+    /// A time in UTC with so many decimals of a second, 1..=9; the others are cut off.
+    fn text(&mut self, time_ns: u64, decimals: usize) -> &str {
+        let (second, mut fraction) = (time_ns / NS_PER_S, time_ns % NS_PER_S);
+        if self.second != second {
+            // 2^64 ns end in the year 2554, a timestamp in 9999.
+            let whole = i64::try_from(second).ok().and_then(|s| Timestamp::from_second(s).ok());
+            let whole = format!("{:.1}", whole.expect("any u64 of ns is in range"));
+            self.text[..FRACTION].copy_from_slice(&whole.as_bytes()[..FRACTION]);
+            self.second = second;
+        }
+        for digit in self.text[FRACTION..FRACTION + 9].iter_mut().rev() {
+            *digit = b'0' + u8::try_from(fraction % 10).expect("a digit");
+            fraction /= 10;
+        }
+        self.text[FRACTION + decimals] = b'Z';
+        std::str::from_utf8(&self.text[..=FRACTION + decimals]).expect("ASCII")
+    }
+}
+
+/// Prints records, each into the same buffers as the one before.
+pub(super) struct Printer {
+    /// The assets known by now.
+    pub(super) assets: Assets,
+    format: Format,
+    ink: Ink,
+    clock: Clock,
+    line: Vec<u8>,
     amount: String,
     balance_after: String,
-    outcome: String,
 }
 
-impl Columns {
-    fn absent() -> Columns {
-        let absent = || ABSENT.to_owned();
-        Columns {
-            req_id: absent(),
-            op: ABSENT,
-            user: absent(),
-            asset: absent(),
-            amount: absent(),
-            balance_after: absent(),
-            outcome: absent(),
+impl Printer {
+    /// One that knows no asset.
+    pub(super) fn new(format: Format, ink: Ink) -> Printer {
+        Printer {
+            assets: Assets::default(),
+            format,
+            ink,
+            clock: Clock { second: u64::MAX, text: *b"____-__-__T__:__:__._________Z" },
+            line: Vec::new(),
+            amount: String::new(),
+            balance_after: String::new(),
         }
     }
-}
 
-impl Line<'_> {
+    /// The record as a line with its end. `entry`: what it says, or why that cannot be read.
+    pub(super) fn print(
+        &mut self,
+        record: &Record<'_>,
+        entry: &Result<Entry, order::Error>,
+    ) -> &[u8] {
+        self.line.clear();
+        match self.format {
+            Format::Text => self.text(record, entry),
+            Format::Json => self.json(record, entry),
+        }
+        self.line.push(b'\n');
+        &self.line
+    }
+
     /// The columns: sequence, time, kind, req_id, op, user, asset, amount, balance after, outcome.
     ///
     /// An asset that is not known yet is `#` and its number, its amounts are smallest units and `u`.
     /// The outcome of a status is the status, of an asset its number and precision, of a mark how far
     /// the log was durable. A record that cannot be decoded has its bytes behind the kind.
-    pub(super) fn text(&self) -> String {
-        let (record, assets) = (self.record, self.assets);
-        let time = format!("{:.6}", time(record));
-        let entry = match self.entry {
+    fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, order::Error>) {
+        let (ink, line) = (self.ink, &mut self.line);
+        right(line, itoa::Buffer::new().format(record.sequence), 10);
+        left(line, self.clock.text(record.time_ns, 6), 0);
+        let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
-                let (sequence, kind, hex) = (record.sequence, record.kind, hex(record.payload));
-                return format!("{sequence:>10} {time} RAW    kind={kind} bytes={hex} ({error})");
+                let (kind, hex) = (record.kind, Hex(record.payload));
+                styled(line, ink.of(BAD), |line| left(line, "RAW", 6));
+                write(line, format_args!("kind={kind} bytes={hex} ({error})"));
+                return;
             }
         };
+        let is_order = matches!(entry, Entry::Order { .. });
+        let kind_style = if is_order { Style::new() } else { QUIET };
+        styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
+
+        let (mut ulid, mut user, escaped, unknown);
         let columns = match entry {
-            Entry::Order { order, decision, balance_after } => {
-                let asset = assets.known.get(&order.asset);
-                let units = |units| match asset {
-                    Some(asset) => units_text(units, asset.precision),
-                    None => format!("{units}u"),
-                };
+            Entry::Order { order, balance_after, .. } => {
+                (ulid, user) = ([0; ULID_LEN], itoa::Buffer::new());
+                let known = self.assets.known.get(&order.asset);
+                for (text, units) in [
+                    (&mut self.amount, order.amount.into()),
+                    (&mut self.balance_after, *balance_after),
+                ] {
+                    text.clear();
+                    match known {
+                        Some(known) => push_units(text, units, known.precision),
+                        None => *text = format!("{units}u"),
+                    }
+                }
                 Columns {
-                    req_id: Ulid(order.req_id).to_string(),
+                    req_id: Ulid(order.req_id).array_to_str(&mut ulid),
                     op: order.op.name(),
-                    user: order.user.to_string(),
-                    asset: match asset {
-                        Some(asset) => symbol(&asset.symbol),
-                        None => format!("#{}", order.asset),
+                    user: user.format(order.user),
+                    asset: match known {
+                        Some(known) => &known.escaped,
+                        None => {
+                            unknown = self.assets.name(order.asset);
+                            &unknown
+                        }
                     },
-                    amount: units(order.amount.into()),
-                    balance_after: units(*balance_after),
-                    outcome: outcome(*decision).to_owned(),
+                    amount: &self.amount,
+                    balance_after: &self.balance_after,
                 }
             }
-            Entry::AccountStatus { user, status } => Columns {
-                user: user.to_string(),
-                outcome: status.name().to_owned(),
-                ..Columns::absent()
-            },
-            Entry::Asset { asset, precision, symbol: name } => Columns {
-                asset: symbol(name),
-                outcome: format!("id={asset} precision={precision}"),
-                ..Columns::absent()
-            },
-            Entry::Watermark { order_number } => {
-                Columns { outcome: format!("order_number={order_number}"), ..Columns::absent() }
+            Entry::AccountStatus { user: whose, .. } => {
+                user = itoa::Buffer::new();
+                Columns { user: user.format(*whose), ..Columns::ABSENT }
             }
-            Entry::Mark => {
-                Columns { outcome: format!("durable={}", record.durable), ..Columns::absent() }
+            Entry::Asset { symbol, .. } => {
+                escaped = escape(symbol);
+                Columns { asset: &escaped, ..Columns::ABSENT }
             }
-            Entry::Digest { digest } => {
-                Columns { outcome: format!("digest={digest:032x}"), ..Columns::absent() }
-            }
+            Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
-        let Columns { req_id, op, user, asset, amount, balance_after, outcome } = columns;
-        let (sequence, kind) = (record.sequence, entry.kind().name());
-        format!(
-            "{sequence:>10} {time} {kind:<6} {req_id:<26} {op:<8} {user:>10} {asset:<8} \
-             {amount:>20} {balance_after:>20} {outcome}"
-        )
+        columns.push(line);
+        match entry {
+            Entry::Order { decision, .. } => {
+                let style = match decision {
+                    Decision::Success => GOOD,
+                    Decision::Refused(_) => REFUSED,
+                };
+                styled(line, ink.of(style), |line| line.extend(outcome(*decision).as_bytes()));
+            }
+            Entry::AccountStatus { status, .. } => line.extend(status.name().as_bytes()),
+            Entry::Asset { asset, precision, .. } => {
+                write(line, format_args!("id={asset} precision={precision}"));
+            }
+            Entry::Watermark { order_number } => {
+                write(line, format_args!("order_number={order_number}"));
+            }
+            Entry::Mark => write(line, format_args!("durable={}", record.durable)),
+            Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
+        }
     }
 
     /// The same as one JSON object, with where the record stands and what the text leaves out.
-    pub(super) fn json(&self) -> String {
-        let record = self.record;
-        let body = match self.entry {
+    fn json(&mut self, record: &Record<'_>, entry: &Result<Entry, order::Error>) {
+        let Printer { assets, clock, line, amount, balance_after: balance, .. } = self;
+        let mut ulid = [0; ULID_LEN];
+        let body = match entry {
             Ok(Entry::Order { order, decision, balance_after }) => {
-                let asset = self.assets.known.get(&order.asset);
-                let text = |units| asset.map(|asset| units_text(units, asset.precision));
+                let asset = assets.known.get(&order.asset);
+                if let Some(asset) = asset {
+                    for (text, units) in
+                        [(&mut *amount, order.amount.into()), (&mut *balance, *balance_after)]
+                    {
+                        text.clear();
+                        push_units(text, units, asset.precision);
+                    }
+                }
                 Body::Order {
-                    req_id: Ulid(order.req_id).to_string(),
+                    req_id: Ulid(order.req_id).array_to_str(&mut ulid),
                     cid: Some(order.cid.as_str()).filter(|cid| !cid.is_empty()),
                     op: order.op.name(),
                     direction: order.direction.name(),
                     user: order.user.into(),
                     asset: asset.map(|asset| asset.symbol.as_str()),
                     asset_id: order.asset,
-                    amount: text(order.amount.into()),
+                    amount: asset.map(|_| &**amount),
                     amount_units: order.amount.into(),
-                    balance_after: text(*balance_after),
+                    balance_after: asset.map(|_| &**balance),
                     balance_after_units: (*balance_after).into(),
                     outcome: outcome(*decision),
                     order_number: order.order_number.into(),
@@ -211,28 +296,90 @@ impl Line<'_> {
             Ok(Entry::Digest { digest }) => Body::Digest { digest: format!("{digest:032x}") },
             Err(error) => Body::Raw {
                 kind_number: record.kind,
-                bytes: hex(record.payload),
+                bytes: Hex(record.payload).to_string(),
                 error: error.to_string(),
             },
         };
-        super::json(&Object {
+        let object = Object {
             sequence: record.sequence.into(),
-            time: format!("{:.9}", time(record)),
-            kind: self.entry.as_ref().map_or("RAW", |entry| entry.kind().name()),
+            time: clock.text(record.time_ns, 9),
+            kind: entry.as_ref().map_or("RAW", |entry| entry.kind().name()),
             body,
             segment: record.segment.into(),
             offset: record.offset.into(),
             length: record.bytes.into(),
             durable: record.durable.into(),
-        })
+        };
+        serde_json::to_writer(line, &object).expect("text and numbers under text keys");
     }
+}
+
+/// The columns of a text line between kind and outcome.
+struct Columns<'a> {
+    req_id: &'a str,
+    op: &'a str,
+    user: &'a str,
+    asset: &'a str,
+    amount: &'a str,
+    balance_after: &'a str,
+}
+
+impl Columns<'_> {
+    const ABSENT: Columns<'static> = Columns {
+        req_id: ABSENT,
+        op: ABSENT,
+        user: ABSENT,
+        asset: ABSENT,
+        amount: ABSENT,
+        balance_after: ABSENT,
+    };
+
+    fn push(&self, line: &mut Vec<u8>) {
+        left(line, self.req_id, ULID_LEN);
+        left(line, self.op, 8);
+        right(line, self.user, 10);
+        left(line, self.asset, 8);
+        right(line, self.amount, 20);
+        right(line, self.balance_after, 20);
+    }
+}
+
+/// A column with what is shorter on the left, and the space behind it.
+fn left(line: &mut Vec<u8>, text: &str, width: usize) {
+    line.extend_from_slice(text.as_bytes());
+    line.extend_from_slice(padding(text, width));
+    line.push(b' ');
+}
+
+/// The same on the right.
+fn right(line: &mut Vec<u8>, text: &str, width: usize) {
+    line.extend_from_slice(padding(text, width));
+    line.extend_from_slice(text.as_bytes());
+    line.push(b' ');
+}
+
+fn padding(text: &str, width: usize) -> &'static [u8] {
+    &SPACES[..width.saturating_sub(text.chars().count())]
+}
+
+fn styled(line: &mut Vec<u8>, style: Style, push: impl FnOnce(&mut Vec<u8>)) {
+    if style.is_plain() {
+        return push(line);
+    }
+    write(line, format_args!("{style}"));
+    push(line);
+    write(line, format_args!("{style:#}"));
+}
+
+fn write(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    line.write_fmt(text).expect("memory takes everything");
 }
 
 /// A record in JSON.
 #[derive(Serialize)]
 struct Object<'a> {
     sequence: Integer,
-    time: String,
+    time: &'a str,
     kind: &'static str,
     #[serde(flatten)]
     body: Body<'a>,
@@ -256,16 +403,16 @@ enum Body<'a> {
         digest: String,
     },
     Order {
-        req_id: String,
+        req_id: &'a str,
         cid: Option<&'a str>,
         op: &'static str,
         direction: &'static str,
         user: Integer,
         asset: Option<&'a str>,
         asset_id: u32,
-        amount: Option<String>,
+        amount: Option<&'a str>,
         amount_units: Integer,
-        balance_after: Option<String>,
+        balance_after: Option<&'a str>,
         balance_after_units: Integer,
         outcome: &'static str,
         order_number: Integer,
@@ -287,26 +434,23 @@ enum Body<'a> {
     },
 }
 
-fn time(record: &Record<'_>) -> Timestamp {
-    // 2^64 ns end in the year 2554, a timestamp in 9999.
-    Timestamp::from_nanosecond(record.time_ns.into()).expect("any u64 of ns is in range")
-}
-
-fn outcome(decision: Decision) -> &'static str {
+/// A decision in one word.
+pub(super) fn outcome(decision: Decision) -> &'static str {
     match decision {
         Decision::Success => "SUCCESS",
         Decision::Refused(code) => code.name(),
     }
 }
 
-/// A symbol that can do nothing to a terminal.
-fn symbol(text: &Text<SYMBOL_BYTES_MAX>) -> String {
-    text.as_str().escape_debug().to_string()
+fn escape(symbol: &Text<SYMBOL_BYTES_MAX>) -> String {
+    symbol.as_str().escape_debug().to_string()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes everything");
-        text
-    })
+/// Bytes as hexadecimal digits.
+struct Hex<'a>(&'a [u8]);
+
+impl Display for Hex<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
 }

@@ -1,0 +1,295 @@
+//! `ubscore wal dump`: records as lines, those that are asked for.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use wal::{Directory, Reader, SegmentHeader, Sequence};
+
+use super::finding::{EndingText, TornObject, ending_name};
+use super::ink::Ink;
+use super::line::{Assets, Integer, Printer};
+use super::{Error, Log, json};
+use crate::cli::WalDumpArgs;
+use crate::config::Format;
+use crate::engine::order::{self, Entry, Kind};
+
+/// Records read in search of assets before the first wanted segment. UBSCore learns its assets at
+/// its first start, so they stand at the front; one that stands further back is printed by number.
+const ASSET_SEARCH_RECORDS_MAX: u64 = 65_536;
+
+/// Prints the records that are asked for, then how the log ends, if that was reached.
+pub(super) fn dump(
+    args: &WalDumpArgs,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+    ink: Ink,
+    pause: &mut impl FnMut() -> io::Result<()>,
+) -> Result<(), Error> {
+    let (from, to) = (args.from.unwrap_or(0), args.to.unwrap_or(Sequence::MAX));
+    if to < from {
+        return Err(Error::Range { from, to });
+    }
+    let log = Log::find(&args.path)?;
+    let mut printer = Printer::new(args.format, ink);
+    let (mut reader, mut last) = seek(&log, from, &mut printer.assets)?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut undecodable = 0;
+    loop {
+        let Some(record) = reader.next().map_err(|source| log.refused(source))? else {
+            if !args.follow {
+                break;
+            }
+            out.flush()?;
+            pause()?;
+            continue;
+        };
+        if record.sequence > to {
+            return Ok(());
+        }
+        last = record.sequence;
+        let entry = Entry::decode(record.kind, record.payload);
+        if let Ok(entry) = &entry {
+            printer.assets.learn(entry);
+        }
+        if record.sequence < from {
+            continue;
+        }
+        undecodable += u64::from(entry.is_err());
+        if wanted(args, &entry) {
+            out.write_all(printer.print(&record, &entry))?;
+            left -= 1;
+        }
+        if left == 0 || record.sequence == to {
+            return Ok(());
+        }
+    }
+    let ending = reader.ending().map_err(|source| log.refused(source))?;
+    // Before the note: on a terminal the end stands behind the records.
+    out.flush()?;
+    let note = match args.format {
+        Format::Text => {
+            let undecodable = match undecodable {
+                0 => String::new(),
+                count => format!(" undecodable={count}"),
+            };
+            format!("last={last}{undecodable} {}", EndingText(&ending))
+        }
+        Format::Json => json(&EndObject {
+            last: last.into(),
+            undecodable,
+            ending: ending_name(&ending),
+            torn: TornObject::of(&ending),
+        }),
+    };
+    // The records have been written; with nobody at the other end of stderr, that is all.
+    writeln!(notes, "{note}").ok();
+    Ok(())
+}
+
+/// How a dump has ended.
+#[derive(Serialize)]
+struct EndObject<'a> {
+    last: Integer,
+    undecodable: u64,
+    ending: &'static str,
+    torn: Option<TornObject<'a>>,
+}
+
+/// Whether the filters let the record pass. One that cannot be decoded passes only if none of them
+/// asks for its contents.
+fn wanted(args: &WalDumpArgs, entry: &Result<Entry, order::Error>) -> bool {
+    let (req_id, user, op) = match entry {
+        Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
+        Ok(Entry::AccountStatus { user, .. }) => (None, Some(*user), None),
+        Ok(Entry::Asset { .. } | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. })
+        | Err(_) => (None, None, None),
+    };
+    args.req_id.is_none_or(|wanted| req_id == Some(wanted.0))
+        && args.user.is_none_or(|wanted| user == Some(wanted))
+        && args.op.is_none_or(|wanted| op == Some(wanted))
+}
+
+/// A reader that stands at the segment of the record `from`, and what can be learned about assets
+/// before it without reading much. Returns the sequence before the reader's first record, too.
+fn seek(
+    log: &Log,
+    from: Sequence,
+    assets: &mut Assets,
+) -> Result<(Reader<Directory>, Sequence), Error> {
+    let mut reader = log.reader(0)?;
+    let first = reader.headers().next().map(SegmentHeader::first);
+    // All of a live log may have been removed since it was found.
+    let Some(first) = first else { return Ok((reader, 0)) };
+    let firsts = reader.headers().skip(1).map(SegmentHeader::first);
+    let Some(start) = firsts.take_while(|first| *first <= from).last() else {
+        return Ok((reader, first - 1));
+    };
+    for _ in 0..ASSET_SEARCH_RECORDS_MAX {
+        // What is damaged here is not what was asked for; the assets then go by number.
+        match reader.next() {
+            Ok(Some(record)) if record.sequence < start => {
+                if record.kind == Kind::Asset as u8
+                    && let Ok(entry) = Entry::decode(record.kind, record.payload)
+                {
+                    assets.learn(&entry);
+                }
+            }
+            _ => break,
+        }
+    }
+    Ok((log.reader(start)?, start - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitCode;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::commands::wal::tests::{
+        END, REQ_ID, Sample, objects, order, sequences, ubscore_wal, ubscore_wal_following,
+    };
+    use crate::transfer::{Decision, Op};
+
+    #[test]
+    fn text_is_one_aligned_line_a_record() {
+        let sample = Sample::new();
+        let (out, notes) = ubscore_wal(&["dump", &sample.data()]).succeeded();
+        let want = "
+         1 2023-11-14T22:13:20.123456Z ASSET  -                          -                 - USDT                        -                    - id=3 precision=8
+         2 2023-11-14T22:13:20.123456Z ORDER  01JFVQ2X8Z0Y1M3N4P5R6S7T8V DEPOSIT        1001 USDT                    250.5 11529215046.06846976 SUCCESS
+         3 2023-11-14T22:13:20.123456Z ORDER  01JFVQ2X8Z0Y1M3N4P5R6S7T8V WITHDRAW       1002 USDT                    250.5 11529215046.06846976 INSUFFICIENT_BALANCE
+         4 2023-11-14T22:13:20.123456Z STATUS -                          -              1001 -                           -                    - FROZEN
+         5 2023-11-14T22:13:20.123456Z MARK   -                          -                 - -                           -                    - durable=4
+";
+        assert_eq!(format!("\n{out}"), want);
+        assert_eq!(notes, "last=5 ending=clean\n");
+    }
+
+    #[test]
+    fn json_says_all_of_it_and_keeps_large_numbers_exact() {
+        let sample = Sample::new();
+        let (out, notes) = ubscore_wal(&["dump", &sample.data(), "--format", "json"]).succeeded();
+        let time = "2023-11-14T22:13:20.123456789Z";
+        let want = [
+            json!({"sequence": 1, "time": time, "kind": "ASSET", "asset": "USDT", "asset_id": 3,
+                "precision": 8, "segment": 1, "offset": 4096, "length": 56, "durable": 0}),
+            json!({"sequence": 2, "time": time, "kind": "ORDER", "req_id": REQ_ID, "cid": "c-1",
+                "op": "DEPOSIT", "direction": "funding_to_spot", "user": 1001, "asset": "USDT",
+                "asset_id": 3, "amount": "250.5", "amount_units": 25_050_000_000_u64,
+                "balance_after": "11529215046.06846976",
+                "balance_after_units": "1152921504606846976", "outcome": "SUCCESS",
+                "order_number": "1152921504606846976", "segment": 1, "offset": 4152,
+                "length": 112, "durable": 1}),
+            json!({"sequence": 3, "time": time, "kind": "ORDER", "req_id": REQ_ID, "cid": null,
+                "op": "WITHDRAW", "direction": "funding_to_spot", "user": 1002,
+                "asset": "USDT", "asset_id": 3, "amount": "250.5",
+                "amount_units": 25_050_000_000_u64, "balance_after": "11529215046.06846976",
+                "balance_after_units": "1152921504606846976", "outcome": "INSUFFICIENT_BALANCE",
+                "order_number": "1152921504606846976", "segment": 1, "offset": 4264,
+                "length": 112, "durable": 2}),
+            json!({"sequence": 4, "time": time, "kind": "STATUS", "user": 1001,
+                "status": "FROZEN", "segment": 1, "offset": 4376, "length": 56, "durable": 3}),
+            json!({"sequence": 5, "time": time, "kind": "MARK", "segment": 1, "offset": 4432,
+                "length": 40, "durable": 4}),
+        ];
+        assert_eq!(objects(&out), want);
+        assert!(out.starts_with(r#"{"sequence":1,"time":"#), "{out}");
+        let ended = json!({"last": 5, "undecodable": 0, "ending": "clean", "torn": null});
+        assert_eq!(objects(&notes), [ended]);
+    }
+
+    #[test]
+    fn filters_let_pass_what_they_name() {
+        let sample = Sample::new();
+        let data = sample.data();
+        for (words, want) in [
+            (&["--from", "2", "--to", "4"][..], &[2, 3, 4][..]),
+            (&["--from", "4"], &[4, 5]),
+            (&["--from", "9"], &[]),
+            (&["--to", "1"], &[1]),
+            (&["--limit", "2"], &[1, 2]),
+            (&["--req-id", REQ_ID], &[2, 3]),
+            (&["--req-id", REQ_ID, "--limit", "1"], &[2]),
+            (&["--req-id", "01JFVQ2X8Z0Y1M3N4P5R6S7T8W"], &[]),
+            (&["--user", "1001"], &[2, 4]),
+            (&["--op", "WITHDRAW"], &[3]),
+            (&["--op", "WITHDRAW", "--user", "1001"], &[]),
+        ] {
+            assert_eq!(sequences(&[&[data.as_str()], words].concat()), want, "{words:?}");
+        }
+        // Who stops before the end has not seen it.
+        let (_, notes) = ubscore_wal(&["dump", &data, "--to", "5"]).succeeded();
+        assert_eq!(notes, "");
+        let (code, why) = ubscore_wal(&["dump", &data, "--from", "3", "--to", "2"]).failed();
+        assert_eq!((code, &*why), (ExitCode::from(2), "--to 2 is before --from 3"));
+    }
+
+    #[test]
+    fn an_asset_that_is_not_known_yet_goes_by_its_number() {
+        let mut sample = Sample::empty();
+        sample.append(&order(Op::Deposit, 1001, Decision::Success));
+        let (out, _) = ubscore_wal(&["dump", &sample.data()]).succeeded();
+        let words: Vec<&str> = out.split_whitespace().collect();
+        assert_eq!(words[6..], ["#3", "25050000000u", "1152921504606846976u", "SUCCESS"]);
+        let (out, _) = ubscore_wal(&["dump", &sample.data(), "--format", "json"]).succeeded();
+        let object = objects(&out).remove(0);
+        assert_eq!((&object["asset"], &object["amount"]), (&Value::Null, &Value::Null));
+        assert_eq!(
+            (&object["asset_id"], &object["amount_units"]),
+            (&json!(3), &json!(25_050_000_000_u64))
+        );
+    }
+
+    /// Goal: `--from` neither reads nor forgets what the front of the log says of assets. Method: the
+    /// first segment is damaged behind the asset, and wanted is a record of a later one.
+    #[test]
+    fn symbols_are_known_from_the_front_of_a_log() {
+        let mut sample = Sample::new();
+        while sample.log.writer.appended() < 300 {
+            sample.append(&order(Op::Deposit, 1001, Decision::Success));
+        }
+        sample.store(4264 + 50, &[0xff]);
+        let words = ["dump", &sample.data(), "--from", "300"];
+        let (out, notes) = ubscore_wal(&words).succeeded();
+        assert!(out.contains(" USDT ") && out.lines().count() == 1, "{out}");
+        assert_eq!(notes, "last=300 ending=clean\n");
+    }
+
+    /// Goal: `--follow` shows what is appended later, across segments. Method: the pause appends
+    /// more than a segment holds, and at last hangs up.
+    #[test]
+    fn follow_shows_what_is_appended_later() {
+        let mut sample = Sample::new();
+        let data = sample.data();
+        let words = ["dump", &data, "--from", "5", "--format", "json", "--follow"];
+        let done = ubscore_wal_following(&words, &mut || {
+            if sample.log.writer.appended() > 300 {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            for _ in 0..100 {
+                sample.append(&order(Op::Refund, 1001, Decision::Success));
+            }
+            Ok(())
+        });
+        let (out, notes) = done.succeeded();
+        let objects = objects(&out);
+        let sequences: Vec<u64> =
+            objects.iter().filter_map(|object| object["sequence"].as_u64()).collect();
+        assert_eq!(sequences, (5..=305).collect::<Vec<u64>>());
+        assert!(objects.last().expect("records")["segment"].as_u64() > Some(1));
+        assert_eq!(notes, "");
+    }
+
+    #[test]
+    fn follow_ends_by_itself_where_it_is_told_to() {
+        let sample = Sample::new();
+        let data = sample.data();
+        for words in [["--to", "5"], ["--limit", "5"]] {
+            let words = [&["dump", &data, "--follow"], &words[..]].concat();
+            let (out, _) = ubscore_wal(&words).succeeded();
+            assert_eq!(out.lines().count(), 5);
+        }
+    }
+}

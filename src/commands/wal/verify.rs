@@ -1,0 +1,183 @@
+//! `ubscore wal verify`: reads and decodes everything, and says in one line what was found.
+
+use std::io::Write;
+
+use serde::Serialize;
+use wal::{Ending, Identity, Listing, Passed, Sequence};
+
+use super::finding::{Damage, DamageObject, EndingText, TornObject, ending_kind, ending_name};
+use super::ink::{BAD, GOOD, Ink};
+use super::line::Integer;
+use super::{Error, Log, json};
+use crate::cli::WalVerifyArgs;
+use crate::config::Format;
+
+/// Checks the whole log, and prints the verdict.
+pub(super) fn verify(args: &WalVerifyArgs, out: &mut impl Write, ink: Ink) -> Result<(), Error> {
+    let log = Log::find(&args.path)?;
+    let mut read = Read::default();
+    let checked = log.read_all(&mut read, |_, _| {});
+    let found = match &checked {
+        Ok(ending) => Ok(ending),
+        Err(error) => match error.damage() {
+            Some(damage) => Err(damage),
+            // Nothing was found out about the log.
+            None => return checked.map(drop),
+        },
+    };
+    let written = match args.format {
+        Format::Text => {
+            let verdict = if found.is_ok() { "ok" } else { "damaged" };
+            let style = ink.of(if found.is_ok() { GOOD } else { BAD });
+            let found = found_text(&found);
+            let (read, ignored) = (read.text(), ignored_text(&log.listing));
+            writeln!(out, "{style}{verdict}{style:#} {read}{ignored}{found}")
+        }
+        Format::Json => {
+            let verdict = if found.is_ok() { "ok" } else { "damaged" };
+            let found = FoundObject::of(&found);
+            let read = read.object();
+            let Listing { spares, unknown, .. } = log.listing;
+            let ignored = IgnoredObject { spares: spares.into(), unknown: unknown.into() };
+            writeln!(out, "{}", json(&VerdictObject { verdict, read, found, ignored }))
+        }
+    };
+    // Damage first: the exit code must tell it even if nobody reads the verdict.
+    checked?;
+    Ok(written?)
+}
+
+/// What was read of a log.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Read {
+    /// Its identity.
+    pub(super) log: Option<Identity>,
+    /// Those that were heard of.
+    pub(super) segments: u64,
+    pub(super) passed: Passed,
+    pub(super) records: u64,
+    pub(super) first: Option<Sequence>,
+    pub(super) last: Option<Sequence>,
+}
+
+impl Read {
+    /// Counts that are nothing to speak of are left out.
+    pub(super) fn text(&self) -> String {
+        let sequence = |sequence: Option<Sequence>| match sequence {
+            Some(sequence) => sequence.to_string(),
+            None => "-".to_owned(),
+        };
+        let (first, last) = (sequence(self.first), sequence(self.last));
+        let (records, segments) = (self.records, self.segments);
+        let mut text = format!("records={records} first={first} last={last} segments={segments}");
+        for (name, count) in
+            [("cut_tails", self.passed.cut_tails), ("short_segments", self.passed.short_segments)]
+        {
+            if count > 0 {
+                text.push_str(&format!(" {name}={count}"));
+            }
+        }
+        text
+    }
+
+    pub(super) fn object(&self) -> ReadObject {
+        let Passed { cut_tails, cut_bytes, cut_records, short_segments, .. } = self.passed;
+        ReadObject {
+            log: self.log.map(|log| log.to_string()),
+            records: self.records.into(),
+            first: self.first.map(Integer::from),
+            last: self.last.map(Integer::from),
+            segments: self.segments.into(),
+            cut: CutObject {
+                tails: cut_tails.into(),
+                bytes: cut_bytes.into(),
+                records: cut_records.into(),
+            },
+            short_segments: short_segments.into(),
+        }
+    }
+}
+
+fn ignored_text(listing: &Listing) -> String {
+    let mut text = String::new();
+    for (name, count) in [("spares", listing.spares), ("unknown", listing.unknown)] {
+        if count > 0 {
+            text.push_str(&format!(" {name}={count}"));
+        }
+    }
+    text
+}
+
+/// With what it needs before it.
+pub(super) fn found_text(found: &Result<&Ending, Damage<'_>>) -> String {
+    match found {
+        Ok(ending) => format!(" {}", EndingText(ending)),
+        Err(Damage { kind, reason, .. }) => format!(" kind={kind}: {reason}"),
+    }
+}
+
+#[derive(Serialize)]
+struct VerdictObject<'a> {
+    verdict: &'static str,
+    #[serde(flatten)]
+    read: ReadObject,
+    #[serde(flatten)]
+    found: FoundObject<'a>,
+    ignored: IgnoredObject,
+}
+
+/// What was read, in JSON.
+#[derive(Serialize)]
+pub(super) struct ReadObject {
+    log: Option<String>,
+    records: Integer,
+    first: Option<Integer>,
+    last: Option<Integer>,
+    segments: Integer,
+    /// Tails that earlier recoveries have cut off.
+    cut: CutObject,
+    /// Segments that have lost nothing but zeros.
+    short_segments: Integer,
+}
+
+#[derive(Serialize)]
+struct CutObject {
+    tails: Integer,
+    bytes: Integer,
+    records: Integer,
+}
+
+/// What was found, in JSON.
+#[derive(Serialize)]
+pub(super) struct FoundObject<'a> {
+    kind: &'static str,
+    ending: Option<&'static str>,
+    torn: Option<TornObject<'a>>,
+    damage: Option<DamageObject<'a>>,
+}
+
+impl<'a> FoundObject<'a> {
+    pub(super) fn of(found: &'a Result<&'a Ending, Damage<'a>>) -> FoundObject<'a> {
+        match found {
+            Ok(ending) => FoundObject {
+                kind: ending_kind(ending),
+                ending: Some(ending_name(ending)),
+                torn: TornObject::of(ending),
+                damage: None,
+            },
+            Err(damage) => FoundObject {
+                kind: damage.kind,
+                ending: None,
+                torn: None,
+                damage: Some(DamageObject::of(damage)),
+            },
+        }
+    }
+}
+
+/// Names in the directory that do not count.
+#[derive(Serialize)]
+struct IgnoredObject {
+    spares: Integer,
+    unknown: Integer,
+}
