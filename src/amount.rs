@@ -95,26 +95,32 @@ pub fn units_text(units: u128, precision: u8) -> String {
 
 /// Appends what [`units_text`] returns.
 pub fn push_units(text: &mut String, units: u128, precision: u8) {
-    // A division of 128 bits takes several times as long, and nearly every amount has 64.
-    let (whole, fraction) = match u64::try_from(units) {
+    let mut digits = itoa::Buffer::new();
+    // Numbers of 128 bits take several times as long, and nearly every amount has 64.
+    let fraction = match u64::try_from(units) {
         Ok(units) => {
             let scale = 10u64.pow(u32::from(precision));
-            (u128::from(units / scale), u128::from(units % scale))
+            text.push_str(digits.format(units / scale));
+            units % scale
         }
         Err(_) => {
             let scale = 10u128.pow(u32::from(precision));
-            (units / scale, units % scale)
+            text.push_str(digits.format(units / scale));
+            u64::try_from(units % scale).expect("below the scale")
         }
     };
-    let mut digits = itoa::Buffer::new();
-    text.push_str(digits.format(whole));
     if fraction > 0 {
         let digits = digits.format(fraction);
         text.push('.');
-        text.extend((digits.len()..usize::from(precision)).map(|_| '0'));
+        text.push_str(&ZEROS[..usize::from(precision) - digits.len()]);
         text.push_str(digits.trim_end_matches('0'));
     }
 }
+
+/// As many as a fraction can begin with.
+const ZEROS: &str = "00000000";
+
+const _: () = assert!(ZEROS.len() == PRECISION_MAX as usize);
 
 /// Smallest units of decimal text that PostgreSQL printed for a balance; `None` when it is negative, has more
 /// decimals than `precision` that are not zero, or does not fit.

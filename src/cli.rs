@@ -177,6 +177,8 @@ pub enum WalCommand {
     Dump(WalDumpArgs),
     /// Check every record; exit code 1 if one is damaged, 0 also if the end is torn.
     Verify(WalVerifyArgs),
+    /// Count what the log consists of: records by kind, order and asset, users, batches and the time between syncs.
+    Stat(WalStatArgs),
 }
 
 /// What `ubscore wal dump` is told.
@@ -216,6 +218,16 @@ pub struct WalVerifyArgs {
     /// A data directory, a log directory or one segment.
     pub path: PathBuf,
     /// How the verdict is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// What `ubscore wal stat` is told.
+#[derive(Debug, Args)]
+pub struct WalStatArgs {
+    /// A data directory, a log directory or one segment.
+    pub path: PathBuf,
+    /// How the counts are written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -447,6 +459,7 @@ mod tests {
             "ubscore wal dump /d --req-id 1",
             "ubscore wal dump /d --op FLY",
             "ubscore wal verify /d --format xml",
+            "ubscore wal stat",
             "ubscore snapshot",
             "ubscore snapshot inspect",
             "ubscore snapshot inspect /d --format xml",

@@ -8,6 +8,7 @@ mod dump;
 mod finding;
 pub mod ink;
 pub(super) mod line;
+mod stat;
 mod verify;
 
 use std::fs;
@@ -21,6 +22,7 @@ use wal::{Directory, Ending, Listing, Place, Reader, Record, Sequence, segment_n
 
 use self::dump::dump;
 use self::ink::Ink;
+use self::stat::stat;
 use self::verify::{Read, verify};
 use crate::cli::WalCommand;
 use crate::engine::order::{self, Entry};
@@ -119,6 +121,7 @@ pub fn run(
     let mut out = BufWriter::with_capacity(OUT_BYTES, out);
     let done = match command {
         WalCommand::Dump(args) => dump(args, &mut out, notes, ink, pause),
+        WalCommand::Stat(args) => stat(args, &mut out, ink),
         WalCommand::Verify(args) => verify(args, &mut out, ink),
     };
     // What was read before the damage is what an operator looks for.
@@ -292,9 +295,19 @@ mod tests {
 
     impl Sample {
         pub(super) fn empty() -> Sample {
-            let data = tempdir().expect("a temporary directory");
+            Sample::open(tempdir().expect("a temporary directory"))
+        }
+
+        /// The same log, opened again by the next process.
+        pub(super) fn restarted(self) -> Sample {
+            let Sample { data, log } = self;
+            drop(log);
+            Sample::open(data)
+        }
+
+        fn open(data: TempDir) -> Sample {
             let directory = Directory::create(data.path().join(LOG_DIRECTORY)).expect("made");
-            let recovery = Recovery::open(directory, 0, 0).expect("an empty log");
+            let recovery = Recovery::open(directory, 0, 0).expect("a log, or none");
             let options = Options { segment_bytes: 16 * 1024, spares_ready: 1 };
             let (log, _) = recovery.start(Identity(0xfe), options).expect("started");
             Sample { data, log }
@@ -325,6 +338,14 @@ mod tests {
                 self.log.preparer.tick().expect("prepared");
             }
             self.log.syncer.sync().expect("synced");
+        }
+
+        /// Without a sync, where there is room.
+        pub(super) fn append_unsynced(&mut self, entry: &Entry, time_ns: u64) {
+            let mut payload = [0; PAYLOAD_BYTES_MAX];
+            let length = entry.encode(&mut payload);
+            let kind = entry.kind() as u8;
+            self.log.writer.append(kind, time_ns, &payload[..length]).expect("room");
         }
 
         pub(super) fn path(&self, name: &str) -> String {
@@ -372,20 +393,32 @@ mod tests {
         command
     }
 
-    pub(super) fn ubscore_wal_following(
+    fn ubscore_wal_with(
+        ink: Ink,
         words: &[&str],
         pause: &mut impl FnMut() -> io::Result<()>,
     ) -> Done {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
-        let done = run(&command(words), &mut out, &mut notes, Ink::PLAIN, pause);
+        let done = run(&command(words), &mut out, &mut notes, ink, pause);
         let text = |bytes| String::from_utf8(bytes).expect("text");
         let failure = done.map_err(anyhow::Error::from).err();
         let failure = failure.map(|error| (exit_code(&error), format!("{error:#}")));
         Done { out: text(out), notes: text(notes), failure }
     }
 
+    pub(super) fn ubscore_wal_following(
+        words: &[&str],
+        pause: &mut impl FnMut() -> io::Result<()>,
+    ) -> Done {
+        ubscore_wal_with(Ink::PLAIN, words, pause)
+    }
+
+    pub(super) fn ubscore_wal_in(ink: Ink, words: &[&str]) -> Done {
+        ubscore_wal_with(ink, words, &mut || panic!("nothing is followed"))
+    }
+
     pub(super) fn ubscore_wal(words: &[&str]) -> Done {
-        ubscore_wal_following(words, &mut || panic!("nothing is followed"))
+        ubscore_wal_in(Ink::PLAIN, words)
     }
 
     pub(super) fn objects(out: &str) -> Vec<Value> {

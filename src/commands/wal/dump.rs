@@ -147,10 +147,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::code::Code;
     use crate::commands::wal::tests::{
-        END, REQ_ID, Sample, objects, order, sequences, ubscore_wal, ubscore_wal_following,
+        REQ_ID, Sample, objects, order, sequences, ubscore_wal, ubscore_wal_following,
+        ubscore_wal_in,
     };
-    use crate::transfer::{Decision, Op};
+    use crate::engine::order::{Order, Text};
+    use crate::transfer::{Decision, Direction, Op};
 
     #[test]
     fn text_is_one_aligned_line_a_record() {
@@ -291,5 +294,57 @@ mod tests {
             let (out, _) = ubscore_wal(&words).succeeded();
             assert_eq!(out.lines().count(), 5);
         }
+    }
+
+    /// Goal: a log that was written once is printed as ever, whatever becomes of the program. Method: a segment whose
+    /// bytes are fixed by their CRC, with a record of every kind, of an unknown one, of each way, and with every sort of
+    /// amount; the text and the JSON, byte for byte.
+    #[test]
+    fn a_log_of_fixed_bytes_is_printed_in_fixed_words() {
+        let mut sample = Sample::new();
+        let large = |asset| Order {
+            op: Op::Refund,
+            req_id: u128::MAX >> 3,
+            cid: Text::new("\u{1F980}\"\\").expect("short"),
+            user: i64::MAX.cast_unsigned(),
+            asset,
+            amount: u64::MAX,
+            direction: Direction::SpotToFunding,
+            order_number: (1 << 53) + 1,
+        };
+        let decision = Decision::Refused(Code::AccountFrozen);
+        for (asset, balance_after) in [(3, u128::MAX), (4, 0)] {
+            sample.append(&Entry::Order { order: large(asset), decision, balance_after });
+        }
+        let symbol = Text::new("\u{1b}[31mé").expect("short");
+        sample.append(&Entry::Asset { asset: u32::MAX, precision: 0, symbol });
+        let order = Order { amount: 1, ..large(u32::MAX) };
+        let decision = Decision::Success;
+        sample.append(&Entry::Order { order, decision, balance_after: 1 << 53 });
+        sample.append(&Entry::Watermark { order_number: u64::MAX });
+        sample.append(&Entry::Digest { digest: 0xfe });
+        sample.append_bytes(9, &[0xde, 0xad]);
+        let bytes = std::fs::read(sample.segment()).expect("the segment");
+        assert_eq!(crc32fast::hash(&bytes), 0x0a4a_cc4d, "the log's own bytes");
+        let (text, _) = ubscore_wal(&["dump", &sample.data()]).succeeded();
+        assert_eq!(text, include_str!("golden.txt"));
+        let (json, _) = ubscore_wal(&["dump", &sample.data(), "--format", "json"]).succeeded();
+        assert_eq!(json, include_str!("golden.jsonl"));
+        let lines: Vec<_> = objects(&json);
+        assert_eq!(lines.len(), text.lines().count(), "every line is an object");
+    }
+
+    #[test]
+    fn colors_change_nothing_but_colors() {
+        let sample = Sample::new();
+        let (plain, _) = ubscore_wal(&["dump", &sample.data()]).succeeded();
+        assert!(!plain.contains('\x1b'), "{plain}");
+        let (colored, _) = ubscore_wal_in(Ink::COLORED, &["dump", &sample.data()]).succeeded();
+        assert!(colored.contains("\x1b[32mSUCCESS\x1b[0m\n"), "{colored}");
+        assert!(colored.contains("\x1b[33mINSUFFICIENT_BALANCE\x1b[0m\n"), "{colored}");
+        assert_eq!(anstream::adapter::strip_str(&colored).to_string(), plain);
+        let words = ["dump", &sample.data(), "--format", "json"];
+        let (json, _) = ubscore_wal(&words).succeeded();
+        assert_eq!(ubscore_wal_in(Ink::COLORED, &words).succeeded().0, json);
     }
 }

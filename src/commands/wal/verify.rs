@@ -181,3 +181,36 @@ struct IgnoredObject {
     spares: Integer,
     unknown: Integer,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::commands::wal::LOG_DIRECTORY;
+    use crate::commands::wal::tests::{END, Sample, objects, ubscore_wal};
+    use crate::engine::order::Entry;
+
+    /// Goal: what a start has cut off, and what nobody reads, is told and is no damage. Method: a torn tail, a start, a
+    /// sealed segment that loses zeros, and strange files.
+    #[test]
+    fn what_does_not_count_is_counted() {
+        let sample = Sample::new();
+        sample.store(END + 8, &[0xff; 17]);
+        let mut sample = sample.restarted();
+        sample.append(&Entry::Mark);
+        for name in ["spare-00000000000000ff.tmp", "notes", "segment-1.bak"] {
+            fs::write(sample.path(&format!("{LOG_DIRECTORY}/{name}")), "").expect("written");
+        }
+        let segment = fs::OpenOptions::new().write(true).open(sample.segment()).expect("there");
+        segment.set_len(8192).expect("cut");
+        let (out, _) = ubscore_wal(&["verify", &sample.data()]).succeeded();
+        let want = "ok records=6 first=1 last=6 segments=2 cut_tails=1 short_segments=1 spares=1 \
+                    unknown=2 ending=clean\n";
+        assert_eq!(out, want);
+        let (out, _) = ubscore_wal(&["verify", &sample.data(), "--format", "json"]).succeeded();
+        let object = objects(&out).remove(0);
+        assert_eq!(object["cut"], serde_json::json!({"tails": 1, "bytes": 32, "records": 0}));
+        assert_eq!(object["ignored"], serde_json::json!({"spares": 1, "unknown": 2}));
+        assert_eq!((&object["kind"], &object["segments"]), (&"clean".into(), &2.into()));
+    }
+}
