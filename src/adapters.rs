@@ -142,6 +142,10 @@ pub trait Adapter: Send + Sync + 'static {
     /// Asks for operations of different transfers. Answers are in the order of the asks; each is durable.
     fn ask(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
 
+    /// Has refusals of a WITHDRAW or a DEPOSIT recorded, with [`Code::ResolvedByOperator`], where nothing is recorded yet: from
+    /// then on no late call can succeed. Answers what is recorded, in the order of the asks; each is durable.
+    fn refuse(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
+
     /// What is recorded for an operation, `Unknown` where nothing is: "not found" is not "never will be".
     fn query(&self, req_id: ReqId, op: Op) -> impl Future<Output = Answer> + Send;
 }

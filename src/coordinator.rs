@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::error;
 
+use self::worker::operator::Deed;
 use self::worker::{Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
@@ -377,6 +378,58 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
     }
 
+    /// Has a transfer of this user's tried at once, as if for the first time. Answers how it stands and how it goes on.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: it is tried no sooner than it would have been.
+    pub async fn retry(
+        &self,
+        user: UserId,
+        req_id: ReqId,
+    ) -> Result<watch::Receiver<Transfer>, Rejection> {
+        self.attend(user, req_id, Deed::Retry).await
+    }
+
+    /// Ends the wait for the decision that a transfer of this user's awaits: what is recorded counts, and what is not is
+    /// refused, for ever, with [`Code::ResolvedByOperator`]. Answers how it stands, with nothing more to resolve, and how it
+    /// goes on; the same again is answered the same.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: it goes on as before, unless it is unknown.
+    pub async fn resolve(
+        &self,
+        user: UserId,
+        req_id: ReqId,
+    ) -> Result<watch::Receiver<Transfer>, Rejection> {
+        self.attend(user, req_id, Deed::Resolve).await
+    }
+
+    async fn attend(
+        &self,
+        user: UserId,
+        req_id: ReqId,
+        deed: Deed,
+    ) -> Result<watch::Receiver<Transfer>, Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        self.send(user, Message::Attend { req_id, deed, reply }).map_err(Rejection::of)?;
+        receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
+    }
+
+    /// The order numbers of everything under way: whatever is not terminal in the store has one of them.
+    ///
+    /// # Errors
+    /// A [`Rejection`].
+    pub async fn under_way(&self) -> Result<Vec<u64>, Rejection> {
+        let mut numbers = Vec::new();
+        for worker in 0..self.inboxes.len() {
+            let (reply, receiver) = oneshot::channel();
+            self.send_to(worker, Message::UnderWay { reply }).map_err(Rejection::of)?;
+            let of_worker = receiver.await;
+            numbers.extend(of_worker.map_err(|_| Rejection::of(Code::SystemError))?);
+        }
+        Ok(numbers)
+    }
+
     /// Transfers under way and waiting to be accepted.
     fn in_hand(&self) -> usize {
         let waiting = self.inboxes.iter().map(|inbox| inbox.max_capacity() - inbox.capacity());
@@ -384,7 +437,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     fn send(&self, user: UserId, message: Message) -> Result<(), Code> {
-        let worker = worker::shard_of(user, self.inboxes.len());
+        self.send_to(worker::shard_of(user, self.inboxes.len()), message)
+    }
+
+    fn send_to(&self, worker: usize, message: Message) -> Result<(), Code> {
         let wait = u64::try_from(self.accept_wait.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = self.clock.monotonic_ns().saturating_add(wait);
         let envelope = Envelope { message, deadline_ns };

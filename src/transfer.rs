@@ -117,10 +117,7 @@ impl Direction {
 
     /// The names of both accounts on the wire: from, to.
     pub fn accounts(self) -> (&'static str, &'static str) {
-        match self {
-            Direction::FundingToSpot => ("FUNDING", "SPOT"),
-            Direction::SpotToFunding => ("SPOT", "FUNDING"),
-        }
+        (self.source().account(), self.target().account())
     }
 
     /// For logs and metrics.
@@ -140,6 +137,16 @@ pub enum Participant {
     Funding = 1,
     /// UBSCore.
     Trading = 2,
+}
+
+impl Participant {
+    /// The name on the wire of the accounts it keeps.
+    pub fn account(self) -> &'static str {
+        match self {
+            Participant::Funding => "FUNDING",
+            Participant::Trading => "SPOT",
+        }
+    }
 }
 
 /// What a participant is asked to do. The number is what PostgreSQL and the log store.
@@ -293,9 +300,26 @@ impl State {
         matches!(self, State::Committed | State::Failed | State::RolledBack)
     }
 
+    /// Whether a participant is still to decide what an operator may end: a WITHDRAW or a DEPOSIT.
+    pub fn awaits_decision(self) -> bool {
+        match self {
+            State::Init | State::SourcePending | State::SourceDone | State::TargetPending => true,
+            State::Compensating | State::Committed | State::Failed | State::RolledBack => false,
+        }
+    }
+
     /// Where `event` leads, `None` when the table does not admit it.
     pub fn next(self, event: Event) -> Option<State> {
         transfer_machine::Impl::transition(&self, &event)
+    }
+
+    /// Whose decision it waits for, at once or once it has gone on by itself; `None` for a terminal state.
+    pub fn waits_for(self, direction: Direction) -> Option<(Participant, Op)> {
+        match self.duty(direction) {
+            Duty::Ask(participant, op) => Some((participant, op)),
+            Duty::Proceed => self.next(Event::Proceed)?.waits_for(direction),
+            Duty::Nothing => None,
+        }
     }
 
     /// What has to happen next, and who is asked for it.
@@ -384,6 +408,11 @@ mod tests {
         for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
             for state in State::ALL {
                 let moves = |event| state.next(event).is_some();
+                let waits_for = state.waits_for(direction);
+                assert_eq!(waits_for.is_none(), state.is_terminal(), "{state:?}");
+                let of_refund = waits_for.is_some_and(|(_, op)| op == Op::Refund);
+                let resolvable = waits_for.is_some() && !of_refund;
+                assert_eq!(state.awaits_decision(), resolvable, "{state:?}");
                 match state.duty(direction) {
                     Duty::Proceed => assert!(moves(Event::Proceed) && !moves(Event::Success)),
                     Duty::Ask(_, Op::Refund) => {

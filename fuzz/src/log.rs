@@ -340,14 +340,14 @@ impl Draft {
 
 /// An order of few users, transfers and assets, so that they meet.
 pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
-    let [op, transfer, user, asset] = recipe.bytes();
-    let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(op % 3)];
+    let [deed, transfer, user, asset] = recipe.bytes();
+    let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
     let direction = match op {
         Op::Deposit => Direction::FundingToSpot,
         _ => Direction::SpotToFunding,
     };
     let (amount, order_number) = (recipe.number(), recipe.number());
-    Command::Order(Order {
+    let order = Order {
         op,
         req_id: u128::from(transfer % 32),
         cid: Text::EMPTY,
@@ -356,5 +356,7 @@ pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
         amount,
         direction,
         order_number,
-    })
+    };
+    // The last three of all bytes: an operator's.
+    if deed >= 253 { Command::Refuse(order) } else { Command::Order(order) }
 }

@@ -52,6 +52,24 @@ where
     }
 
     async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.decide(asks, false).await
+    }
+
+    async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.decide(asks, true).await
+    }
+
+    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
+        self.commit(Call::QueryOperation { req_id, op }).await
+    }
+}
+
+impl<S: Store> Funding<S>
+where
+    S: Sync,
+{
+    /// Has operations decided, by their accounts or against them.
+    async fn decide(&self, asks: Vec<Ask>, refuse: bool) -> Vec<Answer> {
         let mut answers = Vec::with_capacity(asks.len());
         for ask in asks {
             answers.push(match self.check(&ask) {
@@ -59,14 +77,10 @@ where
                 Err(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
                 Ok(()) => {
                     let Ask { op, intent } = ask;
-                    self.commit(Call::Operate { op, intent }).await
+                    self.commit(Call::Operate { op, intent, refuse }).await
                 }
             });
         }
         answers
-    }
-
-    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
-        self.commit(Call::QueryOperation { req_id, op }).await
     }
 }

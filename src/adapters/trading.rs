@@ -222,13 +222,31 @@ impl Adapter for Trading {
     }
 
     async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.decide(&asks, Command::Order).await
+    }
+
+    async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.decide(&asks, Command::Refuse).await
+    }
+
+    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
+        match self.put(Command::Query { req_id: req_id.number(), op }).await {
+            Ok(found) => answer(Some(found)),
+            Err(_) => Answer::without_record(Outcome::Timeout),
+        }
+    }
+}
+
+impl Trading {
+    /// Has orders decided, each as `command` says.
+    async fn decide(&self, asks: &[Ask], command: impl Fn(Order) -> Command) -> Vec<Answer> {
         let mut refused = Vec::with_capacity(asks.len());
         let mut commands = Vec::with_capacity(asks.len());
-        for ask in &asks {
+        for ask in asks {
             let checked = self.check(ask);
             refused.push(checked.err());
             if checked.is_ok() {
-                commands.push(Command::Order(order(ask)));
+                commands.push(command(order(ask)));
             }
         }
         let mut answers = Vec::with_capacity(commands.len());
@@ -252,13 +270,6 @@ impl Adapter for Trading {
             None => answers.next().expect("one each"),
         };
         refused.into_iter().map(answer_to).collect()
-    }
-
-    async fn query(&self, req_id: ReqId, op: Op) -> Answer {
-        match self.put(Command::Query { req_id: req_id.number(), op }).await {
-            Ok(found) => answer(Some(found)),
-            Err(_) => Answer::without_record(Outcome::Timeout),
-        }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Row {
     pub attempt: u32,
     /// Whether transitions share commits.
     pub fuse: bool,
+    /// An operator ends the wait: whoever is to pay or to credit is to refuse what is not decided.
+    pub resolve: bool,
 }
 
 /// What happened to a transfer.
@@ -35,6 +37,8 @@ pub enum Happened {
     Answered(Op, Answer),
     /// The store refused to commit its last passage. Nothing was moved.
     Refused,
+    /// An operator wants the wait for a decision ended, or no longer. What is under way goes on; what comes next is to be refused.
+    Resolve(bool),
 }
 
 /// What has to be done.
@@ -53,6 +57,9 @@ pub enum Effect {
     },
     /// Ask the participant outside the store. The intent to ask is durable.
     Ask(Participant, Op),
+    /// Have the participant outside the store refuse what it has not decided, and tell what it has recorded. The intent to
+    /// ask is durable.
+    Refuse(Participant, Op),
     /// It will end in this state whatever dies: UBSCore's record proves it. The client may be told.
     Tell(State, Option<Code>),
     /// Nothing is known. Ask again later, for ever.
@@ -87,7 +94,22 @@ pub fn decide(
             (row, vec![Effect::Retry])
         }
         Happened::Answered(op, answer) => answered(row, op, answer, &route),
+        Happened::Resolve(wanted) => {
+            (Row { resolve: wanted && row.state.awaits_decision(), ..row }, Vec::new())
+        }
     }
+}
+
+/// Brings a passage that waits for its commit in line with whether its transfer is being resolved by now.
+pub fn renew(row: Row, passage: &mut Passage) {
+    if let Some(part) = &mut passage.funding {
+        part.refuse = is_refused(row, part.op);
+    }
+}
+
+/// Whether an operator can end the wait for this operation: a refund has no refusal.
+fn is_refused(row: Row, op: Op) -> bool {
+    row.resolve && matches!(op, Op::Withdraw | Op::Deposit)
 }
 
 /// What is left of an effect while the service is halted: the one place that says how far a transfer still goes.
@@ -117,7 +139,9 @@ pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) 
             }
             Duty::Ask(..) | Duty::Proceed | Duty::Nothing => Effect::Rest,
         },
-        Effect::Ask(participant, op) => Effect::LookUp(participant, op),
+        Effect::Ask(participant, op) | Effect::Refuse(participant, op) => {
+            Effect::LookUp(participant, op)
+        }
         Effect::Retry => Effect::Rest,
         Effect::Tell(..) | Effect::Finish | Effect::LookUp(..) | Effect::Rest => effect,
     }
@@ -159,7 +183,10 @@ fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
     match row.state.duty(row.direction) {
         Duty::Nothing => Effect::Finish,
         Duty::Ask(participant, op) if route(participant) == Route::Apart => {
-            Effect::Ask(participant, op)
+            match is_refused(row, op) {
+                true => Effect::Refuse(participant, op),
+                false => Effect::Ask(participant, op),
+            }
         }
         Duty::Ask(..) | Duty::Proceed => {
             let passage = passage(Vec::new(), row, route);
@@ -180,7 +207,9 @@ fn passage(mut path: Vec<State>, row: Row, route: &impl Fn(Participant) -> Route
             Duty::Ask(participant, op) if route(participant) == Route::Together => {
                 let after = |event| outcome_path(state, event, row.fuse);
                 let (on_success, on_refused) = (after(Event::Success), after(Event::ExplicitFail));
-                return Passage { path, funding: Some(FundingPart { op, on_success, on_refused }) };
+                let refuse = is_refused(row, op);
+                let funding = Some(FundingPart { op, on_success, on_refused, refuse });
+                return Passage { path, funding };
             }
             Duty::Ask(..) | Duty::Nothing => break,
         }
@@ -214,7 +243,7 @@ mod tests {
     }
 
     fn row(direction: Direction, state: State, fuse: bool) -> Row {
-        Row { direction, state, attempt: 0, fuse }
+        Row { direction, state, attempt: 0, fuse, resolve: false }
     }
 
     fn answer(outcome: Outcome) -> Answer {
@@ -249,9 +278,11 @@ mod tests {
                     Happened::Answered(op, answer(outcome))
                 }
                 Effect::Finish => return commits,
-                Effect::Tell(..) | Effect::Retry | Effect::LookUp(..) | Effect::Rest => {
-                    panic!("{effect:?}")
-                }
+                Effect::Tell(..)
+                | Effect::Retry
+                | Effect::LookUp(..)
+                | Effect::Refuse(..)
+                | Effect::Rest => panic!("{effect:?}"),
             };
         }
     }
@@ -399,6 +430,99 @@ mod tests {
                     assert_eq!(restrain(now, effect, production), Effect::Rest);
                 }
             }
+        }
+    }
+
+    /// Goal: from wherever an operator resolves a transfer that awaits a decision, it ends FAILED or ROLLED_BACK, or COMMITTED where
+    /// its target has decided so before, and a refund is never refused. Method: each state, both ways, fused and not, with
+    /// every set of decisions that the participants have recorded before it; they answer by what they have recorded.
+    #[test]
+    fn a_resolved_transfer_ends_as_it_is_recorded_or_is_refused() {
+        for (fuse, direction) in [
+            (true, Direction::FundingToSpot),
+            (true, Direction::SpotToFunding),
+            (false, Direction::FundingToSpot),
+            (false, Direction::SpotToFunding),
+        ] {
+            for start in [Init, SourcePending, SourceDone, TargetPending] {
+                let paid = matches!(start, SourceDone | TargetPending);
+                for known in [None, Some(true), Some(false)] {
+                    let mut recorded = [paid.then_some(true), None, None];
+                    recorded[usize::from(paid)] = known;
+                    let (end, recorded) = resolve_to_the_end(direction, start, fuse, recorded);
+                    let want = match (paid, known) {
+                        (true, Some(true)) => (Committed, [Some(true), Some(true), None]),
+                        (true, None | Some(false)) | (false, Some(true)) => {
+                            (RolledBack, [Some(true), Some(false), Some(true)])
+                        }
+                        (false, None | Some(false)) => (Failed, [Some(false), None, None]),
+                    };
+                    let case = format!("{direction:?} {fuse} from {start:?}, {known:?}");
+                    assert_eq!((end, recorded), want, "{case}");
+                }
+            }
+            for state in [Compensating, Committed, Failed, RolledBack] {
+                let now = row(direction, state, fuse);
+                let resolved = decide(now, Happened::Resolve(true), production);
+                assert_eq!(resolved, (now, vec![]), "nothing to resolve: {state:?}");
+            }
+        }
+    }
+
+    /// Plays a transfer from where it is resolved, with participants who hold what is `recorded` for WITHDRAW, DEPOSIT and REFUND,
+    /// `true` for a success; returns its end and what they hold then.
+    fn resolve_to_the_end(
+        direction: Direction,
+        start: State,
+        fuse: bool,
+        mut recorded: [Option<bool>; 3],
+    ) -> (State, [Option<bool>; 3]) {
+        let undecided = row(direction, start, fuse);
+        let (now, nothing) = decide(undecided, Happened::Resolve(true), production);
+        assert_eq!((now.resolve, nothing), (true, vec![]));
+        assert_eq!(decide(now, Happened::Resolve(false), production), (undecided, vec![]));
+        let (mut now, mut effects) = decide(now, Happened::Due, production);
+        loop {
+            let place = |op: Op| usize::from(op as u8) - 1;
+            let mut decided = |op, refuse: bool| -> bool {
+                assert!(!refuse || op != Op::Refund, "a refund is never refused");
+                assert!(refuse || op == Op::Refund, "asked for, and not refused: {op:?}");
+                *recorded[place(op)].get_or_insert(!refuse)
+            };
+            let happened = match effects.pop().expect("something to do") {
+                Effect::Step { mut passage, .. } => {
+                    // Before it is committed, the operator may change his mind, and change it again.
+                    let decided_once = passage.clone();
+                    renew(Row { resolve: false, ..now }, &mut passage);
+                    assert!(!passage.refuses());
+                    renew(now, &mut passage);
+                    assert_eq!(passage, decided_once);
+                    if let Some(part) = passage.funding {
+                        let success = decided(part.op, part.refuse);
+                        passage.path.extend(if success {
+                            part.on_success
+                        } else {
+                            part.on_refused
+                        });
+                    }
+                    Happened::Stored(*passage.path.last().expect("moves"))
+                }
+                asked @ (Effect::Refuse(_, op) | Effect::Ask(_, op)) => {
+                    let outcome = match decided(op, matches!(asked, Effect::Refuse(..))) {
+                        true => Outcome::Success,
+                        false => Outcome::ExplicitFail(Code::ResolvedByOperator),
+                    };
+                    // The first answer is lost; the next try is the same.
+                    let lost = Happened::Answered(op, answer(Outcome::Timeout));
+                    let (later, retry) = decide(now, lost, production);
+                    assert_eq!(retry, [Effect::Retry]);
+                    assert_eq!(decide(later, Happened::Due, production).1, [asked]);
+                    Happened::Answered(op, answer(outcome))
+                }
+                Effect::Finish => return (now.state, recorded),
+                other => panic!("{other:?}"),
+            };
+            (now, effects) = decide(now, happened, production);
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! Whatever has queued up while a commit was under way is the next batch. Nothing that anybody waits for waits for a timer
 //! or for company; the mark of an end that has been told waits a moment for others. A transfer has at most one call queued,
-//! one commit or one question under way. What it does while the service is halted is in `halted.rs`.
+//! one commit or one question under way. What it does while the service is halted is in `halted.rs`, and what it does for
+//! operators in `operator.rs`.
 
 mod halted;
+pub(super) mod operator;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -19,7 +21,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, error, info, warn};
 
 use self::halted::look_up;
-use super::step::{Effect, Happened, Row, decide, restrain};
+use self::operator::{Attended, Deed, Resolving};
+use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
@@ -83,6 +86,16 @@ pub(crate) enum Message {
         reason: String,
         reply: oneshot::Sender<Result<(), Rejection>>,
     },
+    /// An operator's, about one transfer of this user's.
+    Attend {
+        req_id: ReqId,
+        deed: Deed,
+        reply: Attended,
+    },
+    /// The order numbers under way.
+    UnderWay {
+        reply: oneshot::Sender<Vec<u64>>,
+    },
 }
 
 impl Message {
@@ -93,6 +106,9 @@ impl Message {
             Message::FindCid { reply, .. } => drop(reply.send(Err(rejection))),
             Message::External { reply, .. } => drop(reply.send(Err(rejection))),
             Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
+            Message::Attend { reply, .. } => drop(reply.send(Err(rejection))),
+            // Nothing is an answer.
+            Message::UnderWay { reply } => drop(reply),
         }
     }
 }
@@ -161,6 +177,8 @@ enum Whose {
     External(oneshot::Sender<Result<ExternalDecided, Rejection>>),
     /// An operator's.
     Status(oneshot::Sender<Result<(), Rejection>>),
+    /// An operator's, about a transfer that is not in hand.
+    Attend(ReqId, Deed, Attended),
 }
 
 impl Whose {
@@ -173,6 +191,7 @@ impl Whose {
             Whose::Cid(reply) => drop(reply.send(Err(rejection))),
             Whose::External(reply) => drop(reply.send(Err(rejection))),
             Whose::Status(reply) => drop(reply.send(Err(rejection))),
+            Whose::Attend(_, _, reply) => drop(reply.send(Err(rejection))),
         }
         None
     }
@@ -203,6 +222,8 @@ struct Question {
     req_id: ReqId,
     participant: Participant,
     op: Op,
+    /// It is to be refused where it is not decided.
+    refuse: bool,
 }
 
 type Answers = Vec<(Question, Answer)>;
@@ -245,6 +266,8 @@ pub(super) struct Worker<T, F> {
     marks_due_ns: u64,
     /// Transfers that go on when the service is resumed.
     resting: Vec<ReqId>,
+    /// Transfers that operators have resolved and that still await a decision.
+    resolving: HashMap<ReqId, Resolving>,
     timers: BinaryHeap<Reverse<(u64, ReqId)>>,
     /// Not before this may the store be tried again, monotonic ns.
     store_retry_ns: u64,
@@ -289,6 +312,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             marks: Vec::new(),
             marks_due_ns: 0,
             resting: Vec::new(),
+            resolving: HashMap::new(),
             timers: BinaryHeap::new(),
             store_retry_ns: 0,
             store_failures: 0,
@@ -395,6 +419,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             self.fire_timers();
             self.expire();
+            self.expire_resolving();
             self.look_for_stuck();
         }
     }
@@ -438,8 +463,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let mut batch = Vec::new();
         while batch.len() < self.parts.options.batch_max
-            && let Some(queued) = self.queue.pop_front()
+            && let Some(mut queued) = self.queue.pop_front()
         {
+            if let (Whose::Step(req_id), Call::Step { passage, .. }) =
+                (&queued.whose, &mut queued.call)
+                && let Some(active) = self.active.get(req_id)
+            {
+                renew(active.row, passage);
+            }
             // It would be held up as well, and hold up everybody else; and nothing of a user's overtakes what came
             // before: a search for a cid must not miss its accept. What had come before the parked one goes on.
             let held_up = self.parked.iter().find(|(_, parked)| {
@@ -482,11 +513,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         })
     }
 
-    /// One question for everything that one participant is ready to be asked; the other's turn is the next.
+    /// One question for everything that one participant is ready to be asked, or to refuse; the rest's turn is the next.
     fn ask(&mut self) -> Asking {
-        let participant = self.asks[0].participant;
+        let (participant, refuse) = (self.asks[0].participant, self.asks[0].refuse);
+        let alike = |q: &Question| (q.participant, q.refuse) == (participant, refuse);
         let (mut now, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.asks).into_iter().partition(|q| q.participant == participant);
+            std::mem::take(&mut self.asks).into_iter().partition(alike);
         self.asks = later;
         now.retain(|question| self.active.contains_key(&question.req_id));
         let intent = |question: &Question| self.active[&question.req_id].transfer.intent.clone();
@@ -499,9 +531,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let _moving = pass;
             crash::point("coordinator_before_ask");
             let began = parts.clock.monotonic_ns();
-            let answers = match participant {
-                Participant::Trading => parts.trading.ask(asks).await,
-                Participant::Funding => parts.funding.ask(asks).await,
+            let answers = match (participant, refuse) {
+                (Participant::Trading, false) => parts.trading.ask(asks).await,
+                (Participant::Trading, true) => parts.trading.refuse(asks).await,
+                (Participant::Funding, false) => parts.funding.ask(asks).await,
+                (Participant::Funding, true) => parts.funding.refuse(asks).await,
             };
             telemetry::step("ask", parts.clock.monotonic_ns() - began);
             crash::point("coordinator_after_ask");
@@ -541,6 +575,17 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Message::SetFundingStatus { user, status, actor, reason, reply } => {
                 (Call::SetFundingStatus { user, status, actor, reason }, Whose::Status(reply))
+            }
+            Message::Attend { req_id, deed, reply } if self.active.contains_key(&req_id) => {
+                self.attend(req_id, deed, reply, deadline_ns);
+                return;
+            }
+            Message::Attend { req_id, deed, reply } => {
+                (Call::Find(Sought::ReqId(req_id)), Whose::Attend(req_id, deed, reply))
+            }
+            Message::UnderWay { reply } => {
+                drop(reply.send(self.under_way.iter().copied().collect()));
+                return;
             }
         };
         self.enqueue(Queued { deadline_ns, ..Queued::own(call, whose) });
@@ -599,7 +644,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     fn row(&self, intent: &Intent, state: State) -> Row {
         let fuse = self.parts.options.fuse;
-        Row { direction: intent.direction, state, attempt: 0, fuse }
+        Row { direction: intent.direction, state, attempt: 0, fuse, resolve: false }
     }
 
     fn on_done<S>(&mut self, done: Done<S>) -> Result<S, Superseded> {
@@ -887,6 +932,20 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 drop(answer_to.send(answer));
             }
             (Whose::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
+            (Whose::Attend(_, _, answer_to), Reply::Found(None)) => {
+                drop(answer_to.send(Err(Rejection::of(Code::TransferNotFound))));
+            }
+            (Whose::Attend(req_id, deed, answer_to), Reply::Found(Some(transfer))) => {
+                if !self.active.contains_key(&req_id) {
+                    if transfer.state.is_terminal() {
+                        drop(answer_to.send(Ok(watch::channel(*transfer).1)));
+                        return;
+                    }
+                    warn!(transfer = %req_id, "it was in nobody's hands");
+                    self.adopt(*transfer);
+                }
+                self.attend(req_id, deed, answer_to, queued.deadline_ns);
+            }
             (whose, Reply::Unreadable(why)) => {
                 error!(why, call = ?queued.call, "what the store holds cannot be read");
                 match whose {
@@ -972,7 +1031,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
                 // Which of the two it becomes is decided by the gate, when it is done.
                 Effect::Ask(participant, op) | Effect::LookUp(participant, op) => {
-                    self.asks.push(Question { req_id, participant, op });
+                    self.asks.push(Question { req_id, participant, op, refuse: false });
+                }
+                Effect::Refuse(participant, op) => {
+                    self.asks.push(Question { req_id, participant, op, refuse: true });
                 }
                 Effect::Rest => self.resting.push(req_id),
                 Effect::Tell(state, code) => self.tell(req_id, state, code),
@@ -980,6 +1042,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 Effect::Finish => self.finish(req_id),
             }
         }
+        self.settle_resolving(req_id);
     }
 
     /// Tells whoever waits where the transfer ends, before PostgreSQL has the mark.
@@ -1092,7 +1155,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let work = if storing { u64::MAX } else { self.store_due_ns() };
         let marks = if self.marks.is_empty() { u64::MAX } else { self.marks_due_ns };
         let due = timer.min(parked).min(work).min(marks).saturating_sub(self.now());
-        let longest = if self.holds_work() { EXPIRY_MS } else { self.parts.options.stale_ms };
+        let waited_for = self.holds_work() || !self.resolving.is_empty();
+        let longest = if waited_for { EXPIRY_MS } else { self.parts.options.stale_ms };
         let look = match self.active.is_empty() || self.parts.gate.is_closed() {
             true => u64::MAX,
             false => self.stuck_due_ns.saturating_sub(self.now()),

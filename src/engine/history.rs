@@ -22,7 +22,7 @@ const LARGE: Places = Places { accounts_max: 64, outcomes_max: 1_024 };
 /// What happens next. Numbers are taken modulo what makes sense, so that few names meet often.
 #[derive(Clone, Debug)]
 enum Deed {
-    Order { op: Op, transfer: u8, user: u8, asset: u8, amount: u8, odd: bool },
+    Order { op: Op, transfer: u8, user: u8, asset: u8, amount: u8, odd: bool, refuse: bool },
     Status { user: u8, status: AccountStatus },
     Asset { asset: u8 },
     Raise { by: u8 },
@@ -36,14 +36,16 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => Just(Op::ExtDeposit),
     ];
     // Refunds have to find their withdraws: users and amounts follow from the transfer, but for odd orders.
-    let order = (op, 0..12u8, 1..5u8, 1..4u8, 1..9u8, prop::bool::weighted(0.05));
-    let order = order.prop_map(|(op, transfer, user, asset, amount, odd)| Deed::Order {
+    let rarely = || prop::bool::weighted(0.05);
+    let order = (op, 0..12u8, 1..5u8, 1..4u8, 1..9u8, rarely(), rarely());
+    let order = order.prop_map(|(op, transfer, user, asset, amount, odd, refuse)| Deed::Order {
         op,
         transfer,
         user,
         asset,
         amount,
         odd,
+        refuse,
     });
     let status = prop_oneof![
         4 => Just(AccountStatus::Active), 1 => Just(AccountStatus::Frozen),
@@ -103,7 +105,7 @@ impl History {
     fn carry_out(&mut self, deed: &Deed) {
         let watermark = self.ledger.watermark();
         match *deed {
-            Deed::Order { op, transfer, user, asset, amount, odd } => {
+            Deed::Order { op, transfer, user, asset, amount, odd, refuse } => {
                 // Some below the watermark, most above.
                 let order_number = (watermark + u64::from(transfer)).saturating_sub(3);
                 let (user, asset, amount) = match odd {
@@ -124,7 +126,7 @@ impl History {
                     direction: Direction::FundingToSpot,
                     order_number,
                 };
-                self.run(Command::Order(order));
+                self.run(if refuse { Command::Refuse(order) } else { Command::Order(order) });
             }
             Deed::Status { user, status } => {
                 self.run(Command::SetStatus { user: user.into(), status });

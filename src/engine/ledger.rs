@@ -34,6 +34,9 @@ pub(super) const OUTCOMES_MAX: &str = "engine.outcomes_max";
 /// The largest order number: PostgreSQL keeps it in a BIGINT.
 pub(super) const ORDER_NUMBER_MAX: u64 = i64::MAX as u64;
 
+/// Why an external operation is none of UBSCore's.
+const NO_EXTERNAL: &str = "UBSCore has no external operations";
+
 /// What is to be done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -264,7 +267,12 @@ impl Ledger {
     /// Decides a command without changing anything.
     pub fn step(&self, command: &Command) -> Step {
         match *command {
-            Command::Order(ref order) => self.step_order(order),
+            Command::Order(ref order) => self.step_order(order, |balance| self.judge(order, balance)),
+            Command::Refuse(ref order) => self.step_order(order, |_balance| match order.op {
+                Op::Withdraw | Op::Deposit => Ok(Decision::Refused(Code::ResolvedByOperator)),
+                Op::Refund => Err("a refund is never refused"),
+                Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
+            }),
             Command::SetStatus { user, status } => match UserId::new(user) {
                 None => Step::Violation("no such user"),
                 Some(_) if self.status(user) == Some(status) => Step::Known(Answer::Done),
@@ -297,7 +305,12 @@ impl Ledger {
         }
     }
 
-    fn step_order(&self, order: &Order) -> Step {
+    /// `decide`: by the balance, for an order that nothing is recorded for; an error is a violation.
+    fn step_order(
+        &self,
+        order: &Order,
+        decide: impl Fn(u128) -> Result<Decision, &'static str>,
+    ) -> Step {
         if let Some(recorded) = self.outcomes.get(order.req_id, order.op) {
             return match recorded.matches(order) {
                 true => Step::Known(Answer::Decided(recorded)),
@@ -313,24 +326,9 @@ impl Ledger {
             return Step::Violation("order number out of range");
         }
         let balance = self.balance(order.user, order.asset);
-        let decision = match order.op {
-            Op::Withdraw => match self.check(order).and_then(|()| self.withdraw(order, balance)) {
-                Ok(()) => Decision::Success,
-                Err(code) => Decision::Refused(code),
-            },
-            Op::Deposit => match self.check(order).and_then(|()| self.deposit(order)) {
-                Ok(()) => Decision::Success,
-                Err(code) => Decision::Refused(code),
-            },
-            Op::Refund => match self.outcomes.get(order.req_id, Op::Withdraw) {
-                Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {
-                    Decision::Success
-                }
-                Some(_) | None => return Step::Violation("a refund of what was not withdrawn"),
-            },
-            Op::ExtDeposit | Op::ExtWithdraw => {
-                return Step::Violation("UBSCore has no external operations");
-            }
+        let decision = match decide(balance) {
+            Ok(decision) => decision,
+            Err(why) => return Step::Violation(why),
         };
         if !self.outcomes.has_place(order.op, decision) {
             return Step::Full(OUTCOMES_MAX);
@@ -340,6 +338,30 @@ impl Ledger {
         }
         let balance_after = balance_after(order, decision, balance);
         Step::Append(Entry::Order { order: *order, decision, balance_after })
+    }
+
+    /// What a new order comes to by itself.
+    ///
+    /// # Errors
+    /// Why it is none.
+    fn judge(&self, order: &Order, balance: u128) -> Result<Decision, &'static str> {
+        let by = |checked: Result<(), Code>| match checked {
+            Ok(()) => Decision::Success,
+            Err(code) => Decision::Refused(code),
+        };
+        match order.op {
+            Op::Withdraw => {
+                Ok(by(self.check(order).and_then(|()| self.withdraw(order, balance))))
+            }
+            Op::Deposit => Ok(by(self.check(order).and_then(|()| self.deposit(order)))),
+            Op::Refund => match self.outcomes.get(order.req_id, Op::Withdraw) {
+                Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {
+                    Ok(Decision::Success)
+                }
+                Some(_) | None => Err("a refund of what was not withdrawn"),
+            },
+            Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
+        }
     }
 
     /// Whether this user's account cannot be made.
@@ -553,6 +575,66 @@ mod tests {
         assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 300)), Decision::Success);
         assert_eq!(decide(&mut ledger, order(Op::Refund, 2, 7, 300)), Decision::Success);
         assert_eq!(balance(&mut ledger, 7), Some(500));
+    }
+
+    /// Goal: from an operator's refusal on nothing else is ever decided, what was decided stands, and a refund is never refused.
+    #[test]
+    fn an_operators_refusal_closes_the_door_and_changes_nothing_that_is_decided() {
+        let refuse = |ledger: &mut Ledger, order| run(ledger, Command::Refuse(order));
+        let told = |answer| match answer {
+            Answer::Decided(recorded) => (recorded.decision, recorded.balance_after),
+            other => panic!("{other:?}"),
+        };
+        let resolved = Decision::Refused(Code::ResolvedByOperator);
+        let mut ledger = ledger();
+        decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
+        decide(&mut ledger, order(Op::Withdraw, 2, 7, 100));
+        decide(&mut ledger, order(Op::Withdraw, 3, 7, 900));
+        // Whatever the balance would have said.
+        for (op, req_id, amount) in
+            [(Op::Withdraw, 4, 50), (Op::Withdraw, 5, 9_000), (Op::Deposit, 6, 50)]
+        {
+            let late = order(op, req_id, 7, amount);
+            assert_eq!(told(refuse(&mut ledger, late)), (resolved, 400));
+            let recorded = ledger.sequence();
+            assert_eq!(decide(&mut ledger, late), resolved, "a late call is told");
+            assert_eq!(told(refuse(&mut ledger, late)), (resolved, 400), "and a repeat");
+            assert_eq!(ledger.sequence(), recorded);
+        }
+        // Of somebody who has no account, none is made.
+        assert_eq!(told(refuse(&mut ledger, order(Op::Deposit, 7, 8, 50))), (resolved, 0));
+        assert_eq!(balance(&mut ledger, 8), None);
+        // What was decided before stands, either way.
+        let short = Decision::Refused(Code::InsufficientBalance);
+        for (op, req_id, amount, want) in [
+            (Op::Deposit, 1, 500, Decision::Success),
+            (Op::Withdraw, 2, 100, Decision::Success),
+            (Op::Withdraw, 3, 900, short),
+        ] {
+            assert_eq!(told(refuse(&mut ledger, order(op, req_id, 7, amount))).0, want);
+        }
+        let recorded = ledger.sequence();
+        for bad in [
+            order(Op::Refund, 2, 7, 100),
+            order(Op::Deposit, 1, 7, 501),
+            order(Op::Deposit, 1, 8, 500),
+            order(Op::ExtDeposit, 9, 7, 1),
+            Order { order_number: u64::MAX, ..order(Op::Deposit, 9, 7, 1) },
+        ] {
+            let answer = refuse(&mut ledger, bad);
+            assert!(matches!(answer, Answer::Violation(_)), "{bad:?} {answer:?}");
+        }
+        // A refused withdraw needs no refund, and has none.
+        let answer = run(&mut ledger, Command::Order(order(Op::Refund, 4, 7, 50)));
+        assert!(matches!(answer, Answer::Violation(_)), "{answer:?}");
+        run(&mut ledger, Command::RaiseWatermark { order_number: 2 });
+        assert_eq!(refuse(&mut ledger, order(Op::Deposit, 9, 7, 1)), Answer::Forgotten);
+        assert_eq!(ledger.sequence(), recorded + 1);
+        assert_eq!(balance(&mut ledger, 7), Some(400));
+        // It needs a place, as every outcome does.
+        let mut small = Ledger::new(Places { accounts_max: 1, outcomes_max: 1 });
+        refuse(&mut small, order(Op::Deposit, 1, 7, 1));
+        assert_eq!(refuse(&mut small, order(Op::Deposit, 2, 7, 1)), Answer::Overloaded);
     }
 
     #[test]
@@ -816,14 +898,17 @@ mod tests {
         /// up from the answers.
         #[test]
         fn balances_are_what_the_successes_add_up_to(
-            orders in prop::collection::vec((0..3u8, 1..12u128, 1..4u64, 1..50u64), 1..200)
+            orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..50u64), 1..200)
         ) {
             let mut ledger = ledger();
             let mut sum = HashMap::<u64, i128>::new();
-            for (op, req_id, user, amount) in orders {
-                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(op)];
+            for (deed, req_id, user, amount) in orders {
+                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
                 let before = ledger.sequence();
-                let answer = run(&mut ledger, Command::Order(order(op, req_id, user, amount)));
+                let order = order(op, req_id, user, amount);
+                let refuse = deed > 2;
+                let command = if refuse { Command::Refuse(order) } else { Command::Order(order) };
+                let answer = run(&mut ledger, command);
                 if let Answer::Decided(recorded) = answer
                     && recorded.decision == Decision::Success
                     && ledger.sequence() > before

@@ -128,6 +128,9 @@ pub struct Order {
 pub enum Command {
     /// Decide an operation.
     Order(Order),
+    /// Decide a WITHDRAW or a DEPOSIT against it, whatever it would have come to: an operator ends the wait for it. What was
+    /// decided before stands.
+    Refuse(Order),
     /// Set a Spot account's status, creating the account where it is absent.
     SetStatus {
         /// Whose account.
@@ -173,7 +176,7 @@ impl Command {
     /// The order it asks to decide, if it is one.
     pub fn order(&self) -> Option<&Order> {
         match self {
-            Command::Order(order) => Some(order),
+            Command::Order(order) | Command::Refuse(order) => Some(order),
             _ => None,
         }
     }

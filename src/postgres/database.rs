@@ -60,6 +60,7 @@ struct Session {
     together: Moves,
     defer: Statement,
     operate: Statement,
+    refuse: Statement,
     query_operation: Statement,
     find: Statement,
     find_cid: Statement,
@@ -73,6 +74,7 @@ struct Moves {
     accept_many: Statement,
     step: Statement,
     step_many: Statement,
+    refuse: Statement,
 }
 
 impl Database {
@@ -370,14 +372,16 @@ impl Moves {
             format!("transfers_accept({accept}, {thirteen})"),
             format!("transfer_step({step}, {ten}, NULL)"),
             format!("transfers_step({step}, {ten})"),
+            format!("transfer_refuse({step}, {ten}, NULL)"),
         ];
-        let [accept, accept_many, step, step_many] =
+        let [accept, accept_many, step, step_many, refuse] =
             moves.map(|call| format!("SELECT {columns} FROM {call}"));
         Ok(Moves {
             accept: client.prepare(&accept).await?,
             accept_many: client.prepare(&accept_many).await?,
             step: client.prepare(&step).await?,
             step_many: client.prepare(&step_many).await?,
+            refuse: client.prepare(&refuse).await?,
         })
     }
 }
@@ -400,6 +404,9 @@ impl Session {
             find_cid: client.prepare(&find("user_id = $1 AND cid = $2")).await?,
             operate: client
                 .prepare("SELECT TRUE, funding_operate(in_flight($1), $2, $3, $4, $5)")
+                .await?,
+            refuse: client
+                .prepare("SELECT TRUE, funding_refuse(in_flight($1), $2, $3, $4, $5)")
                 .await?,
             query_operation: client
                 .prepare(
@@ -561,7 +568,8 @@ impl<'a> Arguments<'a> {
                     Box::new(count(*attempt)),
                     Box::new(actor.to_owned()),
                 ];
-                (&moves.step, values)
+                let statement = if passage.refuses() { &moves.refuse } else { &moves.step };
+                (statement, values)
             }
             _ => return None,
         };
@@ -581,7 +589,7 @@ impl<'a> Arguments<'a> {
                 ];
                 (&session.defer, values)
             }
-            Call::Operate { op, intent } => {
+            Call::Operate { op, intent, refuse } => {
                 let values: Vec<Value> = vec![
                     Box::new(intent.req_id.to_string()),
                     Box::new(i16::from(*op as u8)),
@@ -589,7 +597,7 @@ impl<'a> Arguments<'a> {
                     Box::new(asset_number(intent.asset)),
                     Box::new(decimal(intent.asset, intent.amount)),
                 ];
-                (&session.operate, values)
+                (if *refuse { &session.refuse } else { &session.operate }, values)
             }
             Call::QueryOperation { req_id, op } => {
                 let values: Vec<Value> =

@@ -59,6 +59,13 @@ pub struct Passage {
     pub funding: Option<FundingPart>,
 }
 
+impl Passage {
+    /// Whether Funding is to refuse what it has not decided.
+    pub fn refuses(&self) -> bool {
+        self.funding.as_ref().is_some_and(|part| part.refuse)
+    }
+}
+
 /// A Funding operation inside a [`Passage`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FundingPart {
@@ -68,6 +75,8 @@ pub struct FundingPart {
     pub on_success: Vec<State>,
     /// The states of a refusal; empty for REFUND, which has none.
     pub on_refused: Vec<State>,
+    /// An operator ends the wait for it: it is refused, unless it has been decided before. Never for REFUND.
+    pub refuse: bool,
 }
 
 /// One domain operation of a batch.
@@ -124,6 +133,8 @@ pub enum Call {
         op: Op,
         /// Of which transfer.
         intent: Intent,
+        /// See [`FundingPart::refuse`].
+        refuse: bool,
     },
     /// Read what is recorded for a Funding operation. Answers [`Reply::Operation`].
     QueryOperation {
@@ -199,8 +210,13 @@ impl Call {
         }
     }
 
+    /// Whether it is a step in which Funding is to refuse what it has not decided.
+    pub fn refuses(&self) -> bool {
+        matches!(self, Call::Step { passage, .. } if passage.refuses())
+    }
+
     /// What it has in common with the calls that can be done together with it; `None` for what is done alone. Of Funding's
-    /// parts, accepts withdraw together and steps deposit together.
+    /// parts, accepts withdraw together and steps deposit together; what is refused goes alone.
     pub fn kin(&self) -> Option<Kin<'_>> {
         let (kin, passage, together) = match self {
             Call::Accept { intent, passage, .. } => {
@@ -209,7 +225,8 @@ impl Call {
             Call::Step { from, passage, .. } => (Kin::Step(*from, passage), passage, Op::Deposit),
             _ => return None,
         };
-        passage.funding.as_ref().is_none_or(|part| part.op == together).then_some(kin)
+        let plain = |part: &FundingPart| part.op == together && !part.refuse;
+        passage.funding.as_ref().is_none_or(plain).then_some(kin)
     }
 
     /// Its place in a batch: reads last, so that they see what the batch does; before them kin beside kin, in one order of

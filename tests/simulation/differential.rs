@@ -199,6 +199,8 @@ struct Pair {
     /// Every transfer that was ever asked for.
     intents: Vec<Intent>,
     chance: Chance,
+    /// Of what operators end.
+    resolving: Chance,
     counts: BTreeMap<String, u64>,
     /// When each row was touched last, as the model and as the server have it.
     touched: [BTreeMap<String, String>; 2],
@@ -234,6 +236,7 @@ impl Pair {
             orders: 0,
             intents: Vec::new(),
             chance: Chance::new(seed),
+            resolving: Chance::new(!seed),
             counts: BTreeMap::new(),
             touched: Default::default(),
         };
@@ -345,8 +348,10 @@ impl Pair {
         for (call, reply) in calls.iter().zip(replies) {
             let call_name = match call {
                 Call::Accept { .. } => "accept",
+                Call::Step { passage, .. } if passage.refuses() => "resolve",
                 Call::Step { .. } => "step",
                 Call::Defer { .. } => "defer",
+                Call::Operate { refuse: true, .. } => "refuse",
                 Call::Operate { .. } => "operate",
                 Call::QueryOperation { .. } => "query",
                 Call::Find(_) => "find",
@@ -452,7 +457,8 @@ impl Pair {
         let path = states(3);
         let (on_success, on_refused) = (states(3), states(3));
         let op = self.chance.pick(&[Op::Withdraw, Op::Deposit, Op::Refund]);
-        let funding = self.chance.one_in(2).then_some(FundingPart { op, on_success, on_refused });
+        let part = FundingPart { op, on_success, on_refused, refuse: false };
+        let funding = self.chance.one_in(2).then_some(part);
         Passage { path, funding }
     }
 
@@ -470,7 +476,7 @@ impl Pair {
         }
         self.intents.push(intent.clone());
         let fuse = !self.chance.one_in(3);
-        let row = Row { direction: intent.direction, state: State::Init, attempt: 0, fuse };
+        let row = Row { direction: intent.direction, state: State::Init, attempt: 0, fuse, resolve: false };
         let passage = match decide(row, Happened::Submitted, production).1.pop() {
             Some(Effect::Accept(passage)) if !self.chance.one_in(40) => passage,
             _ => self.passage(),
@@ -500,6 +506,7 @@ impl Pair {
             state: from,
             attempt: 0,
             fuse: !self.chance.one_in(3),
+            resolve: self.resolving.one_in(4),
         };
         let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
         let outcome = self.chance.pick(&[Outcome::Success, Outcome::Success, refusal]);
@@ -519,7 +526,12 @@ impl Pair {
                 let code = self.chance.pick(&[None, Some(Code::AccountFrozen)]);
                 let other = self.chance.pick(&State::ALL);
                 let passage = match self.chance.one_in(12) {
-                    true => self.passage(),
+                    true => {
+                        let mut passage = self.passage();
+                        let part = passage.funding.iter_mut();
+                        part.for_each(|part| part.refuse = self.resolving.one_in(3));
+                        passage
+                    }
                     false => Passage { path: vec![State::Committed], funding: None },
                 };
                 let attempt = u32::try_from(self.chance.below(9)).expect("few");
@@ -592,7 +604,8 @@ impl Pair {
                 let ops = [Op::Withdraw, Op::Withdraw, Op::Withdraw, Op::Deposit, Op::Deposit];
                 let op = if self.chance.one_in(30) { Op::Refund } else { self.chance.pick(&ops) };
                 self.intents.push(intent.clone());
-                Call::Operate { op, intent }
+                let refuse = self.resolving.one_in(4);
+                Call::Operate { op, intent, refuse }
             }
             16..18 => {
                 let Intent { req_id, direction, .. } = self.known();
@@ -824,6 +837,10 @@ const MUST: &[&str] = &[
     "operate: ACCOUNT_FROZEN",
     "operate: ACCOUNT_DISABLED",
     "operate: INSUFFICIENT_BALANCE",
+    "refuse: RESOLVED_BY_OPERATOR",
+    "refuse: success",
+    "resolve: FAILED",
+    "resolve: COMPENSATING",
     "query: success",
     "query: SOURCE_ACCOUNT_NOT_FOUND",
     "query: nothing",

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 
 use ubscore::account::AccountStatus;
+use ubscore::code::Code;
 use ubscore::engine::order::Entry;
 use ubscore::transfer::{Decision, Direction, Intent, Op};
 
@@ -102,6 +103,10 @@ pub(super) struct Law {
     idem_keys: BTreeMap<String, Decision>,
     /// Statuses that have been answered and that nobody is changing.
     statuses: BTreeMap<(Side, u64), AccountStatus>,
+    /// How often operators have resolved a transfer and not been told that it was not done.
+    resolving: BTreeMap<u128, u32>,
+    /// What operators were told who have resolved a transfer: where it stood, and whether that was their doing.
+    resolved: BTreeMap<u128, (i16, bool)>,
     watermark: u64,
     broken: Option<Broken>,
 }
@@ -207,8 +212,11 @@ impl Law {
         side: Side,
         (req_id, op): (u128, Op),
         (user, asset, amount): (u64, u32, u64),
-        success: bool,
+        decision: Decision,
     ) {
+        let success = decision == Decision::Success;
+        let resolved = decision == Decision::Refused(Code::ResolvedByOperator);
+        let wanted = !resolved || self.resolving.get(&req_id).is_some_and(|tries| *tries > 0);
         let place = usize::from(op as u8) - 1;
         let Some(seen) = self.transfers.get_mut(&req_id) else {
             return self.breach("L5 persisted first", format!("{req_id:032x} is in no transfer"));
@@ -230,6 +238,7 @@ impl Law {
         let allowed = !success || !forbidden;
         let what = || format!("{} of {req_id:032x} on {side:?}, success {success}", op.name());
         self.claim(same, "an operation is the transfer's own", what);
+        self.claim(wanted, "only who is resolved is refused by an operator", what);
         self.claim(!again, "L2 one decision per operation", what);
         self.claim(sound, "D + R <= W <= 1", what);
         self.claim(allowed, "an answered status holds", what);
@@ -279,7 +288,7 @@ impl Law {
                 Side::Spot,
                 (order.req_id, order.op),
                 (order.user, order.asset, order.amount),
-                decision == Decision::Success,
+                decision,
             ),
             Ok(_) => {}
             Err(error) => self.breach("L7 the log can be read", error.to_string()),
@@ -316,6 +325,40 @@ impl Law {
     /// Somebody was told that a transfer was not accepted.
     pub(super) fn denied(&mut self, req_id: u128) {
         self.denied.insert(req_id, ());
+    }
+
+    /// An operator resolves a transfer.
+    pub(super) fn resolve_begun(&mut self, req_id: u128) {
+        *self.resolving.entry(req_id).or_default() += 1;
+    }
+
+    /// He was told that it was not done, and never will be.
+    pub(super) fn resolve_denied(&mut self, req_id: u128) {
+        *self.resolving.entry(req_id).or_default() -= 1;
+    }
+
+    /// He was told that nothing awaits a decision any more: `by_operator`, where that is his doing.
+    pub(super) fn resolve_answered(&mut self, req_id: u128, state: i16, by_operator: bool) {
+        let decided = !matches!(state, 0 | 10 | 20 | 30);
+        self.claim(decided, "a resolved transfer is decided", || format!("{req_id:032x}: {state}"));
+        let objection = match self.transfers.get(&req_id) {
+            None => Some("it is not there".to_owned()),
+            Some(seen) if by_operator && !seen.recorded[..2].contains(&Some(false)) => {
+                Some(format!("resolved, recorded {:?}", seen.recorded))
+            }
+            Some(seen) => seen.objection(state),
+        };
+        if let Some(objection) = objection {
+            self.breach("L3 told is durable", format!("{req_id:032x}: {objection}"));
+        }
+        // Others who read it meanwhile may be answered later, with what was so when they asked.
+        let before = self.resolved.insert(req_id, (state, by_operator));
+        let same = before.is_none_or(|(told, doing)| {
+            doing == by_operator && (told == state || (told, state) == (-20, -30))
+        });
+        self.claim(same, "a resolve is answered the same again", || {
+            format!("{req_id:032x}: {before:?}, then {state} {by_operator}")
+        });
     }
 
     /// Somebody was told that this is the transfer of a cid.
@@ -384,6 +427,13 @@ impl Law {
                 wrong.push(("L6 told is final", what));
             } else if let Some(objection) = state.and_then(|state| seen.objection(state)) {
                 wrong.push(("L1 a terminal state fixes the triple", objection));
+            }
+            if let Some(&(told, by_operator)) = self.resolved.get(req_id)
+                && (state != Some(if told == -20 { -30 } else { told })
+                    || by_operator && state == Some(40))
+            {
+                let what = format!("{req_id:032x} was told resolved in {told}, ends in {state:?}");
+                wrong.push(("a refusal closes the door", what));
             }
             if self.denied.contains_key(req_id) {
                 wrong.push(("denied is not done", format!("{req_id:032x} was accepted")));

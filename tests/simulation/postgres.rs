@@ -392,7 +392,8 @@ impl Postgres {
     fn show(&mut self, fact: Fact, law: &mut Law) {
         match fact {
             Fact::Operation(req_id, op, (user, asset, amount, code)) => {
-                law.recorded(Side::Funding, (req_id, op), (user, asset, amount), code.is_none())
+                let decision = code.map_or(Decision::Success, Decision::Refused);
+                law.recorded(Side::Funding, (req_id, op), (user, asset, amount), decision)
             }
             Fact::Accepted(intent) => law.accepted(&intent),
             Fact::Passed(req_id, passed) => {
@@ -433,8 +434,8 @@ impl Postgres {
                 }
                 Reply::Done
             }
-            Call::Operate { op, intent } => {
-                let code = self.operate(index, *op, intent, bug)?;
+            Call::Operate { op, intent, refuse } => {
+                let code = self.operate(index, (*op, *refuse), intent, bug)?;
                 Reply::Operation(Some(code.map_or(Decision::Success, Decision::Refused)))
             }
             Call::QueryOperation { req_id, op } => {
@@ -521,8 +522,8 @@ impl Postgres {
     ) -> Result<Transfer, Refusal> {
         let mut states = passage.path.clone();
         let mut refused = None;
-        if let Some(FundingPart { op, on_success, on_refused }) = &passage.funding {
-            refused = self.operate(index, *op, &transfer.intent, bug)?;
+        if let Some(FundingPart { op, on_success, on_refused, refuse }) = &passage.funding {
+            refused = self.operate(index, (*op, *refuse), &transfer.intent, bug)?;
             states.extend(if refused.is_none() { on_success } else { on_refused });
         }
         let state = *states.last().ok_or(Refusal::Unforeseen(index))?;
@@ -539,16 +540,22 @@ impl Postgres {
         Ok(transfer)
     }
 
-    /// `funding_operate`: the row first, and with it the decision, once.
+    /// `funding_operate`, or `funding_refuse`: the row first, and with it the decision, once.
     fn operate(
         &mut self,
         index: usize,
-        op: Op,
+        (op, refuse): (Op, bool),
         intent: &Intent,
         bug: Option<Bug>,
     ) -> Result<Option<Code>, Refusal> {
         let (user, asset, amount) = (intent.user.number(), intent.asset.0, intent.amount.units());
         let key = (intent.req_id.number(), op as u8);
+        if refuse && !matches!(op, Op::Withdraw | Op::Deposit) {
+            return Err(Refusal::Violation(index));
+        }
+        if refuse && bug == Some(Bug::ResolveOverrules) {
+            return Ok(Some(Code::ResolvedByOperator));
+        }
         if let Some(&(known_user, known_asset, known_amount, code)) = self.operations.get(&key) {
             return match (known_user, known_asset, known_amount) == (user, asset, amount) {
                 true => Ok(code),
@@ -563,6 +570,7 @@ impl Postgres {
         let balance = self.balances.get(&(user, asset)).copied().unwrap_or(0);
         let amount_units = u128::from(amount);
         let (code, after) = match op {
+            _ if refuse => (Some(Code::ResolvedByOperator), balance),
             Op::Withdraw => {
                 let code = match status {
                     None => Some(Code::SourceAccountNotFound),

@@ -16,6 +16,7 @@ use ubscore::code::Code;
 use ubscore::engine::core::Core;
 use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
+use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::replay::Replay;
 use ubscore::transfer::{Decision, Op, ReqId};
 use ubscore::validation::{Form, check_form};
@@ -219,7 +220,8 @@ impl Spot {
         }
     }
 
-    async fn one(self: &Arc<Spot>, ask: &Ask) -> Answer {
+    /// What becomes of one order, decided as `command` says.
+    async fn one(self: &Arc<Spot>, ask: &Ask, command: fn(Order) -> Command) -> Answer {
         if self.check(ask).is_err() {
             return Answer::without_record(Outcome::Unknown(Reason::Malformed));
         }
@@ -245,7 +247,7 @@ impl Spot {
         let (answer_to, answer) = oneshot::channel();
         let late = TIMEOUT * if fate == Late { 2 } else { 0 };
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
-        let deliver = Arc::clone(self).deliver(order(ask), travel);
+        let deliver = Arc::clone(self).deliver(command(order(ask)), travel);
         self.world.spawn(async move {
             let told = if fate == Lost { None } else { deliver.await };
             match told {
@@ -256,7 +258,7 @@ impl Spot {
         });
         if fate == Doubled {
             let travel = self.world.chance().micros(5, 300_000);
-            let twin = Arc::clone(self).deliver(order(ask), travel);
+            let twin = Arc::clone(self).deliver(command(order(ask)), travel);
             self.world.spawn(async move {
                 twin.await;
             });
@@ -272,10 +274,10 @@ impl Spot {
     }
 
     /// One copy of an order on its way to the core, and the answer.
-    async fn deliver(self: Arc<Spot>, order: Order, travel: Duration) -> Option<CoreAnswer> {
+    async fn deliver(self: Arc<Spot>, command: Command, travel: Duration) -> Option<CoreAnswer> {
         self.world.time.sleep(travel).await;
         self.process.awake().await;
-        let answer = self.decide(&Command::Order(order));
+        let answer = self.decide(&command);
         let told = answer.await.ok();
         self.process.awake().await;
         told
@@ -284,14 +286,20 @@ impl Spot {
 
 /// What a core with this bug says without deciding; `None` where it is as any other.
 fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<CoreAnswer> {
-    let Command::Order(order) = command else { return None };
+    let order = command.order()?;
     let step = core.ledger().step(command);
+    if let (Some(Bug::ResolveOverrules), Command::Refuse(_), Step::Known(CoreAnswer::Decided(known))) =
+        (bug, command, step)
+    {
+        let decision = Decision::Refused(Code::ResolvedByOperator);
+        return Some(CoreAnswer::Decided(Recorded { decision, ..known }));
+    }
     let Step::Append(Entry::Order { decision, balance_after, .. }) = step else { return None };
     let by_req_id = bug == Some(Bug::RefundByReqIdOnly) && order.op == Op::Refund;
     let unrecorded =
         bug == Some(Bug::RefusalNotRecorded) && matches!(decision, Decision::Refused(_));
     (by_req_id || unrecorded).then(|| {
-        CoreAnswer::Decided(ubscore::engine::outcomes::Recorded {
+        CoreAnswer::Decided(Recorded {
             user: order.user,
             asset: order.asset,
             amount: order.amount,
@@ -314,6 +322,7 @@ fn brief_command(command: &Command) -> String {
         Command::Order(order) => {
             format!("{} {:026x} of {}", order.op.name(), order.req_id, order.amount)
         }
+        Command::Refuse(order) => format!("refuse {} {:026x}", order.op.name(), order.req_id),
         Command::RegisterAsset { asset, .. } => format!("asset {asset}"),
         other => format!("{other:?}"),
     }
@@ -374,6 +383,16 @@ impl Spot {
     }
 }
 
+impl Trading {
+    async fn decide(&self, asks: &[Ask], command: fn(Order) -> Command) -> Vec<Answer> {
+        self.0.process.awake().await;
+        for ask in asks {
+            self.0.world.law.lock().asked(ask.intent.req_id.number(), ask.op);
+        }
+        join_all(asks.iter().map(|ask| self.0.one(ask, command))).await
+    }
+}
+
 impl Adapter for Trading {
     const ROUTE: Route = Route::Apart;
 
@@ -382,11 +401,11 @@ impl Adapter for Trading {
     }
 
     async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {
-        self.0.process.awake().await;
-        for ask in &asks {
-            self.0.world.law.lock().asked(ask.intent.req_id.number(), ask.op);
-        }
-        join_all(asks.iter().map(|ask| self.0.one(ask))).await
+        self.decide(&asks, Command::Order).await
+    }
+
+    async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
+        self.decide(&asks, Command::Refuse).await
     }
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {

@@ -15,11 +15,12 @@ use ubscore::account::{AccountStatus, UserId};
 use ubscore::adapters::funding::Funding;
 use ubscore::amount::{Amount, PRECISION_MAX};
 use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
+use ubscore::code::Code;
 use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
-use ubscore::transfer::{Cid, Direction, Op, ReqId};
+use ubscore::transfer::{Cid, Direction, Intent, Op, ReqId};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
 
@@ -70,10 +71,12 @@ pub(super) enum Bug {
     SyncTooSoon,
     /// UBSCore finds nothing recorded, whatever it is asked for.
     QueryBlind,
+    /// An operator's refusal is told though a success is recorded.
+    ResolveOverrules,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 14] = [
+    pub(super) const ALL: [Bug; 15] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -88,6 +91,7 @@ impl Bug {
         Bug::StatusIgnored,
         Bug::SyncTooSoon,
         Bug::QueryBlind,
+        Bug::ResolveOverrules,
     ];
 }
 
@@ -153,6 +157,8 @@ pub(super) struct Plan {
     pub(super) spot_fault_one_in: u64,
     pub(super) outcomes_max: usize,
     statuses: u64,
+    /// How often operators attend to a transfer.
+    attentions: u64,
     watermark_every_ms: u64,
     /// How long an outcome is kept before the watermark may pass it.
     keep: Duration,
@@ -189,6 +195,7 @@ impl Plan {
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
+            attentions: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
             // The first is shorter than a flight may take: what is unknown is given up.
@@ -249,7 +256,10 @@ pub(super) struct World {
 /// Runs one seed to its end, or to the first broken law.
 pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<(), Broken>) {
     let mut chance = Chance::new(seed);
-    let plan = Plan::new(&mut chance, bug);
+    // Apart from the rest, so that what seeds without them do stays what it was.
+    let mut attending = Chance::new(!seed);
+    let attentions = attending.pick(&[0, 0, 4, 12]);
+    let plan = Plan { attentions, ..Plan::new(&mut chance, bug) };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -269,7 +279,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     });
     let time = Arc::clone(&world.time);
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        time.run(Arc::clone(&world).live());
+        time.run(Arc::clone(&world).live(attending));
     }));
     if let Err(panicked) = lived {
         world.law.lock().panicked(panicked.as_ref());
@@ -465,7 +475,7 @@ impl World {
     }
 
     /// The whole run.
-    async fn live(self: Arc<World>) {
+    async fn live(self: Arc<World>, attending: Chance) {
         self.start(Memory::new());
         let mut busy: Vec<JoinHandle<()>> = Vec::new();
         for number in 0..self.plan.clients {
@@ -475,6 +485,9 @@ impl World {
         }
         let chance = self.chance().fork();
         busy.push(self.spawn(Arc::clone(&self).operate(chance)));
+        if self.plan.attentions > 0 {
+            busy.push(self.spawn(Arc::clone(&self).attend(attending)));
+        }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
         while busy.iter().any(|task| !task.is_finished()) && self.now() < FAULTS_END {
@@ -657,6 +670,61 @@ impl World {
                 self.law.lock().status_answered(side, number, status);
             }
         }
+    }
+}
+
+impl World {
+    /// The operator at night: has transfers tried at once, or resolves them, whether they need it or not.
+    async fn attend(self: Arc<World>, mut chance: Chance) {
+        for _ in 0..self.plan.attentions {
+            self.time.sleep(chance.micros(1_000, 120_000)).await;
+            // Mostly one that is under way.
+            let (open, ended): (Vec<_>, Vec<_>) = {
+                let states = self.postgres.lock().states();
+                let open = |state: &i16| matches!(state, 0 | 10 | 20 | 30 | -20);
+                states.into_iter().partition(|(_, state)| open(state))
+            };
+            let from = if open.is_empty() || chance.one_in(6) { ended } else { open };
+            if from.is_empty() {
+                continue;
+            }
+            let (number, _) = chance.pick(&from);
+            let Some(transfer) = self.postgres.lock().read(number) else { continue };
+            let Intent { user, req_id, .. } = transfer.intent;
+            let tries = chance.pick(&[1, 1, 3]);
+            let resolve = !chance.one_in(4);
+            for _ in 0..tries {
+                let serving = self.service().await;
+                if resolve {
+                    self.resolve(&serving, user, req_id).await;
+                } else {
+                    let retried = serving.coordinator.retry(user, req_id);
+                    self.within(400, retried).await;
+                }
+                self.time.sleep(chance.micros(100, 40_000)).await;
+            }
+        }
+    }
+
+    async fn resolve(&self, serving: &Serving, user: UserId, req_id: ReqId) {
+        let number = req_id.number();
+        self.law.lock().resolve_begun(number);
+        let answer = self.within(400, serving.coordinator.resolve(user, req_id)).await;
+        let told = match answer {
+            Some(Ok(progress)) => progress.borrow().clone(),
+            Some(Err(rejection)) => {
+                self.trace(format_args!("resolve {req_id}: {rejection:?}"));
+                if !rejection.unknown {
+                    self.law.lock().resolve_denied(number);
+                }
+                return;
+            }
+            None => return,
+        };
+        self.trace(format_args!("resolve {req_id}: {} {:?}", told.state.name(), told.code));
+        let by_operator = told.code == Some(Code::ResolvedByOperator);
+        self.law.lock().resolve_answered(number, told.state.number(), by_operator);
+        self.point(Point::Told);
     }
 }
 

@@ -69,6 +69,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Takes up what has rested since the service was halted.
     pub(super) fn go_on_if_resumed(&mut self) {
         if self.parts.gate.is_closed() {
+            self.halt_resolving();
             return;
         }
         self.resumed_ns = self.now();

@@ -1,0 +1,152 @@
+//! What a worker does for an operator: it tries a transfer at once, or ends the wait for a participant's decision.
+//!
+//! To resolve is to ask differently from now on: whoever is to pay or to credit is to refuse what it has not decided. What is
+//! under way at that moment goes on, and its answer counts as always; what waits for its commit is brought in line when that
+//! is put together ([`crate::coordinator::step::renew`]). An operator who is told that it was not done has it undone: the
+//! transfer is asked for as before. Nothing of this outlives the process but what a participant has recorded.
+
+use tokio::sync::{oneshot, watch};
+use tracing::info;
+
+use super::{Whose, Worker};
+use crate::adapters::Adapter;
+use crate::code::Code;
+use crate::coordinator::Rejection;
+use crate::coordinator::step::Happened;
+use crate::postgres::store::Transfer;
+use crate::transfer::ReqId;
+
+/// What an operator wants done with a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Try it at once, and as if for the first time.
+    Retry,
+    /// End the wait for a decision.
+    Resolve,
+}
+
+/// How an operator is answered: with the transfer as it stands and as it will.
+pub(crate) type Attended = oneshot::Sender<Result<watch::Receiver<Transfer>, Rejection>>;
+
+/// A transfer that is being resolved.
+pub(super) struct Resolving {
+    progress: watch::Receiver<Transfer>,
+    /// Who waits for it, and until when, monotonic ns. Not empty.
+    waiting: Vec<(u64, Attended)>,
+}
+
+impl<T: Adapter, F: Adapter> Worker<T, F> {
+    /// Does what an operator wants with a transfer in hand.
+    pub(super) fn attend(
+        &mut self,
+        req_id: ReqId,
+        deed: Deed,
+        answer_to: Attended,
+        deadline_ns: u64,
+    ) {
+        if self.parts.gate.is_closed() {
+            drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
+            return;
+        }
+        let active = &self.active[&req_id];
+        let (state, progress) = (active.row.state, active.tell.subscribe());
+        let decided = active.told_ns.is_some() || !state.awaits_decision();
+        info!(transfer = %req_id, state = state.name(), ?deed, "an operator attends to it");
+        if deed == Deed::Resolve && decided {
+            drop(answer_to.send(Ok(progress)));
+            return;
+        }
+        let waits = self.wake(req_id);
+        match deed {
+            Deed::Retry => drop(answer_to.send(Ok(progress))),
+            Deed::Resolve => {
+                let empty = || Resolving { progress, waiting: Vec::new() };
+                let resolving = self.resolving.entry(req_id).or_insert_with(empty);
+                resolving.waiting.push((deadline_ns, answer_to));
+                self.advance(req_id, Happened::Resolve(true));
+            }
+        }
+        if waits {
+            self.advance(req_id, Happened::Due);
+        }
+    }
+
+    /// Ends a transfer's back-off. Returns whether it was waiting for its time and for nothing else, so that the caller has to
+    /// go on with it; a step that was held up goes on by itself.
+    fn wake(&mut self, req_id: ReqId) -> bool {
+        let Some(active) = self.active.get_mut(&req_id) else { return false };
+        active.row.attempt = 0;
+        let user = active.transfer.intent.user;
+        // What came behind it has been held up with it.
+        for (due, queued) in &mut self.parked {
+            if queued.user() == Some(user) {
+                *due = 0;
+            }
+        }
+        let before = self.timers.len();
+        self.timers.retain(|timer| timer.0.1 != req_id);
+        self.timers.len() < before
+    }
+
+    /// Tells those who have resolved a transfer, once nothing of it awaits a decision any more.
+    pub(super) fn settle_resolving(&mut self, req_id: ReqId) {
+        if !self.resolving.contains_key(&req_id) {
+            return;
+        }
+        let open = self.active.get(&req_id).is_some_and(|active| {
+            active.told_ns.is_none() && active.row.state.awaits_decision()
+        });
+        if open {
+            return;
+        }
+        let Some(Resolving { progress, waiting }) = self.resolving.remove(&req_id) else { return };
+        for (_, answer_to) in waiting {
+            // An error is an operator who has gone.
+            drop(answer_to.send(Ok(progress.clone())));
+        }
+    }
+
+    /// Tells operators who have waited long enough that it was not done, or may not have been, and does it no longer.
+    pub(super) fn expire_resolving(&mut self) {
+        if self.resolving.is_empty() {
+            return;
+        }
+        let now = self.now();
+        self.reject_resolving(Code::SystemError, |deadline_ns| deadline_ns <= now);
+    }
+
+    /// Tells every operator who waits that the service is halted.
+    pub(super) fn halt_resolving(&mut self) {
+        self.reject_resolving(Code::ServiceHalted, |_| true);
+    }
+
+    fn reject_resolving(&mut self, code: Code, late: impl Fn(u64) -> bool) {
+        let mut names: Vec<ReqId> = self.resolving.keys().copied().collect();
+        names.sort_unstable();
+        for req_id in names {
+            let unknown = self.may_be_refused(req_id);
+            let Some(resolving) = self.resolving.get_mut(&req_id) else { continue };
+            let (over, waiting): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut resolving.waiting).into_iter().partition(|(ns, _)| late(*ns));
+            resolving.waiting = waiting;
+            let ended = resolving.waiting.is_empty();
+            for (_, answer_to) in over {
+                let rejection = Rejection { unknown, ..Rejection::of(code) };
+                drop(answer_to.send(Err(rejection)));
+            }
+            if ended {
+                self.resolving.remove(&req_id);
+                self.advance(req_id, Happened::Resolve(false));
+            }
+        }
+    }
+
+    /// Whether a refusal may be recorded though nobody has been told: not as long as the step that would do it waits for its
+    /// commit, and no earlier try of it may have been carried out.
+    fn may_be_refused(&self, req_id: ReqId) -> bool {
+        let parked = self.parked.iter().map(|(_, queued)| queued);
+        let mut waiting = self.queue.iter().chain(parked);
+        let step = waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id));
+        step.is_none_or(|step| step.maybe)
+    }
+}
