@@ -339,6 +339,7 @@ async fn start(
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+            stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
         },
     };

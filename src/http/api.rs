@@ -222,7 +222,10 @@ async fn respond(
 }
 
 /// A transfer as UBSCore's record has it, and where its money is.
-async fn settle(service: &Service, transfer: Transfer) -> Result<(Transfer, FundsAt), Refusal> {
+pub(super) async fn settle(
+    service: &Service,
+    transfer: Transfer,
+) -> Result<(Transfer, FundsAt), Refusal> {
     let req_id = transfer.intent.req_id;
     let settled = service.coordinator.settled(transfer).await.map_err(|silent| {
         error!(%req_id, "{silent}");

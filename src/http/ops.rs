@@ -1,4 +1,6 @@
-//! The operators' routes: health, metrics, external money, accounts, assets.
+//! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`.
+
+mod transfers;
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,7 +13,7 @@ use tracing::error;
 
 use super::api::away;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
-use super::wire::{Answer, AssetBody, Refusal, json, text};
+use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
 use crate::amount::Amount;
@@ -34,6 +36,10 @@ enum Ops {
     Withdraw,
     AccountStatus,
     Asset,
+    Transfers,
+    Transfer,
+    Retry,
+    Resolve,
     Conservation,
     Snapshot,
     Halt,
@@ -53,6 +59,22 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             route: Ops::AccountStatus,
         },
         Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
+        Route { pattern: "/admin/v1/transfers", method: Method::GET, route: Ops::Transfers },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}",
+            method: Method::GET,
+            route: Ops::Transfer,
+        },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}/retry",
+            method: Method::POST,
+            route: Ops::Retry,
+        },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}/resolve",
+            method: Method::POST,
+            route: Ops::Resolve,
+        },
         Route { pattern: "/admin/v1/conservation", method: Method::GET, route: Ops::Conservation },
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
@@ -82,6 +104,20 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                 let changing =
                     async move { change_asset(&service, &matched.parameters[0], call).await };
                 to_the_end(changing).await
+            }
+            Ops::Transfers => transfers::list(&service, call).await,
+            Ops::Transfer => transfers::show(&service, &matched.parameters[0], call).await,
+            Ops::Retry => {
+                to_the_end(async move {
+                    transfers::retry(&service, &matched.parameters[0], call).await
+                })
+                .await
+            }
+            Ops::Resolve => {
+                to_the_end(async move {
+                    transfers::resolve(&service, &matched.parameters[0], call).await
+                })
+                .await
             }
             Ops::Conservation => conservation(&service, call).await,
             Ops::Snapshot => snapshot(&service, call).await,
@@ -217,11 +253,7 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
         Decision::Success => ("SUCCESS", None),
         Decision::Refused(code) => ("REFUSED", Some(code.name())),
     };
-    let plain = |text: String| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    };
-    let balance_after = decided.balance_after.map(plain);
+    let balance_after = decided.balance_after.as_deref().map(wire::plain);
     let body = Body { idem_key, outcome, code, balance_after };
     Ok(json(StatusCode::OK, &body, &request_id))
 }

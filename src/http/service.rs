@@ -74,6 +74,8 @@ pub struct RequestLimits {
     pub transfer_wait: Duration,
     /// How long POST waits for the transfer to be accepted.
     pub accept_wait: Duration,
+    /// Under way for longer, a transfer is stuck, milliseconds.
+    pub stuck_ms: u64,
     /// The largest amount, smallest units.
     pub units_max: u64,
 }
@@ -205,10 +207,22 @@ pub fn query<'a>(call: &'a Call, name: &str) -> Result<Option<&'a str>, Refusal>
 /// # Errors
 /// INVALID_REQUEST: an unknown or doubled parameter.
 pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<&'a str>, Refusal> {
-    let mut found = None;
+    parameters(query, [name]).map(|[value]| value)
+}
+
+/// The values of the parameters that a query may hold, in the order of `names`.
+///
+/// # Errors
+/// INVALID_REQUEST: an unknown or doubled parameter.
+pub fn parameters<'a, const N: usize>(
+    query: &'a str,
+    names: [&str; N],
+) -> Result<[Option<&'a str>; N], Refusal> {
+    let mut found = [None; N];
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if key != name || found.replace(value).is_some() {
+        let place = names.iter().position(|name| *name == key);
+        if place.is_none_or(|place| found[place].replace(value).is_some()) {
             let message = format!("Unknown or doubled parameter {key:?}.");
             return Err(Refusal::because(Code::InvalidRequest, message));
         }

@@ -12,9 +12,11 @@ use crate::amount::units_text;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::balances::Balance;
+use crate::engine::outcomes::Recorded;
 use crate::postgres::reads::Passed;
+use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
-use crate::transfer::{ReqId, State};
+use crate::transfer::{Decision, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
@@ -205,6 +207,12 @@ pub struct ErrorBody {
     message: &'static str,
 }
 
+impl From<Code> for ErrorBody {
+    fn from(code: Code) -> ErrorBody {
+        ErrorBody { code: code.name(), message: code.message() }
+    }
+}
+
 /// One state of a transfer's past.
 #[derive(Debug, Serialize)]
 pub struct PassedBody {
@@ -212,6 +220,13 @@ pub struct PassedBody {
     at: Timestamp,
     attempt: u32,
     reason: Option<String>,
+}
+
+impl From<Passed> for PassedBody {
+    fn from(passed: Passed) -> PassedBody {
+        let Passed { state, at, attempt, reason } = passed;
+        PassedBody { state: state.name(), at, attempt, reason }
+    }
 }
 
 /// A transfer in full.
@@ -233,21 +248,142 @@ impl TransferDetail {
         history: Vec<Passed>,
         catalog: &Catalog,
     ) -> TransferDetail {
-        let error = |code: Code| ErrorBody { code: code.name(), message: code.message() };
-        let passed = |passed: Passed| PassedBody {
-            state: passed.state.name(),
-            at: passed.at,
-            attempt: passed.attempt,
-            reason: passed.reason,
-        };
         TransferDetail {
             transfer: TransferBody::read(transfer, funds_at, catalog),
             created_at: transfer.created_at,
             updated_at: transfer.updated_at,
-            error: transfer.code.map(error),
-            history: history.into_iter().map(passed).collect(),
+            error: transfer.code.map(ErrorBody::from),
+            history: history.into_iter().map(PassedBody::from).collect(),
         }
     }
+}
+
+/// Whose decision a transfer waits for.
+#[derive(Debug, Serialize)]
+struct WaitsFor {
+    account: &'static str,
+    op: &'static str,
+}
+
+/// A transfer as operators see it.
+#[derive(Debug, Serialize)]
+pub struct OperatorBody {
+    #[serde(flatten)]
+    transfer: TransferBody,
+    user_id: u64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    error: Option<ErrorBody>,
+    retry_count: u32,
+    waits_for: Option<WaitsFor>,
+}
+
+impl OperatorBody {
+    /// The body of a route that attends to it.
+    pub fn new(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> OperatorBody {
+        let waits_for = transfer.state.waits_for(transfer.intent.direction);
+        let waits_for =
+            waits_for.map(|(who, op)| WaitsFor { account: who.account(), op: op.name() });
+        OperatorBody {
+            transfer: TransferBody::read(transfer, funds_at, catalog),
+            user_id: transfer.intent.user.number(),
+            created_at: transfer.created_at,
+            updated_at: transfer.updated_at,
+            error: transfer.code.map(ErrorBody::from),
+            retry_count: transfer.retry_count,
+            waits_for,
+        }
+    }
+}
+
+/// A transfer in a list.
+#[derive(Debug, Serialize)]
+pub struct ListedBody {
+    #[serde(flatten)]
+    transfer: OperatorBody,
+    next_retry_at: Option<Timestamp>,
+    age_ms: u64,
+}
+
+impl ListedBody {
+    /// One row of the list.
+    pub fn new(listed: &Listed, funds_at: FundsAt, catalog: &Catalog) -> ListedBody {
+        ListedBody {
+            transfer: OperatorBody::new(&listed.transfer, funds_at, catalog),
+            next_retry_at: listed.next_retry_at,
+            age_ms: listed.age_ms,
+        }
+    }
+}
+
+/// What a participant has recorded for one operation.
+#[derive(Debug, Serialize)]
+pub struct OperationBody {
+    account: &'static str,
+    op: &'static str,
+    outcome: &'static str,
+    code: Option<&'static str>,
+    amount: String,
+    balance_after: Option<String>,
+    at: Option<Timestamp>,
+    log_sequence: Option<u64>,
+}
+
+impl OperationBody {
+    fn new(who: Participant, op: Op, decision: Decision) -> OperationBody {
+        let (outcome, code) = match decision {
+            Decision::Success => ("SUCCESS", None),
+            Decision::Refused(code) => ("REFUSED", Some(code.name())),
+        };
+        let (account, op) = (who.account(), op.name());
+        let (amount, balance_after, at, log_sequence) = (String::new(), None, None, None);
+        OperationBody { account, op, outcome, code, amount, balance_after, at, log_sequence }
+    }
+
+    /// Funding's.
+    pub fn funding(posted: Posted) -> OperationBody {
+        let Posted { op, decision, amount, balance_after, at } = posted;
+        let balance_after = balance_after.as_deref().map(plain);
+        let (amount, at) = (plain(&amount), Some(at));
+        let body = OperationBody::new(Participant::Funding, op, decision);
+        OperationBody { amount, balance_after, at, ..body }
+    }
+
+    /// UBSCore's, of an asset with this many decimals.
+    pub fn spot(op: Op, recorded: &Recorded, precision: u8) -> OperationBody {
+        let at = Timestamp::from_nanosecond(recorded.time_ns.into()).ok();
+        OperationBody {
+            amount: units_text(recorded.amount.into(), precision),
+            balance_after: Some(units_text(recorded.balance_after, precision)),
+            at,
+            log_sequence: Some(recorded.sequence),
+            ..OperationBody::new(Participant::Trading, op, recorded.decision)
+        }
+    }
+}
+
+/// Decimal text without trailing zeros.
+pub fn plain(text: &str) -> String {
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    }
+}
+
+/// Everything that is known of a transfer.
+#[derive(Debug, Serialize)]
+pub struct ShownBody {
+    /// As in a list.
+    #[serde(flatten)]
+    pub transfer: ListedBody,
+    /// Every state it has passed.
+    pub history: Vec<PassedBody>,
+    /// What both participants have recorded for it.
+    pub operations: Vec<OperationBody>,
+    /// Whether UBSCore has said what it has recorded.
+    pub spot_answered: bool,
+    /// UBSCore may have recorded something, so long ago that it has forgotten it.
+    pub spot_forgotten: bool,
 }
 
 /// One side of a balance.

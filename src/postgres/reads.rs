@@ -1,5 +1,7 @@
 //! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
 
+pub mod lists;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -137,21 +139,7 @@ impl Reads {
             return Ok(None);
         };
         let transfer = transfer_from_row(&row, &self.catalog.load())?;
-        let history = "SELECT states, at, attempt, reason FROM transfer_history \
-                       WHERE req_id = $1 ORDER BY at";
-        let statement = transaction.prepare_cached(history).await?;
-        let mut passed = Vec::new();
-        for row in transaction.query(&statement, &[&req_id.to_string()]).await? {
-            for number in row.try_get::<_, Vec<i16>>(0)? {
-                let state = State::from_number(number).ok_or_else(|| Error::Row {
-                    table: "transfer_history",
-                    what: format!("{req_id}: state {number}"),
-                })?;
-                let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);
-                let (at, reason) = (row.try_get(1)?, row.try_get(3)?);
-                passed.push(Passed { state, at, attempt, reason });
-            }
-        }
+        let passed = history(&transaction, req_id).await?;
         transaction.commit().await?;
         Ok(Some((transfer, passed)))
     }
@@ -345,6 +333,29 @@ impl Reads {
         }
         Ok(())
     }
+}
+
+/// Every state that a transfer has passed through, in order.
+async fn history(
+    transaction: &deadpool_postgres::Transaction<'_>,
+    req_id: ReqId,
+) -> Result<Vec<Passed>, Error> {
+    let history = "SELECT states, at, attempt, reason FROM transfer_history \
+                   WHERE req_id = $1 ORDER BY at";
+    let statement = transaction.prepare_cached(history).await?;
+    let mut passed = Vec::new();
+    for row in transaction.query(&statement, &[&req_id.to_string()]).await? {
+        for number in row.try_get::<_, Vec<i16>>(0)? {
+            let state = State::from_number(number).ok_or_else(|| Error::Row {
+                table: "transfer_history",
+                what: format!("{req_id}: state {number}"),
+            })?;
+            let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);
+            let (at, reason) = (row.try_get(1)?, row.try_get(3)?);
+            passed.push(Passed { state, at, attempt, reason });
+        }
+    }
+    Ok(passed)
 }
 
 /// Everything read in it is of one moment.

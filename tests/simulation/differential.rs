@@ -604,7 +604,7 @@ impl Pair {
                 let ops = [Op::Withdraw, Op::Withdraw, Op::Withdraw, Op::Deposit, Op::Deposit];
                 let op = if self.chance.one_in(30) { Op::Refund } else { self.chance.pick(&ops) };
                 self.intents.push(intent.clone());
-                let refuse = self.resolving.one_in(4);
+                let refuse = self.resolving.one_in(3);
                 Call::Operate { op, intent, refuse }
             }
             16..18 => {

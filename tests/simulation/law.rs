@@ -403,6 +403,11 @@ impl Law {
         intent.order_number < self.watermark
     }
 
+    /// Transfers that operators were told they have resolved.
+    pub(super) fn resolved(&self) -> u64 {
+        self.resolved.values().map(|(_, by_operator)| u64::from(*by_operator)).sum()
+    }
+
     /// Transfers seen, by their last state.
     pub(super) fn endings(&self) -> BTreeMap<i16, u64> {
         let mut endings = BTreeMap::new();

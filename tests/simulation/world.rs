@@ -221,6 +221,8 @@ pub(super) struct Tally {
     /// Transfers by last state.
     pub(super) endings: BTreeMap<i16, u64>,
     pub(super) strikes: BTreeMap<Strike, u64>,
+    /// Transfers that operators have ended.
+    pub(super) resolved: u64,
     /// Calls and orders that went wrong on their way.
     pub(super) faults: u64,
     pub(super) events: u64,
@@ -291,6 +293,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let tally = Tally {
         endings: law.endings(),
         strikes: trace.strikes.clone(),
+        resolved: law.resolved(),
         faults: world.faults.load(Ordering::Relaxed),
         events: trace.events,
         virtual_ms: time.now_ns() / 1_000_000,

@@ -1,0 +1,205 @@
+//! What operators do about transfers: find those that do not end, see where their money is and who has not answered, have
+//! one tried at once, and end the wait for a decision.
+
+use futures_util::future::join_all;
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{actor, check_reason, refuse};
+use crate::account::UserId;
+use crate::code::Code;
+use crate::coordinator::Rejection;
+use crate::http::api::{away, settle};
+use crate::http::auth;
+use crate::http::service::{Call, Caller, Outcome, Service, parameters, query};
+use crate::http::wire::{
+    FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, Refusal, ShownBody, json,
+};
+use crate::postgres::reads::lists::{Dossier, Filter, Listed};
+use crate::postgres::store::{Sought, Transfer};
+use crate::transfer::{Op, ReqId, State};
+
+/// The transfers of a page, where nobody says.
+const LIMIT_DEFAULT: u32 = 100;
+/// The most transfers of a page.
+const LIMIT_MAX: u32 = 1_000;
+
+/// A transfer as UBSCore's record has it where UBSCore answers, and otherwise as it is stored: an operator who looks for what is
+/// stuck must see it all the more then.
+async fn settle_or_leave(service: &Service, transfer: Transfer) -> (Transfer, FundsAt) {
+    let stored = transfer.clone();
+    let funds_at = FundsAt::of(stored.state, false);
+    settle(service, transfer).await.unwrap_or((stored, funds_at))
+}
+
+/// `GET /admin/v1/transfers`: newest first; what is not terminal, or what is in one state.
+pub(super) async fn list(service: &Service, call: Call) -> Outcome {
+    service.authenticate_admin(&call)?;
+    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+    let text = call.request.uri().query().unwrap_or("");
+    let names = ["stuck", "state", "user", "limit", "cursor"];
+    let [stuck, state, user, limit, cursor] = parameters(text, names)?;
+    let stuck = match stuck {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(invalid("stuck must be true or false.")),
+    };
+    let state = state.map(|name| {
+        let known = State::ALL.into_iter().find(|state| state.name() == name);
+        known.ok_or_else(|| invalid("There is no such state."))
+    });
+    let user = user.map(|text| {
+        let user = auth::user_id(text).and_then(UserId::new);
+        user.ok_or_else(|| invalid("There is no such user."))
+    });
+    let limit = limit.map_or(Some(LIMIT_DEFAULT), |text| text.parse().ok());
+    let limit = limit
+        .filter(|limit| (1..=LIMIT_MAX).contains(limit))
+        .ok_or_else(|| invalid("limit must be 1 to 1000."))?;
+    let before = cursor.map(|text| {
+        text.parse().map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))
+    });
+    let (state, user, before) = (state.transpose()?, user.transpose()?, before.transpose()?);
+    if stuck && state.is_some_and(State::is_terminal) {
+        return Err(invalid("A transfer in a terminal state is never stuck."));
+    }
+    let older_ms = stuck.then_some(service.limits.stuck_ms);
+    let filter = Filter { state, user, older_ms, before, limit };
+    let under_way = service.coordinator.under_way().await.map_err(refuse)?;
+    let page = service.reads.list(filter, &under_way).await.map_err(away)?;
+    let catalog = &*service.reads.catalog();
+    let settled = page.transfers.into_iter().map(|listed| async move {
+        let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
+        ListedBody::new(&Listed { transfer, ..listed }, funds_at, catalog)
+    });
+    #[derive(Serialize)]
+    struct Body {
+        transfers: Vec<ListedBody>,
+        next_cursor: Option<String>,
+    }
+    let next_cursor = page.next.map(|next| next.to_string());
+    let body = Body { transfers: join_all(settled).await, next_cursor };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// `GET /admin/v1/transfers/{req_id}`: everything that is known of it, on both sides.
+pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome {
+    service.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
+    let dossier = service.reads.dossier(req_id).await.map_err(away)?;
+    let Dossier { listed, history, operations } = dossier.ok_or(Code::TransferNotFound)?;
+    let catalog = service.reads.catalog();
+    let intent = listed.transfer.intent.clone();
+    let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
+    let ops = [Op::Withdraw, Op::Deposit, Op::Refund];
+    let recorded = service.trading.recorded(&ops.map(|op| (req_id, op))).await.ok();
+    let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
+    let mut bodies: Vec<_> = operations.into_iter().map(OperationBody::funding).collect();
+    let spot_answered = recorded.is_some();
+    let (found, watermark) = recorded.unwrap_or_default();
+    let of_spot = ops.into_iter().zip(&found).filter_map(|(op, found)| {
+        Some(OperationBody::spot(op, found.as_ref()?, asset.precision))
+    });
+    bodies.extend(of_spot);
+    let body = ShownBody {
+        transfer: ListedBody::new(&Listed { transfer, ..listed }, funds_at, &catalog),
+        history: history.into_iter().map(PassedBody::from).collect(),
+        operations: bodies,
+        spot_answered,
+        spot_forgotten: intent.order_number < watermark,
+    };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AttendDraft {
+    reason: String,
+}
+
+/// What an operator wants to attend to.
+struct Wanted {
+    request_id: String,
+    caller: Caller,
+    reason: String,
+    transfer: Transfer,
+}
+
+impl Wanted {
+    /// Reads the request, and finds the transfer.
+    async fn read(service: &Service, req_id: &str, call: Call) -> Result<Wanted, Refusal> {
+        let request_id = call.request_id.clone();
+        let caller = service.authenticate_admin(&call)?;
+        query(&call, "")?;
+        let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
+        let AttendDraft { reason } = service.json_body(call).await?;
+        check_reason(&reason)?;
+        if service.halt.is_halted() {
+            return Err(Code::ServiceHalted.into());
+        }
+        let found = service.reads.transfer(&Sought::ReqId(req_id)).await.map_err(away)?;
+        let transfer = found.ok_or(Code::TransferNotFound)?;
+        Ok(Wanted { request_id, caller, reason, transfer })
+    }
+
+    /// Writes down what will be done, before it is: no deed must be without its author.
+    async fn audit(&self, service: &Service, action: &str) -> Result<(), Refusal> {
+        let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
+        let (actor, reason) = (actor(self.caller), &self.reason);
+        let audit = service.reads.audit(&actor, action, &subject, state.name(), reason);
+        audit.await.map_err(away)
+    }
+
+    /// The transfer's body.
+    async fn answer(&self, service: &Service, transfer: Transfer) -> Outcome {
+        let (transfer, funds_at) = settle_or_leave(service, transfer).await;
+        let body = OperatorBody::new(&transfer, funds_at, &service.reads.catalog());
+        Ok(json(StatusCode::OK, &body, &self.request_id))
+    }
+}
+
+/// `POST …/retry`: it is due now, and as if for the first time.
+pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcome {
+    let wanted = Wanted::read(service, req_id, call).await?;
+    if wanted.transfer.state.is_terminal() {
+        return wanted.answer(service, wanted.transfer.clone()).await;
+    }
+    wanted.audit(service, "transfer retry").await?;
+    let intent = &wanted.transfer.intent;
+    let progress = service.coordinator.retry(intent.user, intent.req_id).await;
+    let progress = progress.map_err(|rejection| attended(&wanted.transfer, rejection))?;
+    let transfer = progress.borrow().clone();
+    wanted.answer(service, transfer).await
+}
+
+/// `POST …/resolve`: the decision that it waits for is refused, unless it is recorded by now. Answered by what the transfer is
+/// then, so that the same again is answered the same.
+pub(super) async fn resolve(service: &Service, req_id: &str, call: Call) -> Outcome {
+    let wanted = Wanted::read(service, req_id, call).await?;
+    let mut transfer = wanted.transfer.clone();
+    if transfer.state.awaits_decision() {
+        wanted.audit(service, "transfer resolve").await?;
+        let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
+        let progress = service.coordinator.resolve(user, req_id).await;
+        let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
+        tokio::select! {
+            // An error is a worker that has stopped; a start goes on with it.
+            _ = progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
+            () = service.clock.sleep(service.limits.transfer_wait) => {}
+        }
+        transfer = progress.borrow().clone();
+    }
+    if transfer.code != Some(Code::ResolvedByOperator) {
+        let state = transfer.state;
+        let message = format!("The transfer is {}: there is nothing to resolve.", state.name());
+        let transfer = Some((transfer.intent.req_id, Some(state)));
+        return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
+    }
+    wanted.answer(service, transfer).await
+}
+
+/// Why a transfer was not attended to.
+fn attended(transfer: &Transfer, rejection: Rejection) -> Refusal {
+    Refusal { transfer: Some((transfer.intent.req_id, None)), ..refuse(rejection) }
+}
