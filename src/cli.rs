@@ -15,9 +15,11 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use ulid::Ulid;
 
+use crate::account::AccountType;
+use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
-use crate::transfer::Op;
+use crate::transfer::{Op, State};
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
@@ -58,6 +60,15 @@ pub enum Command {
     Halt(OperatorArgs),
     /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
     Resume(OperatorArgs),
+    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer.
+    #[command(subcommand)]
+    Transfer(TransferCommand),
+    /// Say what a user's accounts may do. Exit code 1 if the service refuses or does not answer.
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// Say what may be done with an asset. Exit code 1 if the service refuses or does not answer.
+    #[command(subcommand)]
+    Asset(AssetCommand),
 }
 
 /// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
@@ -316,12 +327,139 @@ pub struct LoadArgs {
     pub dev: bool,
 }
 
-/// What `ubscore halt` and `ubscore resume` are told.
+/// What every command is told by which an operator changes something.
 #[derive(Debug, Args)]
 pub struct OperatorArgs {
     /// Why; it is written down and shown to other operators.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: String,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What can be done about transfers, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum TransferCommand {
+    /// Print transfers, newest first: those that are under way, or those in one state.
+    List(TransferListArgs),
+    /// Print everything that is known of one transfer, with what both sides have recorded for it.
+    Show(TransferShowArgs),
+    /// Have a transfer tried at once instead of when its back-off ends.
+    Retry(TransferAttendArgs),
+    /// End the wait for an answer: what is recorded counts, and what is not is refused for ever, so that the transfer fails
+    /// or is rolled back.
+    Resolve(TransferAttendArgs),
+}
+
+/// What `ubscore transfer list` is told.
+#[derive(Debug, Args)]
+pub struct TransferListArgs {
+    /// Only those under way for longer than `alert.stuck_ms`.
+    #[arg(long)]
+    pub stuck: bool,
+    /// Only those in this state; without: every one that is not terminal.
+    #[arg(long, value_name = "STATE", value_parser = state_parser(), ignore_case = true)]
+    pub state: Option<State>,
+    /// Only this user's.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user_id: Option<u64>,
+    /// At most this many; without: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Go on where an earlier list ended.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<u64>,
+    /// How they are written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What `ubscore transfer show` is told.
+#[derive(Debug, Args)]
+pub struct TransferShowArgs {
+    /// Which transfer.
+    pub req_id: Ulid,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What `ubscore transfer retry` and `resolve` are told.
+#[derive(Debug, Args)]
+pub struct TransferAttendArgs {
+    /// Which transfer.
+    pub req_id: Ulid,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// What a user's accounts may do from now on.
+#[derive(Debug, Subcommand)]
+pub enum AccountCommand {
+    /// Nothing leaves; money may come in.
+    Freeze(AccountArgs),
+    /// Everything again, also of an account that was disabled.
+    Unfreeze(AccountArgs),
+    /// Nothing leaves and nothing comes in, but refunds.
+    Disable(AccountArgs),
+}
+
+/// What `ubscore account` is told.
+#[derive(Debug, Args)]
+pub struct AccountArgs {
+    /// Whose.
+    #[arg(value_name = "USER", value_parser = user_id_parser())]
+    pub user_id: u64,
+    /// Only this account; without: both.
+    #[arg(long, value_name = "ACCOUNT", value_parser = account_parser(), ignore_case = true)]
+    pub account: Option<AccountType>,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// What can be done about assets.
+#[derive(Debug, Subcommand)]
+pub enum AssetCommand {
+    /// Change an asset; what is not named stays.
+    Set(AssetSetArgs),
+}
+
+/// What `ubscore asset set` is told.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub struct AssetSetArgs {
+    /// Which asset.
+    #[arg(value_parser = parse_symbol)]
+    pub symbol: String,
+    /// Whether it moves.
+    #[arg(long, group = "change", value_parser = asset_status_parser(), ignore_case = true)]
+    pub status: Option<AssetStatus>,
+    /// Whether it can be transferred between a user's accounts.
+    #[arg(long, group = "change", value_name = "true|false")]
+    pub transfer_enabled: Option<bool>,
+    /// The smallest amount of one transfer.
+    #[arg(long, group = "change", value_name = "AMOUNT")]
+    pub min: Option<String>,
+    /// The largest amount of one transfer.
+    #[arg(long, group = "change", value_name = "AMOUNT")]
+    pub max: Option<String>,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// How the operators' listener is reached.
+#[derive(Debug, Args)]
+pub struct AccessArgs {
     /// The operators' listener; default: where the configuration says.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
@@ -341,6 +479,38 @@ fn op_parser() -> impl TypedValueParser<Value = Op> {
     const OPS: [Op; 5] = [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw];
     PossibleValuesParser::new(OPS.map(Op::name))
         .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
+}
+
+fn state_parser() -> impl TypedValueParser<Value = State> {
+    PossibleValuesParser::new(State::ALL.map(State::name)).map(|name| {
+        let name = name.to_ascii_uppercase();
+        State::ALL.into_iter().find(|state| state.name() == name).expect("one of the names above")
+    })
+}
+
+fn account_parser() -> impl TypedValueParser<Value = AccountType> {
+    PossibleValuesParser::new([AccountType::Funding, AccountType::Spot].map(AccountType::name)).map(
+        |name| AccountType::from_name(&name.to_ascii_uppercase()).expect("one of the names above"),
+    )
+}
+
+fn asset_status_parser() -> impl TypedValueParser<Value = AssetStatus> {
+    PossibleValuesParser::new([AssetStatus::Active, AssetStatus::Suspended].map(AssetStatus::name))
+        .map(|name| {
+            AssetStatus::from_name(&name.to_ascii_uppercase()).expect("one of the names above")
+        })
+}
+
+/// Why a text is no symbol.
+#[derive(Debug, thiserror::Error)]
+#[error("must be 1 to {SYMBOL_BYTES_MAX} of A-Z a-z 0-9 _ . -")]
+struct SymbolError;
+
+/// It becomes a part of a path.
+fn parse_symbol(text: &str) -> Result<String, SymbolError> {
+    let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    let fits = (1..=SYMBOL_BYTES_MAX).contains(&text.len()) && text.bytes().all(sane);
+    if fits { Ok(text.to_owned()) } else { Err(SymbolError) }
 }
 
 fn count_parser() -> RangedU64ValueParser<u64> {
@@ -490,6 +660,26 @@ mod tests {
             "ubscore halt --reason x --ops localhost:9090",
             "ubscore halt --reason x --user 0",
             "ubscore resume --reason x --dev --config /c",
+            "ubscore transfer",
+            "ubscore transfer list --state GONE",
+            "ubscore transfer list --limit 0",
+            "ubscore transfer list --limit 1001",
+            "ubscore transfer list --user-id 0",
+            "ubscore transfer list --format xml",
+            "ubscore transfer show",
+            "ubscore transfer show 1",
+            "ubscore transfer retry 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore transfer resolve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore transfer resolve --reason x",
+            "ubscore account freeze 1",
+            "ubscore account freeze 0 --reason x",
+            "ubscore account freeze 1 --reason x --account FUTURE",
+            "ubscore account thaw 1 --reason x",
+            "ubscore asset set USDT --reason x",
+            "ubscore asset set USDT --status ACTIVE",
+            "ubscore asset set US/DT --reason x --min 1",
+            "ubscore asset set USDT --reason x --status GONE",
+            "ubscore asset set USDT --reason x --transfer-enabled perhaps",
         ] {
             assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");
         }

@@ -8,14 +8,17 @@ use crate::cli::{Cli, Command};
 use crate::clock::SystemClock;
 use crate::config;
 
+pub mod account;
 pub mod dev;
 pub mod halt;
 pub mod load;
+pub mod ops;
 pub mod repair;
 pub mod serve;
 pub mod snapshot;
 pub mod statement;
 pub mod token;
+pub mod transfer;
 pub mod verify;
 pub mod wal;
 
@@ -39,6 +42,16 @@ pub fn run(cli: Cli) -> ExitCode {
         }
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Transfer(command) => {
+            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            transfer::run(&command, &SystemClock::new(), out, notes)
+        }
+        Command::Account(command) => {
+            account::run(&command, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Asset(command) => {
+            account::asset(&command, &SystemClock::new(), &mut io::stdout().lock())
+        }
         Command::Wal(command) => {
             let ink = wal::ink::Ink::choose(&io::stdout());
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());

@@ -267,7 +267,9 @@ impl Ledger {
     /// Decides a command without changing anything.
     pub fn step(&self, command: &Command) -> Step {
         match *command {
-            Command::Order(ref order) => self.step_order(order, |balance| self.judge(order, balance)),
+            Command::Order(ref order) => {
+                self.step_order(order, |balance| self.judge(order, balance))
+            }
             Command::Refuse(ref order) => self.step_order(order, |_balance| match order.op {
                 Op::Withdraw | Op::Deposit => Ok(Decision::Refused(Code::ResolvedByOperator)),
                 Op::Refund => Err("a refund is never refused"),
@@ -350,9 +352,7 @@ impl Ledger {
             Err(code) => Decision::Refused(code),
         };
         match order.op {
-            Op::Withdraw => {
-                Ok(by(self.check(order).and_then(|()| self.withdraw(order, balance))))
-            }
+            Op::Withdraw => Ok(by(self.check(order).and_then(|()| self.withdraw(order, balance)))),
             Op::Deposit => Ok(by(self.check(order).and_then(|()| self.deposit(order)))),
             Op::Refund => match self.outcomes.get(order.req_id, Op::Withdraw) {
                 Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {

@@ -108,9 +108,9 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Transfers => transfers::list(&service, call).await,
             Ops::Transfer => transfers::show(&service, &matched.parameters[0], call).await,
             Ops::Retry => {
-                to_the_end(async move {
-                    transfers::retry(&service, &matched.parameters[0], call).await
-                })
+                to_the_end(
+                    async move { transfers::retry(&service, &matched.parameters[0], call).await },
+                )
                 .await
             }
             Ops::Resolve => {

@@ -476,7 +476,13 @@ impl Pair {
         }
         self.intents.push(intent.clone());
         let fuse = !self.chance.one_in(3);
-        let row = Row { direction: intent.direction, state: State::Init, attempt: 0, fuse, resolve: false };
+        let row = Row {
+            direction: intent.direction,
+            state: State::Init,
+            attempt: 0,
+            fuse,
+            resolve: false,
+        };
         let passage = match decide(row, Happened::Submitted, production).1.pop() {
             Some(Effect::Accept(passage)) if !self.chance.one_in(40) => passage,
             _ => self.passage(),

@@ -288,8 +288,11 @@ impl Spot {
 fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<CoreAnswer> {
     let order = command.order()?;
     let step = core.ledger().step(command);
-    if let (Some(Bug::ResolveOverrules), Command::Refuse(_), Step::Known(CoreAnswer::Decided(known))) =
-        (bug, command, step)
+    if let (
+        Some(Bug::ResolveOverrules),
+        Command::Refuse(_),
+        Step::Known(CoreAnswer::Decided(known)),
+    ) = (bug, command, step)
     {
         let decision = Decision::Refused(Code::ResolvedByOperator);
         return Some(CoreAnswer::Decided(Recorded { decision, ..known }));

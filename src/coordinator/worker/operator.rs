@@ -93,9 +93,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if !self.resolving.contains_key(&req_id) {
             return;
         }
-        let open = self.active.get(&req_id).is_some_and(|active| {
-            active.told_ns.is_none() && active.row.state.awaits_decision()
-        });
+        let open = self
+            .active
+            .get(&req_id)
+            .is_some_and(|active| active.told_ns.is_none() && active.row.state.awaits_decision());
         if open {
             return;
         }
@@ -146,7 +147,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     fn may_be_refused(&self, req_id: ReqId) -> bool {
         let parked = self.parked.iter().map(|(_, queued)| queued);
         let mut waiting = self.queue.iter().chain(parked);
-        let step = waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id));
+        let step =
+            waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id));
         step.is_none_or(|step| step.maybe)
     }
 }

@@ -98,9 +98,10 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     let mut bodies: Vec<_> = operations.into_iter().map(OperationBody::funding).collect();
     let spot_answered = recorded.is_some();
     let (found, watermark) = recorded.unwrap_or_default();
-    let of_spot = ops.into_iter().zip(&found).filter_map(|(op, found)| {
-        Some(OperationBody::spot(op, found.as_ref()?, asset.precision))
-    });
+    let of_spot = ops
+        .into_iter()
+        .zip(&found)
+        .filter_map(|(op, found)| Some(OperationBody::spot(op, found.as_ref()?, asset.precision)));
     bodies.extend(of_spot);
     let body = ShownBody {
         transfer: ListedBody::new(&Listed { transfer, ..listed }, funds_at, &catalog),

@@ -1,0 +1,113 @@
+//! The operators' listener from the command line.
+//!
+//! Whoever can read the configuration's secret is an operator; the token made from it lives for some minutes.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::cli::AccessArgs;
+use crate::clock::Clock;
+use crate::config::{Config, Overrides};
+use crate::http::auth::{self, Role};
+
+/// Until a connection stands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Until the answer. A halt waits for what is under way, and the check before a resume takes its time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the token is good for.
+const TOKEN_LIFE: Duration = Duration::from_secs(60);
+
+/// Somebody who may ask it.
+pub struct Ops {
+    url: String,
+    token: String,
+    agent: ureq::Agent,
+}
+
+impl Ops {
+    /// An operator as the command line names him.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or holds no secret to sign with.
+    pub fn new(access: &AccessArgs, clock: &impl Clock) -> anyhow::Result<Ops> {
+        let config = Config::load(access.config.as_deref(), Overrides::default(), access.dev)
+            .context("load the configuration")?;
+        let url = match &access.ops {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => format!("http://{}", super::reachable(config.ops.listen)),
+        };
+        let role = Some(Role::Admin);
+        let token = auth::sign(&config.auth, access.user, role, TOKEN_LIFE, clock.now_s())?;
+        let agent = ureq::Agent::config_builder()
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .http_status_as_error(false)
+            .build()
+            .into();
+        Ok(Ops { url, token, agent })
+    }
+
+    /// Asks one of the admin routes, by its path behind `/admin/v1/`; returns the answer's body. `what` is for people.
+    ///
+    /// # Errors
+    /// The service cannot be reached, or it refuses: its code and message.
+    pub fn get(&self, what: &str, path: &str) -> anyhow::Result<Value> {
+        let request = self.agent.get(self.address(path)).header("Authorization", self.bearer());
+        self.read(what, request.call())
+    }
+
+    /// The same with a body.
+    ///
+    /// # Errors
+    /// As of [`Ops::get`].
+    pub fn post(&self, what: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.send(what, self.agent.post(self.address(path)), body)
+    }
+
+    /// The same with a body, and the method PUT.
+    ///
+    /// # Errors
+    /// As of [`Ops::get`].
+    pub fn put(&self, what: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.send(what, self.agent.put(self.address(path)), body)
+    }
+
+    fn address(&self, path: &str) -> String {
+        format!("{}/admin/v1/{path}", self.url)
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+
+    fn send(
+        &self,
+        what: &str,
+        request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+        body: &Value,
+    ) -> anyhow::Result<Value> {
+        let request = request.header("Authorization", self.bearer());
+        self.read(what, request.content_type("application/json").send(body.to_string()))
+    }
+
+    fn read(
+        &self,
+        what: &str,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> anyhow::Result<Value> {
+        let ops = &self.url;
+        let mut answer = answer
+            .with_context(|| format!("no answer from {ops}; is the service running there?"))?;
+        let text = answer.body_mut().read_to_string().context("read the answer")?;
+        let body: Value = serde_json::from_str(&text).with_context(|| {
+            format!("{ops} does not answer as ubscore does: {}", answer.status())
+        })?;
+        if !answer.status().is_success() {
+            let part = |key: &str| body[key].as_str().unwrap_or("").to_owned();
+            bail!("{what} refused: {}: {}", part("code"), part("message"));
+        }
+        Ok(body)
+    }
+}

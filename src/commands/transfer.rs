@@ -1,0 +1,217 @@
+//! `ubscore transfer`: finds transfers that do not end, shows where their money is and who has not answered, and ends them.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::ops::Ops;
+use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
+use crate::clock::Clock;
+use crate::config::Format;
+
+/// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn run(
+    command: &TransferCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    match command {
+        TransferCommand::List(args) => list(args, clock, out, notes),
+        TransferCommand::Show(args) => show(args, clock, out),
+        TransferCommand::Retry(args) => {
+            let transfer = attend(args, clock, "retry")?;
+            Ok(writeln!(out, "due now: {}", stands(&transfer))?)
+        }
+        TransferCommand::Resolve(args) => {
+            let transfer = attend(args, clock, "resolve")?;
+            Ok(writeln!(out, "resolved: {}", stands(&transfer))?)
+        }
+    }
+}
+
+fn attend(args: &TransferAttendArgs, clock: &impl Clock, deed: &str) -> anyhow::Result<Value> {
+    let path = format!("transfers/{}/{deed}", args.req_id);
+    Ops::new(&args.operator.access, clock)?.post(
+        deed,
+        &path,
+        &json!({"reason": args.operator.reason}),
+    )
+}
+
+fn list(
+    args: &TransferListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut path = format!("transfers?stuck={}", args.stuck);
+    let parameters = [
+        ("state", args.state.map(|state| state.name().to_owned())),
+        ("user", args.user_id.map(|user| user.to_string())),
+        ("limit", args.limit.map(|limit| limit.to_string())),
+        ("cursor", args.cursor.map(|cursor| cursor.to_string())),
+    ];
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            write!(path, "&{name}={value}")?;
+        }
+    }
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let transfers = answer["transfers"].as_array().map_or(&[][..], Vec::as_slice);
+    match args.format {
+        Format::Json => {
+            for transfer in transfers {
+                writeln!(out, "{transfer}")?;
+            }
+        }
+        Format::Text if transfers.is_empty() => writeln!(out, "no transfers")?,
+        Format::Text => {
+            let head = [
+                "REQ_ID",
+                "AGE",
+                "STATE",
+                "DIRECTION",
+                "USER",
+                "ASSET",
+                "AMOUNT",
+                "TRIES",
+                "WAITS FOR",
+            ];
+            write!(out, "{}", aligned("", &head, transfers.iter().map(row)))?;
+        }
+    }
+    if let Some(cursor) = answer["next_cursor"].as_str() {
+        writeln!(notes, "there may be more: --cursor {cursor}")?;
+    }
+    Ok(())
+}
+
+fn row(transfer: &Value) -> Vec<String> {
+    vec![
+        text(&transfer["req_id"]),
+        age(transfer),
+        text(&transfer["state"]),
+        direction(transfer),
+        text(&transfer["user_id"]),
+        text(&transfer["asset"]),
+        text(&transfer["amount"]),
+        text(&transfer["retry_count"]),
+        waits_for(transfer),
+    ]
+}
+
+fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let path = format!("transfers/{}", args.req_id);
+    let transfer = Ops::new(&args.access, clock)?.get("show", &path)?;
+    if args.format == Format::Json {
+        return Ok(writeln!(out, "{transfer}")?);
+    }
+    let of = |key: &str| text(&transfer[key]);
+    writeln!(out, "{}", stands(&transfer))?;
+    let (user, amount, asset) = (of("user_id"), of("amount"), of("asset"));
+    writeln!(out, "  user {user}, {}, {amount} {asset}, cid {}", direction(&transfer), of("cid"))?;
+    writeln!(out, "  accepted {}, {} ago", of("created_at"), age(&transfer))?;
+    writeln!(out, "  last moved {}", of("updated_at"))?;
+    writeln!(out, "  waits for {}", waits_for(&transfer))?;
+    writeln!(out, "  {} tries, next {}", of("retry_count"), of("next_retry_at"))?;
+    if transfer["error"].is_object() {
+        let error = &transfer["error"];
+        writeln!(out, "  {}: {}", text(&error["code"]), text(&error["message"]))?;
+    }
+    let rows = |list: &str, keys: &[&str]| {
+        let list = transfer[list].as_array().map_or(&[][..], Vec::as_slice);
+        let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
+        list.iter().map(row).collect::<Vec<Vec<String>>>()
+    };
+    writeln!(out, "history")?;
+    let passed = rows("history", &["state", "at", "attempt", "reason"]);
+    write!(out, "{}", aligned("  ", &["STATE", "AT", "TRIES", "REASON"], passed))?;
+    writeln!(out, "operations")?;
+    let keys =
+        ["account", "op", "outcome", "code", "amount", "balance_after", "at", "log_sequence"];
+    let head = ["ACCOUNT", "OP", "OUTCOME", "CODE", "AMOUNT", "BALANCE AFTER", "AT", "LOG"];
+    write!(out, "{}", aligned("  ", &head, rows("operations", &keys)))?;
+    if transfer["spot_answered"] != json!(true) {
+        writeln!(out, "  UBSCore does not say what it has recorded")?;
+    } else if transfer["spot_forgotten"] == json!(true) {
+        writeln!(
+            out,
+            "  it is below the watermark: UBSCore may have forgotten what it had recorded"
+        )?;
+    }
+    Ok(())
+}
+
+/// Where a transfer stands, in one line.
+fn stands(transfer: &Value) -> String {
+    let of = |key: &str| text(&transfer[key]);
+    format!("{} is {}, its money at {}", of("req_id"), of("state"), of("funds_at"))
+}
+
+fn direction(transfer: &Value) -> String {
+    format!("{}->{}", text(&transfer["from"]), text(&transfer["to"]))
+}
+
+fn waits_for(transfer: &Value) -> String {
+    match &transfer["waits_for"] {
+        Value::Null => "-".to_owned(),
+        waits => format!("{} {}", text(&waits["account"]), text(&waits["op"])),
+    }
+}
+
+/// Whole seconds, once there is one.
+fn age(transfer: &Value) -> String {
+    let age = Duration::from_millis(transfer["age_ms"].as_u64().unwrap_or(0));
+    let whole = if age.as_secs() > 0 { Duration::from_secs(age.as_secs()) } else { age };
+    humantime::format_duration(whole).to_string()
+}
+
+/// A JSON value as a cell; "-" for none.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A table with aligned columns, each line behind `margin`.
+fn aligned(margin: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let head = head.iter().map(|&cell| cell.to_owned()).collect();
+    let lines: Vec<Vec<String>> = [head].into_iter().chain(rows).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    let mut table = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        table += &format!("{margin}{}\n", line.trim_end());
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["1", "a longer one"], ["22222", "-"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let table = aligned(" ", &["NO", "WHAT"], rows);
+        assert_eq!(table, " NO     WHAT\n 1      a longer one\n 22222  -\n");
+    }
+
+    #[test]
+    fn an_age_is_told_in_whole_seconds_once_there_is_one() {
+        for (age_ms, want) in [(0, "0s"), (12, "12ms"), (1_999, "1s"), (65_400, "1m 5s")] {
+            assert_eq!(age(&json!({"age_ms": age_ms})), want);
+        }
+    }
+}
