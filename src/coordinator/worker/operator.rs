@@ -8,7 +8,7 @@
 use tokio::sync::{oneshot, watch};
 use tracing::info;
 
-use super::{Whose, Worker};
+use super::{Queued, Whose, Worker};
 use crate::adapters::Adapter;
 use crate::code::Code;
 use crate::coordinator::Rejection;
@@ -31,7 +31,7 @@ pub(crate) type Attended = oneshot::Sender<Result<watch::Receiver<Transfer>, Rej
 /// A transfer that is being resolved.
 pub(super) struct Resolving {
     progress: watch::Receiver<Transfer>,
-    /// Who waits for it, and until when, monotonic ns. Not empty.
+    /// Who waits for it, and until when, monotonic ns. The last of them ends it for all.
     waiting: Vec<(u64, Attended)>,
 }
 
@@ -107,48 +107,55 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// Tells operators who have waited long enough that it was not done, or may not have been, and does it no longer.
+    /// Ends what operators have waited for long enough: it is done no longer, and they are told so. Where a refusal is on its way
+    /// at this moment, what has become of it is waited for: that takes no longer than a flight or a question does.
     pub(super) fn expire_resolving(&mut self) {
-        if self.resolving.is_empty() {
-            return;
-        }
         let now = self.now();
-        self.reject_resolving(Code::SystemError, |deadline_ns| deadline_ns <= now);
+        for req_id in self.resolving_names() {
+            let Some(resolving) = self.resolving.get(&req_id) else { continue };
+            if resolving.waiting.iter().any(|(deadline_ns, _)| *deadline_ns > now) {
+                continue;
+            }
+            self.advance(req_id, Happened::Resolve(false));
+            if !self.is_busy(req_id) {
+                self.reject_resolving(req_id, Code::SystemError);
+            }
+        }
     }
 
     /// Tells every operator who waits that the service is halted.
     pub(super) fn halt_resolving(&mut self) {
-        self.reject_resolving(Code::ServiceHalted, |_| true);
-    }
-
-    fn reject_resolving(&mut self, code: Code, late: impl Fn(u64) -> bool) {
-        let mut names: Vec<ReqId> = self.resolving.keys().copied().collect();
-        names.sort_unstable();
-        for req_id in names {
-            let unknown = self.may_be_refused(req_id);
-            let Some(resolving) = self.resolving.get_mut(&req_id) else { continue };
-            let (over, waiting): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut resolving.waiting).into_iter().partition(|(ns, _)| late(*ns));
-            resolving.waiting = waiting;
-            let ended = resolving.waiting.is_empty();
-            for (_, answer_to) in over {
-                let rejection = Rejection { unknown, ..Rejection::of(code) };
-                drop(answer_to.send(Err(rejection)));
-            }
-            if ended {
-                self.resolving.remove(&req_id);
-                self.advance(req_id, Happened::Resolve(false));
-            }
+        for req_id in self.resolving_names() {
+            self.advance(req_id, Happened::Resolve(false));
+            self.reject_resolving(req_id, Code::ServiceHalted);
         }
     }
 
-    /// Whether a refusal may be recorded though nobody has been told: not as long as the step that would do it waits for its
-    /// commit, and no earlier try of it may have been carried out.
-    fn may_be_refused(&self, req_id: ReqId) -> bool {
-        let parked = self.parked.iter().map(|(_, queued)| queued);
-        let mut waiting = self.queue.iter().chain(parked);
-        let step =
-            waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id));
-        step.is_none_or(|step| step.maybe)
+    /// In an order, so that a simulation can be run again.
+    fn resolving_names(&self) -> Vec<ReqId> {
+        let mut names: Vec<ReqId> = self.resolving.keys().copied().collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn reject_resolving(&mut self, req_id: ReqId, code: Code) {
+        let unknown = self.step_of(req_id).is_none_or(|step| step.maybe);
+        let Some(Resolving { waiting, .. }) = self.resolving.remove(&req_id) else { return };
+        for (_, answer_to) in waiting {
+            let rejection = Rejection { unknown, ..Rejection::of(code) };
+            drop(answer_to.send(Err(rejection)));
+        }
+    }
+
+    /// Its step that waits for a commit. What was to be refused in it is not, unless an earlier try may have been carried out.
+    fn step_of(&self, req_id: ReqId) -> Option<&Queued> {
+        let mut waiting = self.queue.iter().chain(self.parked.iter().map(|(_, queued)| queued));
+        waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id))
+    }
+
+    /// Whether somebody is being asked for it, or a commit that holds a step of it is under way.
+    fn is_busy(&self, req_id: ReqId) -> bool {
+        let waits = self.timers.iter().any(|timer| timer.0.1 == req_id);
+        self.step_of(req_id).is_none() && !waits && !self.resting.contains(&req_id)
     }
 }

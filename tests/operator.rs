@@ -1,0 +1,737 @@
+//! What an operator does about transfers that do not end: find them, see who has not answered, try them at once, end them.
+
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use crate::harness::{
+    ADMIN, Balance, COIN, Hold, Reply, Request, Server, Session, Site, Way, assert_refused, crowd,
+    eventually, send, text, token,
+};
+
+const USER: u64 = 1001;
+const LIST: &str = "/admin/v1/transfers";
+const STATE: &str = "UPDATE OF state ON transfers_tb";
+const OPERATION: &str = "INSERT ON transfer_operations";
+const CODE: &str = "RESOLVED_BY_OPERATOR";
+
+/// A site that gives up on a lock soon, answers soon, and calls stuck soon.
+fn site(fuse: bool) -> Site {
+    Site::fused(fuse)
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300)
+        .with("UBSCORE__ALERT__STUCK_MS", 100)
+}
+
+/// A server on a site, with 50 coins of the user on Spot.
+fn begin(site: &Site) -> Server {
+    let server = site.start();
+    server.transfer_accepted(USER, Way::ToSpot, "50");
+    site.wait_for_rest();
+    server
+}
+
+/// Somebody who has the user's Funding balance locked.
+fn lock_balance(site: &Site) -> Session {
+    let session = site.session();
+    session.sql(&format!(
+        "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
+    ));
+    session
+}
+
+/// Posts 12 coins under a cid, and waits until they rest in a state.
+fn stick(site: &Site, server: &Server, way: Way, cid: &str, state: &str) -> String {
+    let reply = server.post(USER, &way.body_with_cid("USDT", "12", cid));
+    assert_eq!(reply.status, 202, "{reply:?}");
+    let stands = format!("SELECT state FROM transfers_tb WHERE cid = '{cid}'");
+    eventually(&format!("{cid} in {state}"), || {
+        site.sql(&stands).first().filter(|row| row[0] == state).map(|_| ())
+    });
+    reply.req_id()
+}
+
+fn attend(server: &Server, req_id: &str, deed: &str) -> Reply {
+    server.admin("POST", &format!("{LIST}/{req_id}/{deed}"), &json!({"reason": "a test"}))
+}
+
+fn resolve(server: &Server, req_id: &str) -> Reply {
+    attend(server, req_id, "resolve")
+}
+
+fn list(server: &Server, query: &str) -> Vec<Value> {
+    let reply = server.admin_get(&format!("{LIST}?{query}"));
+    assert_eq!(reply.status, 200, "{query}: {reply:?}");
+    reply.json()["transfers"].as_array().expect("an array").clone()
+}
+
+fn show(server: &Server, req_id: &str) -> Value {
+    let reply = server.admin_get(&format!("{LIST}/{req_id}"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+/// What both sides have recorded: account, op, outcome, code.
+fn recorded(shown: &Value) -> Vec<[String; 4]> {
+    let of = |row: &Value| {
+        ["account", "op", "outcome", "code"].map(|key| row[key].as_str().unwrap_or("").to_owned())
+    };
+    shown["operations"].as_array().expect("an array").iter().map(of).collect()
+}
+
+/// Asserts that a transfer of 12 coins has been ended by an operator, in this state, with its money where it was; and that
+/// everybody is told so, for ever.
+fn assert_resolved(site: &Site, server: &Server, way: Way, cid: &str, req_id: &str, state: &str) {
+    for told in [resolve(server, req_id), resolve(server, req_id)] {
+        assert_eq!(told.status, 200, "{told:?}");
+        let json = told.json();
+        assert_eq!((text(&json["state"]), text(&json["error"]["code"])), (state, CODE), "{told:?}");
+        assert_eq!((&json["funds_at"], &json["final"]), (&json!("source"), &json!(true)));
+    }
+    let replay = server.post(USER, &way.body_with_cid("USDT", "12", cid));
+    assert_refused(&replay, 422, CODE);
+    assert_eq!(replay.json()["state"], json!(state));
+    assert_eq!(replay.header("idempotent-replayed"), Some("true"));
+    assert_eq!(server.usdt(USER), Balance::at_rest(9_950 * COIN, 50 * COIN));
+    let by = format!(
+        "SELECT count(*) FROM admin_audit WHERE action = 'transfer resolve' \
+                      AND subject = '{req_id}' AND actor = 'admin/{ADMIN}' AND reason = 'a test'"
+    );
+    assert_ne!(site.sql_value(&by), "0");
+    site.assert_books(server);
+}
+
+/// Goal: a deposit that Funding does not decide is found, explained, and ended at once though Funding stays locked; the call that
+/// comes late does nothing. Method: the row of the balance is locked by somebody; both fused and not.
+#[test]
+fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
+    for fuse in [true, false] {
+        let site = site(fuse);
+        let server = begin(&site);
+        let lock = lock_balance(&site);
+        let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
+
+        let found = eventually("it is stuck", || list(&server, "stuck=true").pop());
+        for (key, want) in [
+            ("req_id", json!(req_id)),
+            ("state", json!("TARGET_PENDING")),
+            ("funds_at", json!("in_flight")),
+            ("user_id", json!(USER)),
+            ("waits_for", json!({"account": "FUNDING", "op": "DEPOSIT"})),
+            ("amount", json!("12")),
+            ("error", Value::Null),
+        ] {
+            assert_eq!(found[key], want, "{key}: {found}");
+        }
+        assert!(found["age_ms"].as_u64().is_some_and(|age| age >= 100), "{found}");
+        let tried = || list(&server, "").pop().filter(|row| row["retry_count"] != json!(0));
+        let tried = eventually("it was tried", tried);
+        assert!(tried["next_retry_at"].is_string(), "{tried}");
+        for (query, count) in [
+            ("state=TARGET_PENDING", 1),
+            ("state=TARGET_PENDING&user=1001&limit=1&stuck=true", 1),
+            ("state=SOURCE_PENDING", 0),
+            ("user=1002", 0),
+            ("state=COMMITTED", 1),
+            ("state=COMMITTED&user=1002", 0),
+            ("state=FAILED", 0),
+        ] {
+            assert_eq!(list(&server, query).len(), count, "{query}");
+        }
+        let shown = show(&server, &req_id);
+        let paid = ["SPOT", "WITHDRAW", "SUCCESS", ""].map(str::to_owned);
+        assert_eq!(recorded(&shown), [paid.clone()]);
+        assert_eq!(shown["operations"][0]["balance_after"], json!("38"));
+        assert_eq!(shown["spot_answered"], json!(true));
+        let states = shown["history"].as_array().expect("an array");
+        let states: Vec<&str> = states.iter().map(|passed| text(&passed["state"])).collect();
+        assert_eq!(states, ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING"]);
+
+        let told = resolve(&server, &req_id);
+        assert_eq!(told.status, 200, "{told:?}");
+        site.wait_for_rest();
+        let shown = show(&server, &req_id);
+        let refused = ["FUNDING", "DEPOSIT", "REFUSED", CODE].map(str::to_owned);
+        let refund = ["SPOT", "REFUND", "SUCCESS", ""].map(str::to_owned);
+        assert_eq!(recorded(&shown), [refused, paid, refund]);
+        assert_eq!(shown["waits_for"], Value::Null);
+        assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
+        lock.sql("ROLLBACK");
+        // What had queued up behind the lock comes now, if anything does.
+        let reply = server.transfer(USER, Way::ToSpot, "1");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+        site.wait_for_rest();
+        assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
+        assert_eq!(list(&server, ""), Vec::<Value>::new());
+    }
+}
+
+/// Without fusion a withdraw of Funding's can be waited for as well. Nothing moved, and nothing ever does.
+#[test]
+fn a_withdraw_that_funding_does_not_decide_is_ended() {
+    let site = site(false);
+    let server = begin(&site);
+    let lock = lock_balance(&site);
+    let req_id = stick(&site, &server, Way::ToSpot, "stuck", "10");
+    let shown = show(&server, &req_id);
+    assert_eq!(shown["waits_for"], json!({"account": "FUNDING", "op": "WITHDRAW"}));
+    assert_eq!((recorded(&shown), &shown["funds_at"]), (vec![], &json!("source")));
+    assert_resolved(&site, &server, Way::ToSpot, "stuck", &req_id, "FAILED");
+    lock.sql("ROLLBACK");
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    assert_resolved(&site, &server, Way::ToSpot, "stuck", &req_id, "FAILED");
+}
+
+/// Goal: where the refusal itself cannot be recorded in time, nothing is done, then or later, and the operator is told so.
+/// Method: Funding's journal is held up, or PostgreSQL away; resolve; let go: the transfer ends as if nobody had asked.
+#[test]
+fn a_resolve_that_is_given_up_does_nothing_later() {
+    for fuse in [true, false] {
+        let site = site(fuse);
+        let server = begin(&site);
+        let hold = site.hold(OPERATION, "NEW.op = 2");
+        let req_id = stick(&site, &server, Way::ToFunding, "held", "30");
+        for _ in 0..2 {
+            assert_refused(&resolve(&server, &req_id), 503, "SYSTEM_ERROR");
+        }
+        hold.release();
+        site.wait_for_rest();
+        let told = resolve(&server, &req_id);
+        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
+        assert_eq!(server.usdt(USER), Balance::at_rest(9_962 * COIN, 38 * COIN));
+        site.sql("DROP TRIGGER hold ON transfer_operations");
+
+        let lock = lock_balance(&site);
+        let req_id = stick(&site, &server, Way::ToFunding, "away", "30");
+        site.admit_connections(false);
+        for deed in ["resolve", "retry"] {
+            assert_refused(&attend(&server, &req_id, deed), 503, "SYSTEM_ERROR");
+        }
+        assert_refused(&server.admin_get(LIST), 503, "SYSTEM_ERROR");
+        drop(lock);
+        site.admit_connections(true);
+        site.wait_for_rest();
+        let told = eventually("PostgreSQL to be found again", || {
+            let told = resolve(&server, &req_id);
+            (told.status != 503).then_some(told)
+        });
+        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        site.assert_books(&server);
+    }
+}
+
+/// What holds a transfer up before it is resolved, and what comes of it.
+struct Case {
+    way: Way,
+    /// The transition into this state is held up ...
+    held: &'static str,
+    /// ... so that it rests here.
+    rests: &'static str,
+    /// Where it ends.
+    ends: &'static str,
+    /// What UBSCore has recorded at the end: op and whether an operator has refused it.
+    spot: &'static [(&'static str, bool)],
+}
+
+/// The transfers that a halt of PostgreSQL's in the middle leaves undecided at UBSCore, or decided and not written down.
+const CASES: [Case; 4] = [
+    // UBSCore was never asked: it refuses, and a late question is told.
+    Case {
+        way: Way::ToSpot,
+        held: "NEW.state = 30",
+        rests: "20",
+        ends: "ROLLED_BACK",
+        spot: &[("DEPOSIT", true)],
+    },
+    Case {
+        way: Way::ToFunding,
+        held: "NEW.state = 10",
+        rests: "0",
+        ends: "FAILED",
+        spot: &[("WITHDRAW", true)],
+    },
+    // UBSCore has paid, which counts; then it is Funding's deposit that is refused.
+    Case {
+        way: Way::ToFunding,
+        held: "NEW.state = 20",
+        rests: "10",
+        ends: "ROLLED_BACK",
+        spot: &[("WITHDRAW", false), ("REFUND", false)],
+    },
+    // Funding is to be asked next.
+    Case {
+        way: Way::ToFunding,
+        held: "NEW.state = 30",
+        rests: "20",
+        ends: "ROLLED_BACK",
+        spot: &[("WITHDRAW", false), ("REFUND", false)],
+    },
+];
+
+/// Resolves, and lets go of what holds the transfer up once the worker attends to it.
+fn resolve_and_release(server: &Server, req_id: &str, hold: Hold) -> std::io::Result<Reply> {
+    let path = format!("{LIST}/{req_id}/resolve");
+    let token = token(ADMIN, Some(Role::Admin));
+    let body = json!({"reason": "a test"});
+    thread::scope(|scope| {
+        let request = Request { body: Some(&body), ..Request::new(&token, "POST", &path) };
+        let resolving = scope.spawn(move || send(server.ops, &request));
+        eventually("an operator attends to it", || {
+            server.said().contains("an operator attends to it").then_some(())
+        });
+        hold.release();
+        resolving.join().expect("no panic")
+    })
+}
+
+fn dump(site: &Site, req_id: &str) -> Vec<Value> {
+    let data_dir = site.data_dir.to_str().expect("text");
+    let (code, out, err) =
+        said(&cli(&["wal", "dump", data_dir, "--req-id", req_id, "--format", "json"]));
+    assert_eq!(code, 0, "{err}");
+    out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Goal: resolve catches up with what is recorded, has refused what is not, on either side, and goes the usual way from there.
+/// Method: one commit of the transfer is held up, so that it rests in each state of [`CASES`]; resolve; let go within its time.
+#[test]
+fn a_resolve_catches_up_and_then_refuses_what_is_not_decided() {
+    for Case { way, held, rests, ends, spot } in CASES {
+        let site = site(false);
+        let server = begin(&site);
+        let hold = site.hold(STATE, held);
+        let req_id = stick(&site, &server, way, "stuck", rests);
+        let told = resolve_and_release(&server, &req_id, hold).expect("an answer");
+        assert_eq!(told.status, 200, "{way:?} {held}: {told:?}");
+        site.wait_for_rest();
+        assert_resolved(&site, &server, way, "stuck", &req_id, ends);
+        let records: Vec<(String, bool)> = dump(&site, &req_id)
+            .iter()
+            .map(|record| (text(&record["op"]).to_owned(), record.to_string().contains(CODE)))
+            .collect();
+        let want: Vec<(String, bool)> =
+            spot.iter().map(|(op, by)| ((*op).to_owned(), *by)).collect();
+        assert_eq!(records, want, "{way:?} {held}");
+        server.kill();
+        let server = site.start();
+        assert_resolved(&site, &server, way, "stuck", &req_id, ends);
+    }
+}
+
+/// Goal: a success that is recorded wins, and the operator is told so. Method: the mark of a transfer that UBSCore has credited is
+/// held up, fused and not; one that ended long ago; one that is being refunded for another reason.
+#[test]
+fn a_success_that_is_recorded_cannot_be_resolved() {
+    for fuse in [true, false] {
+        let site = site(fuse);
+        let server = begin(&site);
+        let hold = site.hold(STATE, "NEW.state = 40");
+        let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "12", "credited"));
+        let req_id = reply.req_id();
+        for _ in 0..2 {
+            let told = resolve(&server, &req_id);
+            assert_refused(&told, 409, "NOT_RESOLVABLE");
+            assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
+        }
+        hold.release();
+        site.wait_for_rest();
+        let told = resolve(&server, &req_id);
+        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        assert_eq!(
+            (&told.json()["req_id"], &told.json()["state"]),
+            (&json!(req_id), &json!("COMMITTED"))
+        );
+        // To try it again does nothing, and says so.
+        let told = attend(&server, &req_id, "retry");
+        assert_eq!((told.status, &told.json()["state"]), (200, &json!("COMMITTED")), "{told:?}");
+        assert_eq!(server.usdt(USER), Balance::at_rest(9_938 * COIN, 62 * COIN));
+        site.sql("DROP TRIGGER hold ON transfers_tb");
+
+        server.set_status(USER, "SPOT", "DISABLED");
+        let hold = site.hold(OPERATION, "NEW.op = 3");
+        let refunding = stick(&site, &server, Way::ToSpot, "refused", "-20");
+        let told = resolve(&server, &refunding);
+        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        assert_eq!(told.json()["state"], json!("COMPENSATING"), "{told:?}");
+        let shown = show(&server, &refunding);
+        assert_eq!(shown["waits_for"], json!({"account": "FUNDING", "op": "REFUND"}));
+        hold.release();
+        site.wait_for_rest();
+        server.set_status(USER, "SPOT", "ACTIVE");
+        assert_refused(&resolve(&server, &refunding), 409, "NOT_RESOLVABLE");
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: whoever is recorded first wins, and each is told what is so. Method: 24 transfers wait for a locked row; they are
+/// resolved one after the other, and in the middle of that the lock goes.
+#[test]
+fn a_late_success_and_a_resolve_never_both_count() {
+    const CROWD: usize = 24;
+    for fuse in [true, false] {
+        let site = site(fuse);
+        let server = begin(&site);
+        let lock = lock_balance(&site);
+        let names = crowd(CROWD, |index| {
+            let cid = format!("race-{index}");
+            let reply = server.post(USER, &Way::ToFunding.body_with_cid("USDT", "2", &cid));
+            assert_eq!(reply.status, 202, "{reply:?}");
+            reply.req_id()
+        });
+        let told = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(250));
+                lock.sql("ROLLBACK");
+            });
+            crowd(CROWD, |index| {
+                thread::sleep(Duration::from_millis(20 * index as u64));
+                resolve(&server, &names[index])
+            })
+        });
+        site.wait_for_rest();
+        let mut resolved = 0;
+        for (name, told) in names.iter().zip(&told) {
+            let shown = show(&server, name);
+            let end = (told.status, text(&shown["state"]));
+            resolved += u128::from(end.0 == 200);
+            assert!([(200, "ROLLED_BACK"), (409, "COMMITTED")].contains(&end), "{told:?} {shown}");
+        }
+        println!("fuse {fuse}: {resolved} of {CROWD} resolved");
+        let back = (24 - resolved) * 2;
+        let want = Balance::at_rest((9_950 + back) * COIN, (50 - back) * COIN);
+        assert_eq!(server.usdt(USER), want);
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a death at any moment of a resolve leaves one end, and no money in two places. Method: SIGKILL so many milliseconds after
+/// it was asked for, with Funding's row locked; a start; let go; whatever was recorded has won.
+#[test]
+fn a_kill_in_a_resolve_leaves_one_end() {
+    let site = site(true);
+    let mut server = begin(&site);
+    server.transfer_accepted(USER, Way::ToSpot, "100");
+    site.wait_for_rest();
+    for round in 0..8_u64 {
+        let cid = format!("killed-{round}");
+        let lock = lock_balance(&site);
+        let req_id = stick(&site, &server, Way::ToFunding, &cid, "30");
+        let path = format!("{LIST}/{req_id}/resolve");
+        let (token, body) = (token(ADMIN, Some(Role::Admin)), json!({"reason": "a test"}));
+        let ops = server.ops;
+        let told = thread::scope(|scope| {
+            let resolving = scope.spawn(|| {
+                send(ops, &Request { body: Some(&body), ..Request::new(&token, "POST", &path) })
+            });
+            thread::sleep(Duration::from_millis(round * 40));
+            server.kill();
+            resolving.join().expect("no panic")
+        });
+        lock.sql("ROLLBACK");
+        server = site.start();
+        site.wait_for_rest();
+        let again = resolve(&server, &req_id);
+        let shown = show(&server, &req_id);
+        let end = (again.status, text(&shown["state"]));
+        println!("round {round}: told {}, {end:?}", told.is_ok());
+        assert!([(200, "ROLLED_BACK"), (409, "COMMITTED")].contains(&end), "{again:?} {shown}");
+        if let Ok(told) = told {
+            assert_eq!(told.status, again.status, "{told:?} {again:?}");
+        }
+        site.assert_books(&server);
+    }
+}
+
+/// Goal: a refusal that UBSCore has recorded and nobody has heard of stands after a start. Method: a death at each point that a
+/// refusal passes, before it is appended, and from then on; both ways.
+#[cfg(feature = "crash")]
+#[test]
+fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
+    for Case { way, held, rests, ends, .. } in CASES.into_iter().take(2) {
+        for (point, lives_on) in [
+            ("engine_before_append", false),
+            ("engine_after_sync", true),
+            ("coordinator_after_ask", true),
+        ] {
+            let site = site(false).with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000);
+            begin(&site).stop();
+            let hold = site.hold(STATE, held);
+            let mut dying = site.clone().with("UBSCORE_CRASH", point).start();
+            let req_id = stick(&site, &dying, way, "stuck", rests);
+            let told = resolve_and_release(&dying, &req_id, hold);
+            assert!(told.is_err(), "{point}: {told:?}");
+            let (status, lines) = dying.wait();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{lines}");
+            let server = site.start();
+            site.wait_for_rest();
+            if lives_on {
+                assert_resolved(&site, &server, way, "stuck", &req_id, ends);
+            } else {
+                // It was never recorded, so nobody has resolved anything.
+                assert_eq!(text(&show(&server, &req_id)["state"]), "COMMITTED", "{point}");
+                assert_refused(&resolve(&server, &req_id), 409, "NOT_RESOLVABLE");
+                site.assert_books(&server);
+            }
+        }
+    }
+}
+
+/// Goal: what is retried is due at once, whatever its back-off. Method: back-offs of up to a minute; a lock that has gone meanwhile.
+#[test]
+fn a_retry_is_due_at_once() {
+    for fuse in [true, false] {
+        let site = site(fuse)
+            .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 60_000)
+            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 60_000);
+        let server = begin(&site);
+        let lock = lock_balance(&site);
+        let req_id = stick(&site, &server, Way::ToFunding, "late", "30");
+        // Any back-off up to the longest is as likely.
+        let far = || {
+            let at: Timestamp = text(&show(&server, &req_id)["next_retry_at"]).parse().ok()?;
+            let left = at.as_second() - Timestamp::now().as_second();
+            (left > 15).then_some(())
+        };
+        eventually("a try that is far away", || {
+            let shown = show(&server, &req_id);
+            shown["next_retry_at"].is_string().then(far).flatten()
+        });
+        lock.sql("ROLLBACK");
+        let told = attend(&server, &req_id, "retry");
+        assert_eq!(told.status, 200, "{told:?}");
+        for _ in 0..500 {
+            if site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'late'") == "40" {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(site.commits(&req_id).last().expect("some").split(' ').next_back(), Some("40"));
+        let audited =
+            "SELECT actor, detail, reason FROM admin_audit WHERE action = 'transfer retry'";
+        let want = [format!("admin/{ADMIN}"), "TARGET_PENDING".to_owned(), "a test".to_owned()];
+        assert_eq!(site.sql(audited), [want]);
+        site.assert_books(&server);
+    }
+}
+
+#[test]
+fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs() {
+    let site = site(true);
+    let server = begin(&site);
+    let lock = lock_balance(&site);
+    let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
+    let user = token(USER, None);
+    let body = json!({"reason": "mine"});
+    for (method, path) in [
+        ("GET", LIST.to_owned()),
+        ("GET", format!("{LIST}/{req_id}")),
+        ("POST", format!("{LIST}/{req_id}/retry")),
+        ("POST", format!("{LIST}/{req_id}/resolve")),
+    ] {
+        let body = (method == "POST").then_some(&body);
+        let request = Request { body, ..Request::new(&user, method, &path) };
+        assert_refused(&send(server.ops, &request).expect("an answer"), 403, "FORBIDDEN");
+        let nobody = Request { token: "", ..request };
+        assert_refused(&send(server.ops, &nobody).expect("an answer"), 401, "UNAUTHORIZED");
+    }
+    for deed in ["retry", "resolve"] {
+        let path = format!("{LIST}/{req_id}/{deed}");
+        for bad in [json!({}), json!({"reason": " "}), json!({"reason": "x", "force": true})] {
+            assert_refused(&server.admin("POST", &path, &bad), 400, "INVALID_REQUEST");
+        }
+        for unknown in ["01JFVQ2X8Z0Y1M3N4P5R6S7T8V", "x"] {
+            assert_refused(&attend(&server, unknown, deed), 404, "TRANSFER_NOT_FOUND");
+        }
+        assert_refused(&server.admin_get(&path), 405, "METHOD_NOT_ALLOWED");
+    }
+    for unknown in ["01JFVQ2X8Z0Y1M3N4P5R6S7T8V", "x"] {
+        assert_refused(&server.admin_get(&format!("{LIST}/{unknown}")), 404, "TRANSFER_NOT_FOUND");
+    }
+    for bad in [
+        "stuck=yes",
+        "state=GONE",
+        "state=committed",
+        "user=x",
+        "limit=0",
+        "limit=1001",
+        "cursor=x",
+        "page=1",
+        "limit=1&limit=2",
+        "stuck=true&state=COMMITTED",
+    ] {
+        assert_refused(&server.admin_get(&format!("{LIST}?{bad}")), 400, "INVALID_REQUEST");
+    }
+    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
+    assert_eq!(halted.status, 200, "{halted:?}");
+    for deed in ["retry", "resolve"] {
+        assert_refused(&attend(&server, &req_id, deed), 503, "SERVICE_HALTED");
+    }
+    assert_eq!(list(&server, "").len(), 1);
+    assert_eq!(show(&server, &req_id)["state"], json!("TARGET_PENDING"));
+    let done = "SELECT count(*) FROM admin_audit WHERE action LIKE 'transfer %'";
+    assert_eq!(site.sql_value(done), "0");
+    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "a test"}));
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
+    lock.sql("ROLLBACK");
+    site.assert_books(&server);
+}
+
+/// A list goes on where the last one ended, whatever comes meanwhile.
+#[test]
+fn a_list_is_told_in_pages() {
+    let site = site(true);
+    let server = begin(&site);
+    for _ in 0..4 {
+        server.transfer_accepted(USER, Way::ToSpot, "1");
+    }
+    let lock = lock_balance(&site);
+    crowd(5, |index| {
+        let body = Way::ToFunding.body_with_cid("USDT", "1", &format!("page-{index}"));
+        let reply = server.post(USER, &body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+    });
+    for (filter, count) in [("", 5), ("state=COMMITTED&", 5), ("state=COMMITTED&user=1001&", 5)] {
+        let whole = list(&server, filter);
+        assert_eq!(whole.len(), count, "{filter}");
+        let (mut pages, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let reply = server.admin_get(&format!("{LIST}?{filter}limit=2{cursor}"));
+            let json = reply.json();
+            pages.extend(json["transfers"].as_array().expect("an array").clone());
+            match json["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        let names = |rows: &[Value]| -> Vec<Value> {
+            rows.iter().map(|row| row["req_id"].clone()).collect()
+        };
+        assert_eq!(names(&pages), names(&whole), "{filter}");
+    }
+    let newest: Vec<Value> = list(&server, "").iter().map(|row| row["req_id"].clone()).collect();
+    let order =
+        "SELECT req_id FROM transfers_tb WHERE cid LIKE 'page-%' ORDER BY order_number DESC";
+    let want: Vec<Value> = site.sql(order).iter().map(|row| json!(row[0])).collect();
+    assert_eq!(newest, want);
+    lock.sql("ROLLBACK");
+    site.wait_for_rest();
+    assert_eq!(list(&server, ""), Vec::<Value>::new());
+}
+
+/// Runs `ubscore` as an operator would.
+fn cli(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
+}
+
+/// Goal: everything above from the command line, with exit codes that a script can trust.
+#[test]
+fn the_command_line_finds_shows_tries_and_ends_transfers() {
+    let site = site(true);
+    let server = begin(&site);
+    let ops = format!("http://{}/", server.ops);
+    let on = |line: &str, reason: &[&str]| {
+        let mut arguments: Vec<&str> = line.split(' ').collect();
+        arguments.extend(["--ops", &ops, "--dev", "--user", "77"]);
+        arguments.extend(reason);
+        said(&cli(&arguments))
+    };
+    let why = &["--reason", "it is late"][..];
+    assert_eq!(on("transfer list", &[]), (0, "no transfers\n".to_owned(), String::new()));
+    let lock = lock_balance(&site);
+    let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
+
+    let (code, out, err) = eventually("it is stuck", || {
+        let told = on("transfer list --stuck --state target_pending --user-id 1001 --limit 5", &[]);
+        told.1.contains("FUNDING DEPOSIT").then_some(told)
+    });
+    assert_eq!((code, err.as_str()), (0, ""));
+    println!("{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    let head: Vec<&str> = lines[0].split_whitespace().collect();
+    assert_eq!(head.join(" "), "REQ_ID AGE STATE DIRECTION USER ASSET AMOUNT TRIES WAITS FOR");
+    let cells: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!((cells[0], cells[2]), (&*req_id, "TARGET_PENDING"), "{out}");
+    assert!(lines[1].contains("SPOT->FUNDING  1001  USDT   12"), "{out}");
+    let (_, out, _) = on("transfer list --format json", &[]);
+    let row: Value = serde_json::from_str(out.trim()).expect("one JSON object");
+    assert_eq!(row["req_id"], json!(req_id));
+    let (code, out, err) = on("transfer list --state COMMITTED --limit 1", &[]);
+    assert_eq!(code, 0, "{out}");
+    assert!(err.contains("there may be more: --cursor "), "{err}");
+
+    let (code, out, err) = on(&format!("transfer show {req_id}"), &[]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    println!("{out}");
+    for part in ["waits for FUNDING DEPOSIT", "its money at in_flight", "SOURCE_DONE", "WITHDRAW"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (_, out, _) = on(&format!("transfer show {req_id} --format json"), &[]);
+    let shown: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(shown["req_id"], json!(req_id));
+
+    let (code, out, err) = on(&format!("transfer retry {req_id}"), why);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with(&format!("due now: {req_id} is TARGET_PENDING")), "{out}");
+    let (code, out, err) = on(&format!("transfer resolve {req_id}"), why);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with(&format!("resolved: {req_id} is ")), "{out}");
+    site.wait_for_rest();
+    let (code, out, _) = on(&format!("transfer resolve {req_id}"), why);
+    assert_eq!(code, 0);
+    assert_eq!(out, format!("resolved: {req_id} is ROLLED_BACK, its money at source\n"));
+    lock.sql("ROLLBACK");
+    let committed = list(&server, "state=COMMITTED")[0]["req_id"].clone();
+    let (code, out, err) = on(&format!("transfer resolve {}", text(&committed)), why);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("resolve refused: NOT_RESOLVABLE: "), "{err}");
+    let (code, _, err) = on("transfer show 01JFVQ2X8Z0Y1M3N4P5R6S7T8V", &[]);
+    assert_eq!(code, 1);
+    assert!(err.contains("TRANSFER_NOT_FOUND"), "{err}");
+    let actors = "SELECT DISTINCT actor, reason FROM admin_audit WHERE action LIKE 'transfer %'";
+    assert_eq!(site.sql(actors), [["admin/77".to_owned(), "it is late".to_owned()]]);
+
+    let frozen = (0, "FUNDING of 1001: FROZEN\nSPOT of 1001: FROZEN\n".to_owned(), String::new());
+    assert_eq!(on("account freeze 1001", why), frozen);
+    for way in Way::BOTH {
+        assert_refused(&server.transfer(USER, way, "1"), 422, "ACCOUNT_FROZEN");
+    }
+    let one = (0, "SPOT of 1001: ACTIVE\n".to_owned(), String::new());
+    assert_eq!(on("account unfreeze 1001 --account spot", why), one);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+    assert_eq!(on("account disable 1001 --account FUNDING", why).0, 0);
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ACCOUNT_DISABLED");
+    assert_eq!(on("account unfreeze 1001", why).0, 0);
+
+    let (code, out, err) =
+        on("asset set USDT --status SUSPENDED --transfer-enabled false --min 0.5 --max 70", why);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(out, "USDT: SUSPENDED, transfers not enabled, 0.5 to 70 at a time\n");
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ASSET_SUSPENDED");
+    assert_eq!(on("asset set USDT --status active --transfer-enabled true", why).0, 0);
+    assert_refused(&server.transfer(USER, Way::ToSpot, "71"), 422, "AMOUNT_TOO_LARGE");
+    let (code, _, err) = on("asset set NONE --min 1", why);
+    assert_eq!(code, 1);
+    assert!(err.contains("NONE refused: INVALID_ASSET: "), "{err}");
+    assert_eq!(on("asset set USDT", why).0, 2);
+    assert_eq!(on("transfer retry nobody", why).0, 2);
+    site.wait_for_rest();
+    site.assert_books(&server);
+    server.stop();
+    let (code, _, err) = on("transfer list", &[]);
+    assert_eq!(code, 1);
+    assert!(err.contains("is the service running there?"), "{err}");
+}
