@@ -180,6 +180,13 @@ pub enum Error {
         /// The place that does not follow.
         place: Place,
     },
+    /// A part of the log is being given up on purpose, and that has been interrupted. Make the same cut again: it goes on
+    /// where it was, and [`crate::cut::finish`] ends it.
+    #[error("the log is being cut from record {from} on, and that is not finished")]
+    Unfinished {
+        /// The first record that goes; 0 where that cannot be read.
+        from: Sequence,
+    },
     /// A segment's header names another chain value than its predecessor ends with: the two come
     /// from different histories of one log.
     #[error("broken chain between segments at {place}")]
@@ -217,6 +224,7 @@ impl Error {
             | Self::Prepare { .. }
             | Self::Sync { .. }
             | Self::Poisoned
+            | Self::Unfinished { .. }
             | Self::Medium { .. } => None,
         }
     }

@@ -40,7 +40,8 @@
 //!
 //! All numbers are little endian; sequences and numbers of segments end at 2^63 - 1. A log is a directory of segments, `segment-{number:016x}.wal`,
 //! numbered from 1 without gaps; the first ones may have been removed. `spare-{number:016x}.tmp` is a
-//! segment to be, which recovery ignores; `lock` holds the pid of the process that has the log open.
+//! segment to be, which recovery ignores; `lock` holds the pid of the process that has the log open; `cut` is explained
+//! below.
 //!
 //! A segment is filled with zeros to its full length before it gets its name, and begins with a
 //! header page of 4096 bytes:
@@ -107,7 +108,14 @@
 //! A start appends to a fresh segment whose header names the last record read: that header is what
 //! cuts off a torn tail, and nothing else is changed or removed. A last segment that holds nothing
 //! but its header is used instead, so that empty restarts take no space.
+//!
+//! # Giving up a part on purpose
+//!
+//! A log that recovery refuses stays refused, until its files are restored or somebody gives up everything from a named
+//! record on: [`cut`]. While that is under way a file `cut` holds the record's sequence as text, and recovery refuses with
+//! [`Error::Unfinished`]; a [`Reader`] reads what is there.
 
+pub mod cut;
 mod directory;
 mod error;
 #[cfg(feature = "shadow")]

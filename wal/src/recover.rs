@@ -1,5 +1,6 @@
 //! Opening a log: read everything, decide by table what the end means, go on in a fresh segment.
 
+use crate::cut;
 use crate::error::{Error, Place};
 use crate::frame::{
     Frame, Identity, NUMBER_MAX, Name, Record, SegmentHeader, Sequence, segment_name,
@@ -134,7 +135,7 @@ impl<M: Medium> Recovery<M> {
     /// wants record n has everything up to n-1 from elsewhere (a snapshot), so that is a claim too.
     ///
     /// # Errors
-    /// [`Error::Locked`], [`Error::Medium`], and every refusal that headers can give.
+    /// [`Error::Locked`], [`Error::Unfinished`], [`Error::Medium`], and every refusal that headers can give.
     pub fn open(medium: M, known_durable: Sequence, from: Sequence) -> Result<Self, Error> {
         let lock = medium.lock()?;
         Self::open_locked(medium, lock, known_durable, from)
@@ -150,6 +151,10 @@ impl<M: Medium> Recovery<M> {
         known_durable: Sequence,
         from: Sequence,
     ) -> Result<Self, Error> {
+        // Before anything is concluded from what is there, or made durable.
+        if let Some(from) = cut::unfinished(&medium)? {
+            return Err(Error::Unfinished { from });
+        }
         let numbers = list_segments(&medium)?;
         // The process before us may have died between a rename and its sync, or with records in the
         // page cache only. What we are about to read and build upon must be on the disk first.
@@ -250,7 +255,7 @@ impl<M: Medium> Recovery<M> {
             // The last segment holds nothing but a header, which names the right predecessor.
             Some(walk) if walk.at_first() && ending == Ending::Clean => (*walk.header(), true),
             Some(walk) => (follower(walk, options), false),
-            None => (genesis(identity, options), false),
+            None => (genesis(identity, options.segment_bytes), false),
         };
         if reuse {
             // Reading has filled the page cache again, by units larger than a page.
@@ -281,13 +286,13 @@ fn follower<M: Medium>(walk: &Walk<M>, options: Options) -> SegmentHeader {
 }
 
 /// Header of a log's first segment.
-fn genesis(identity: Identity, options: Options) -> SegmentHeader {
+pub(crate) fn genesis(identity: Identity, segment_bytes: u64) -> SegmentHeader {
     SegmentHeader {
         identity,
         segment: 1,
         predecessor_last: 0,
         predecessor_chain: identity.chain_first(),
-        segment_bytes: options.segment_bytes,
+        segment_bytes,
     }
 }
 

@@ -141,6 +141,39 @@ impl<M: Medium> Walk<M> {
             let listed = load(&medium, &segment_name(number), Some(number), segments.back())?;
             segments.push_back(listed);
         }
+        Self::begin_at(medium, segments, from)
+    }
+
+    /// The same through the segments before the first whose header is not sound, and why that one is not.
+    ///
+    /// # Errors
+    /// [`Error::Medium`]; [`Error::Missing`] where the log begins behind `from`.
+    pub(crate) fn open_sound(
+        medium: M,
+        numbers: &[u64],
+        from: Sequence,
+    ) -> Result<(Option<Self>, Option<Error>), Error> {
+        let mut segments: VecDeque<Listed> = VecDeque::with_capacity(numbers.len());
+        let mut unsound = None;
+        for &number in numbers {
+            match load(&medium, &segment_name(number), Some(number), segments.back()) {
+                Ok(listed) => segments.push_back(listed),
+                Err(error @ Error::Medium { .. }) => return Err(error),
+                Err(error) => {
+                    unsound = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok((Self::begin_at(medium, segments, from)?, unsound))
+    }
+
+    /// A walk that begins with the segment of the record `from`; nothing where there is no segment.
+    fn begin_at(
+        medium: M,
+        mut segments: VecDeque<Listed>,
+        from: Sequence,
+    ) -> Result<Option<Self>, Error> {
         let Some(first) = segments.front() else { return Ok(None) };
         if from > 0 && from < first.header.first() {
             let file = segment_name(first.header.segment - 1);
@@ -218,6 +251,16 @@ impl<M: Medium> Walk<M> {
     /// Its CRC.
     pub(crate) fn chain(&self) -> u32 {
         self.chain
+    }
+
+    /// Where the walk stands in its segment, in bytes.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the segment has its whole length, and from here on nothing but zeros.
+    pub(crate) fn nothing_behind(&mut self) -> Result<bool, Error> {
+        Ok(self.examine()?.tail == Tail::Zeros)
     }
 
     /// Whether the walk stands right behind a header.
@@ -404,7 +447,8 @@ impl<M: Medium> Walk<M> {
         self.segments.get(1).map(|listed| &listed.header)
     }
 
-    fn place(&self) -> Place {
+    /// Where the walk stands, and the record due there.
+    pub(crate) fn place(&self) -> Place {
         let file = self.here().name.clone();
         Place { file, offset: self.offset, sequence: self.sequence_next }
     }

@@ -14,6 +14,9 @@ mod crash;
 /// A medium that fails stops the log, or is waited for where nothing is lost.
 mod failure;
 
+/// A part that is given up on purpose, and nothing before it.
+mod cut;
+
 /// The same on real files.
 mod directory;
 /// A reader looks on and changes nothing.
