@@ -1,4 +1,5 @@
 use ubscore::account::AccountStatus;
+use ubscore::code::Code;
 use ubscore::engine::fact::Fact;
 use ubscore::engine::ledger::{Ledger, Places, Step};
 use ubscore::engine::order::{Command, Order, PAYLOAD_BYTES_MAX, Text};
@@ -358,5 +359,6 @@ pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
         order_number,
     };
     // The last three of all bytes: an operator's.
-    if deed >= 253 { Command::Refuse(order) } else { Command::Order(order) }
+    let code = Code::ResolvedByOperator;
+    if deed >= 253 { Command::Refuse { order, code } } else { Command::Order(order) }
 }

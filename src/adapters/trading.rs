@@ -226,7 +226,8 @@ impl Adapter for Trading {
     }
 
     async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
-        self.decide(&asks, Command::Refuse).await
+        let refuse = |order| Command::Refuse { order, code: Code::ResolvedByOperator };
+        self.decide(&asks, refuse).await
     }
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {

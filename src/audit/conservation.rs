@@ -626,7 +626,7 @@ fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> 
     let sequence = record.sequence;
     let entry = Entry::decode(record.kind, record.payload)
         .map_err(|source| Error::Record { sequence, source })?;
-    let Entry::Order { order, decision, balance_after } = entry else { return Ok(None) };
+    let Entry::Order { order, decision, balance_after, .. } = entry else { return Ok(None) };
     let Some(req_id) = ReqId::new(order.req_id) else { return Ok(None) };
     if !is_spot(order.direction, order.op) {
         return Err(Error::Misplaced { sequence, req_id, op: order.op });

@@ -141,7 +141,7 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
         logged.range = Some((first, durable.max(record.durable)));
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
-        if let Entry::Order { order, decision: Decision::Success, balance_after } = entry
+        if let Entry::Order { order, decision: Decision::Success, balance_after, .. } = entry
             && order.user == user.number()
             && let Some(req_id) = ReqId::new(order.req_id)
         {

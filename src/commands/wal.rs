@@ -290,7 +290,7 @@ mod tests {
             direction: Direction::FundingToSpot,
             order_number: 1 << 60,
         };
-        Entry::Order { order, decision, balance_after: 1 << 60 }
+        Entry::Order { order, decision, balance_after: 1 << 60, imposed: false }
     }
 
     impl Sample {

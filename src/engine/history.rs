@@ -13,6 +13,7 @@ use super::ledger::{Answer, Ledger, Places, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
 use super::replay::{self, replay};
 use crate::account::AccountStatus;
+use crate::code::Code;
 use crate::transfer::{Decision, Direction, Op};
 
 /// So few that histories run into the limits.
@@ -126,7 +127,11 @@ impl History {
                     direction: Direction::FundingToSpot,
                     order_number,
                 };
-                self.run(if refuse { Command::Refuse(order) } else { Command::Order(order) });
+                self.run(if refuse {
+                    Command::Refuse { order, code: Code::ResolvedByOperator }
+                } else {
+                    Command::Order(order)
+                });
             }
             Deed::Status { user, status } => {
                 self.run(Command::SetStatus { user: user.into(), status });

@@ -268,13 +268,15 @@ impl Ledger {
     pub fn step(&self, command: &Command) -> Step {
         match *command {
             Command::Order(ref order) => {
-                self.step_order(order, |balance| self.judge(order, balance))
+                self.step_order(order, false, |balance| self.judge(order, balance))
             }
-            Command::Refuse(ref order) => self.step_order(order, |_balance| match order.op {
-                Op::Withdraw | Op::Deposit => Ok(Decision::Refused(Code::ResolvedByOperator)),
-                Op::Refund => Err("a refund is never refused"),
-                Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
-            }),
+            Command::Refuse { ref order, code } => {
+                self.step_order(order, true, |_balance| match order.op {
+                    Op::Withdraw | Op::Deposit => Ok(Decision::Refused(code)),
+                    Op::Refund => Err("a refund is never refused"),
+                    Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
+                })
+            }
             Command::SetStatus { user, status } => match UserId::new(user) {
                 None => Step::Violation("no such user"),
                 Some(_) if self.status(user) == Some(status) => Step::Known(Answer::Done),
@@ -311,6 +313,7 @@ impl Ledger {
     fn step_order(
         &self,
         order: &Order,
+        imposed: bool,
         decide: impl Fn(u128) -> Result<Decision, &'static str>,
     ) -> Step {
         if let Some(recorded) = self.outcomes.get(order.req_id, order.op) {
@@ -339,7 +342,7 @@ impl Ledger {
             return Step::Full(ACCOUNTS_MAX);
         }
         let balance_after = balance_after(order, decision, balance);
-        Step::Append(Entry::Order { order: *order, decision, balance_after })
+        Step::Append(Entry::Order { order: *order, decision, balance_after, imposed })
     }
 
     /// What a new order comes to by itself.
@@ -408,7 +411,7 @@ impl Ledger {
         assert_eq!(sequence, self.sequence + 1, "records are applied in order");
         self.sequence = sequence;
         match *entry {
-            Entry::Order { ref order, decision, balance_after } => {
+            Entry::Order { ref order, decision, balance_after, imposed: _ } => {
                 if decision == Decision::Success {
                     self.succeed(order, balance_after);
                 }
@@ -507,6 +510,10 @@ mod tests {
         Order { op, req_id, cid, user, asset: USDT, amount, direction, order_number: 1 }
     }
 
+    fn refusal(order: Order) -> Command {
+        Command::Refuse { order, code: Code::ResolvedByOperator }
+    }
+
     fn run(ledger: &mut Ledger, command: Command) -> Answer {
         match ledger.step(&command) {
             Step::Append(entry) => ledger.apply(&entry, ledger.sequence + 1, 0),
@@ -580,7 +587,7 @@ mod tests {
     /// Goal: from an operator's refusal on nothing else is ever decided, what was decided stands, and a refund is never refused.
     #[test]
     fn an_operators_refusal_closes_the_door_and_changes_nothing_that_is_decided() {
-        let refuse = |ledger: &mut Ledger, order| run(ledger, Command::Refuse(order));
+        let refuse = |ledger: &mut Ledger, order| run(ledger, refusal(order));
         let told = |answer| match answer {
             Answer::Decided(recorded) => (recorded.decision, recorded.balance_after),
             other => panic!("{other:?}"),
@@ -907,7 +914,7 @@ mod tests {
                 let before = ledger.sequence();
                 let order = order(op, req_id, user, amount);
                 let refuse = deed > 2;
-                let command = if refuse { Command::Refuse(order) } else { Command::Order(order) };
+                let command = if refuse { refusal(order) } else { Command::Order(order) };
                 let answer = run(&mut ledger, command);
                 if let Answer::Decided(recorded) = answer
                     && recorded.decision == Decision::Success

@@ -10,6 +10,7 @@
 //! | 4 watermark | order_number 8: outcomes of smaller ones may have been forgotten |
 //! | 5 mark | empty: written when idle, so that the last batch too is covered by a later record |
 //! | 6 digest | digest 16: of everything the records before this one add up to, see [`super::fact`] |
+//! | 8 refusal | as an order, of a WITHDRAW or a DEPOSIT, with a code: refused whatever balance and status had said |
 //!
 //! Kind 7 (shard fence) is reserved.
 
@@ -39,6 +40,8 @@ pub enum Kind {
     Mark = 5,
     /// What the whole state adds up to.
     Digest = 6,
+    /// An order that was not decided here, but refused by whoever may.
+    Refusal = 8,
 }
 
 impl Kind {
@@ -51,6 +54,7 @@ impl Kind {
             4 => Some(Kind::Watermark),
             5 => Some(Kind::Mark),
             6 => Some(Kind::Digest),
+            8 => Some(Kind::Refusal),
             _ => None,
         }
     }
@@ -64,6 +68,7 @@ impl Kind {
             Kind::Watermark => "WMARK",
             Kind::Mark => "MARK",
             Kind::Digest => "DIGEST",
+            Kind::Refusal => "REFUSE",
         }
     }
 }
@@ -128,9 +133,14 @@ pub struct Order {
 pub enum Command {
     /// Decide an operation.
     Order(Order),
-    /// Decide a WITHDRAW or a DEPOSIT against it, whatever it would have come to: an operator ends the wait for it. What was
-    /// decided before stands.
-    Refuse(Order),
+    /// Decide a WITHDRAW or a DEPOSIT against it, whatever it would have come to: an operator ends the wait for it, or it was
+    /// refused before and the record is lost. What is recorded stands.
+    Refuse {
+        /// What was asked.
+        order: Order,
+        /// Why it is refused.
+        code: Code,
+    },
     /// Set a Spot account's status, creating the account where it is absent.
     SetStatus {
         /// Whose account.
@@ -176,7 +186,7 @@ impl Command {
     /// The order it asks to decide, if it is one.
     pub fn order(&self) -> Option<&Order> {
         match self {
-            Command::Order(order) | Command::Refuse(order) => Some(order),
+            Command::Order(order) | Command::Refuse { order, .. } => Some(order),
             _ => None,
         }
     }
@@ -193,6 +203,8 @@ pub enum Entry {
         decision: Decision,
         /// The Spot balance afterwards, smallest units.
         balance_after: u128,
+        /// Refused whatever would have been decided: by an operator, or again, as it had been before.
+        imposed: bool,
     },
     /// A Spot account's status.
     AccountStatus {
@@ -289,7 +301,8 @@ impl Entry {
     /// What the record is about.
     pub fn kind(&self) -> Kind {
         match self {
-            Entry::Order { .. } => Kind::Order,
+            Entry::Order { imposed: false, .. } => Kind::Order,
+            Entry::Order { imposed: true, .. } => Kind::Refusal,
             Entry::AccountStatus { .. } => Kind::AccountStatus,
             Entry::Asset { .. } => Kind::Asset,
             Entry::Watermark { .. } => Kind::Watermark,
@@ -301,7 +314,7 @@ impl Entry {
     /// Writes the payload into `buffer` and returns its length in bytes.
     pub fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
         match self {
-            Entry::Order { order, decision, balance_after } => {
+            Entry::Order { order, decision, balance_after, imposed: _ } => {
                 let fixed = OrderBytes {
                     req_id: order.req_id.into(),
                     balance_after: (*balance_after).into(),
@@ -344,7 +357,7 @@ impl Entry {
         let malformed = || Error::Payload { kind, bytes: payload.len() };
         let field = |field, number: u64| Error::Field { field, number };
         match kind {
-            Kind::Order => {
+            Kind::Order | Kind::Refusal => {
                 let (fixed, cid) = OrderBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
                 if cid.len() != usize::from(fixed.cid_length) {
                     return Err(malformed());
@@ -368,7 +381,14 @@ impl Entry {
                     direction,
                     order_number: fixed.order_number.get(),
                 };
-                Ok(Entry::Order { order, decision, balance_after: fixed.balance_after.get() })
+                let (imposed, balance_after) = (kind == Kind::Refusal, fixed.balance_after.get());
+                match (imposed, op, decision) {
+                    (true, _, Decision::Success) => Err(field("code", 0)),
+                    (true, Op::Refund | Op::ExtDeposit | Op::ExtWithdraw, _) => {
+                        Err(field("op", fixed.op.into()))
+                    }
+                    _ => Ok(Entry::Order { order, decision, balance_after, imposed }),
+                }
             }
             Kind::AccountStatus => {
                 let fixed = StatusBytes::ref_from_bytes(payload).map_err(|_| malformed())?;
@@ -430,11 +450,23 @@ mod tests {
     fn an_entry_reads_back_as_written() {
         let symbol = Text::new("USDT").expect("short");
         for entry in [
-            Entry::Order { order: order(), decision: Decision::Success, balance_after: u128::MAX },
+            Entry::Order {
+                order: order(),
+                decision: Decision::Success,
+                balance_after: u128::MAX,
+                imposed: false,
+            },
             Entry::Order {
                 order: order(),
                 decision: Decision::Refused(Code::InsufficientBalance),
                 balance_after: 0,
+                imposed: false,
+            },
+            Entry::Order {
+                order: Order { op: Op::Deposit, ..order() },
+                decision: Decision::Refused(Code::ResolvedByOperator),
+                balance_after: 9,
+                imposed: true,
             },
             Entry::AccountStatus { user: 9, status: AccountStatus::Frozen },
             Entry::Asset { asset: 3, precision: 8, symbol },
@@ -449,7 +481,12 @@ mod tests {
     #[test]
     fn the_bytes_of_an_order_stay_what_they_are() {
         let refused = Decision::Refused(Code::InsufficientBalance);
-        let bytes = encoded(&Entry::Order { order: order(), decision: refused, balance_after: 5 });
+        let bytes = encoded(&Entry::Order {
+            order: order(),
+            decision: refused,
+            balance_after: 5,
+            imposed: false,
+        });
         let mut want = vec![16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1];
         want.extend([5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         want.extend([0xe9, 3, 0, 0, 0, 0, 0, 0]);
@@ -468,9 +505,15 @@ mod tests {
             order: order(),
             decision: Decision::Success,
             balance_after: 0,
+            imposed: false,
         });
         bytes[62] = 9;
         assert_eq!(Entry::decode(1, &bytes), Err(Error::Field { field: "op", number: 9 }));
+        // A refusal is none, or of what has none.
+        bytes[62] = 1;
+        assert_eq!(Entry::decode(8, &bytes), Err(Error::Field { field: "code", number: 0 }));
+        (bytes[60], bytes[62]) = (24, 3);
+        assert_eq!(Entry::decode(8, &bytes), Err(Error::Field { field: "op", number: 3 }));
         bytes.pop();
         assert_eq!(Entry::decode(1, &bytes), Err(Error::Payload { kind: Kind::Order, bytes: 66 }));
     }

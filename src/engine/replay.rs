@@ -11,11 +11,8 @@ use wal::{Medium, Record, Recovery, Sequence};
 use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
-use crate::code::Code;
 use crate::transfer::Decision;
 
-/// What an operator has decided, and not the order's account.
-const RESOLVED: Decision = Decision::Refused(Code::ResolvedByOperator);
 /// Records handed on at a time.
 const CHUNK_RECORDS: usize = 1_024;
 
@@ -200,8 +197,10 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
     let Read { sequence, time_ns, entry, .. } = read;
     let entry = entry.map_err(|source| Error::Payload { sequence, source })?;
     let command = match entry {
-        // The one decision that no state leads to, and only a WITHDRAW or a DEPOSIT comes to it.
-        Entry::Order { order, decision: RESOLVED, .. } => Command::Refuse(order),
+        // No state leads to it.
+        Entry::Order { order, decision: Decision::Refused(code), imposed: true, .. } => {
+            Command::Refuse { order, code }
+        }
         Entry::Order { order, .. } => Command::Order(order),
         Entry::AccountStatus { user, status } => Command::SetStatus { user, status },
         Entry::Asset { asset, precision, symbol } => {
@@ -243,6 +242,7 @@ mod tests {
 
     use super::*;
     use crate::account::AccountStatus;
+    use crate::code::Code;
     use crate::engine::core::Core;
     use crate::engine::ledger::{Answer, Places};
     use crate::engine::order::{Order, Text};
@@ -274,6 +274,7 @@ mod tests {
     }
 
     fn command(&(deed, number, user, amount): &(u8, u64, u64, u64)) -> Command {
+        let code = Code::ResolvedByOperator;
         let order = |op| {
             let (direction, cid) = (Direction::FundingToSpot, Text::EMPTY);
             let (req_id, order_number) = (number.into(), number);
@@ -284,8 +285,8 @@ mod tests {
             0..3 => Command::Order(order(Op::Deposit)),
             3..5 => Command::Order(order(Op::Withdraw)),
             5 => Command::Order(order(Op::Refund)),
-            11 => Command::Refuse(order(Op::Deposit)),
-            12 => Command::Refuse(order(Op::Withdraw)),
+            11 => Command::Refuse { order: order(Op::Deposit), code },
+            12 => Command::Refuse { order: order(Op::Withdraw), code },
             6 => Command::SetStatus { user, status: AccountStatus::Frozen },
             7 => Command::SetStatus { user, status: AccountStatus::Active },
             8 => Command::RaiseWatermark { order_number: number / 2 },
@@ -355,31 +356,34 @@ mod tests {
         }
     }
 
-    /// Goal: a log may hold an operator's refusal of a WITHDRAW or a DEPOSIT, whatever the balance says, and of nothing else;
-    /// nor what no state leads to. Method: one record each, written as a log has it, behind a deposit and a withdraw.
+    /// Goal: a log may hold a refusal of a WITHDRAW or a DEPOSIT that nobody has decided, whatever the balance says, and of nothing
+    /// else; nor what no state leads to. Method: one record each, written as a log has it, behind a deposit and a withdraw.
     #[test]
-    fn a_log_holds_an_operators_refusal_of_a_withdraw_or_a_deposit_only() {
+    fn a_log_holds_imposed_refusals_of_withdraws_and_deposits_only() {
         let order = |deed, number| match command(&(deed, number, 7, 100)) {
             Command::Order(order) => order,
             other => panic!("{other:?}"),
         };
         let (deposit, withdraw, refund) = (order(0, 3), order(3, 3), order(5, 2));
-        let frozen = Decision::Refused(Code::AccountFrozen);
-        for (order, decision, balance_after, fits) in [
-            (deposit, RESOLVED, 400, true),
-            (withdraw, RESOLVED, 400, true),
+        let (resolved, frozen) = (Code::ResolvedByOperator, Code::AccountFrozen);
+        for (order, code, imposed, balance_after, fits) in [
+            (deposit, resolved, true, 400, true),
+            (withdraw, resolved, true, 400, true),
+            (withdraw, frozen, true, 400, true),
             // It would have overdrawn the account, or is none at all.
-            (Order { amount: 900, ..withdraw }, RESOLVED, 400, true),
-            (Order { user: 9, ..deposit }, RESOLVED, 0, true),
-            (refund, RESOLVED, 400, false),
-            (deposit, RESOLVED, 500, false),
-            (deposit, frozen, 400, false),
+            (Order { amount: 900, ..withdraw }, resolved, true, 400, true),
+            (Order { user: 9, ..deposit }, resolved, true, 0, true),
+            (refund, resolved, true, 400, false),
+            (deposit, resolved, true, 500, false),
+            (deposit, frozen, false, 400, false),
+            (deposit, resolved, false, 400, false),
             // Decided before.
-            (order(3, 2), RESOLVED, 400, false),
+            (order(3, 2), resolved, true, 400, false),
         ] {
             let memory = history(&[(0, 1, 7, 500), (3, 2, 7, 100)]);
             let mut ledger = replayed(&memory, from_nothing(), 1, 0);
-            let entry = Entry::Order { order, decision, balance_after };
+            let decision = Decision::Refused(code);
+            let entry = Entry::Order { order, decision, balance_after, imposed };
             let (sequence, bytes) = (ledger.sequence() + 1, 0);
             let read = Read { sequence, bytes, time_ns: 7, entry: Ok(entry) };
             let done = replay_read(&mut ledger, read);

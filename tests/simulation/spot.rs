@@ -290,7 +290,7 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
     let step = core.ledger().step(command);
     if let (
         Some(Bug::ResolveOverrules),
-        Command::Refuse(_),
+        Command::Refuse { .. },
         Step::Known(CoreAnswer::Decided(known)),
     ) = (bug, command, step)
     {
@@ -325,7 +325,9 @@ fn brief_command(command: &Command) -> String {
         Command::Order(order) => {
             format!("{} {:026x} of {}", order.op.name(), order.req_id, order.amount)
         }
-        Command::Refuse(order) => format!("refuse {} {:026x}", order.op.name(), order.req_id),
+        Command::Refuse { order, .. } => {
+            format!("refuse {} {:026x}", order.op.name(), order.req_id)
+        }
         Command::RegisterAsset { asset, .. } => format!("asset {asset}"),
         other => format!("{other:?}"),
     }
@@ -408,7 +410,8 @@ impl Adapter for Trading {
     }
 
     async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
-        self.decide(&asks, Command::Refuse).await
+        let refuse = |order| Command::Refuse { order, code: Code::ResolvedByOperator };
+        self.decide(&asks, refuse).await
     }
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {

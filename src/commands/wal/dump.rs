@@ -314,13 +314,18 @@ mod tests {
         };
         let decision = Decision::Refused(Code::AccountFrozen);
         for (asset, balance_after) in [(3, u128::MAX), (4, 0)] {
-            sample.append(&Entry::Order { order: large(asset), decision, balance_after });
+            sample.append(&Entry::Order {
+                order: large(asset),
+                decision,
+                balance_after,
+                imposed: false,
+            });
         }
         let symbol = Text::new("\u{1b}[31mé").expect("short");
         sample.append(&Entry::Asset { asset: u32::MAX, precision: 0, symbol });
         let order = Order { amount: 1, ..large(u32::MAX) };
         let decision = Decision::Success;
-        sample.append(&Entry::Order { order, decision, balance_after: 1 << 53 });
+        sample.append(&Entry::Order { order, decision, balance_after: 1 << 53, imposed: false });
         sample.append(&Entry::Watermark { order_number: u64::MAX });
         sample.append(&Entry::Digest { digest: 0xfe });
         sample.append_bytes(9, &[0xde, 0xad]);

@@ -272,7 +272,7 @@ impl Printer {
         let kind = entry.as_ref().map_or("RAW", |entry| entry.kind().name());
         member!(line, "kind", plain, kind);
         match entry {
-            Ok(Entry::Order { order, decision, balance_after }) => {
+            Ok(Entry::Order { order, decision, balance_after, .. }) => {
                 let asset = self.assets.known.get(&order.asset);
                 let text = &mut self.amount;
                 member!(line, "req_id", plain, Ulid(order.req_id).array_to_str(&mut [0; ULID_LEN]));
