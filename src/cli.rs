@@ -72,7 +72,7 @@ pub enum Command {
 }
 
 /// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct StoreArgs {
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
@@ -177,7 +177,7 @@ impl ServeArgs {
     }
 }
 
-/// What can be done with a log; all of it reads only, also while the service runs.
+/// What can be done with a log; all but a repair reads only, also while the service runs.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
     /// Print records, one a line: sequence, time, kind, req_id, op, user, asset, amount, balance
@@ -190,6 +190,29 @@ pub enum WalCommand {
     Verify(WalVerifyArgs),
     /// Count what the log consists of: records by kind, order and asset, users, batches and the time between syncs.
     Stat(WalStatArgs),
+    /// Say what giving up the end of a damaged log would lose; and give it up, where that is accepted.
+    ///
+    /// For a log that no copy can mend. Without --accept-loss-from it changes nothing. PostgreSQL is asked where --config or
+    /// another flag says where it is. Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL
+    /// has not been told yet; 2: refused, or it cannot run.
+    Repair(WalRepairArgs),
+}
+
+/// What `ubscore wal repair` is told.
+#[derive(Debug, Args)]
+pub struct WalRepairArgs {
+    /// A data directory.
+    pub path: PathBuf,
+    /// Give up this record and everything behind it: the first one that cannot be read, or an earlier one. The files are
+    /// copied aside before.
+    #[arg(long, value_name = "SEQ", requires = "reason", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::MAX >> 1))]
+    pub accept_loss_from: Option<u64>,
+    /// Why, for those who come later.
+    #[arg(long, value_name = "TEXT", requires = "accept_loss_from", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
+    /// Where PostgreSQL is.
+    #[command(flatten)]
+    pub stores: StoreArgs,
 }
 
 /// What `ubscore wal dump` is told.

@@ -55,7 +55,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Wal(command) => {
             let ink = wal::ink::Ink::choose(&io::stdout());
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
-            wal::run(&command, out, notes, ink, &mut wal::pause).map_err(Into::into)
+            match wal::run(&command, out, notes, ink, &mut wal::pause) {
+                Ok(code) => return code,
+                Err(error) => Err(error.into()),
+            }
         }
     };
     match done {

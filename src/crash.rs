@@ -31,10 +31,15 @@ pub const SNAPSHOT_POINTS: &[&str] = &[
 pub const WATERMARK_POINTS: &[&str] =
     &["watermark_before_postgres", "watermark_after_postgres", "watermark_after_log"];
 
+/// The points of a cut of the log, in their order.
+pub const CUT_POINTS: &[&str] =
+    &["cut_after_copies", "cut_after_log", "cut_after_snapshots", "cut_after_postgres"];
+
 /// Whether a point has this name.
 #[cfg(feature = "crash")]
 fn is_point(name: &str) -> bool {
-    [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS].iter().any(|points| points.contains(&name))
+    let all = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS];
+    all.iter().any(|points| points.contains(&name))
 }
 
 /// Arms the point that the environment names.
@@ -55,7 +60,7 @@ pub fn arm() -> Result<(), String> {
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
     if !is_point(name) {
         return Err(format!(
-            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?} and {WATERMARK_POINTS:?}"
+            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?}, {WATERMARK_POINTS:?} and {CUT_POINTS:?}"
         ));
     }
     let visits = AtomicU32::new(0);

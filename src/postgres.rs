@@ -6,6 +6,7 @@
 //! (what a user's statement is made of), [`embedded`] (a server of our own for one machine).
 
 pub mod books;
+pub mod cut;
 pub mod database;
 pub mod embedded;
 pub mod incarnation;

@@ -80,6 +80,9 @@ mod golden;
 /// One user's account statement across both stores.
 mod statement;
 
+/// A log that is given up from a record on, and what PostgreSQL brings back of it.
+mod walrepair;
+
 /// What the fuzz targets have reached, once more.
 mod fuzz;
 

@@ -1,19 +1,22 @@
-//! `ubscore wal`: reads the log, also while the service writes it, and changes nothing.
+//! `ubscore wal`: reads the log, also while the service writes it, and changes nothing; all but [`repair`].
 //!
 //! Records go to `out` as they are read, one a line; how the log ends goes to `notes`, so that a
 //! pipe gets records alone. Exit codes: 0 also for a torn end, which is said; 1 for damage; 2 where
 //! there is no log to read.
 
+mod aside;
 mod dump;
 mod finding;
 pub mod ink;
 pub(super) mod line;
+mod repair;
 mod stat;
 mod verify;
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -107,7 +110,7 @@ impl Error {
 /// Carries out one of the subcommands.
 ///
 /// `notes`: for how the log ends. `ink`: for `out`. `pause`: called by `--follow` at the end of a log, returns when it
-/// is time to look again; [`io::ErrorKind::BrokenPipe`] ends it quietly, as it does in `out`.
+/// is time to look again; [`io::ErrorKind::BrokenPipe`] ends it quietly, as it does in `out`. Returns the exit code.
 ///
 /// # Errors
 /// [`Error`]; what was read before it has been written.
@@ -117,18 +120,19 @@ pub fn run(
     notes: &mut impl Write,
     ink: Ink,
     pause: &mut impl FnMut() -> io::Result<()>,
-) -> Result<(), Error> {
+) -> Result<ExitCode, Error> {
     let mut out = BufWriter::with_capacity(OUT_BYTES, out);
     let done = match command {
         WalCommand::Dump(args) => dump(args, &mut out, notes, ink, pause),
         WalCommand::Stat(args) => stat(args, &mut out, ink),
         WalCommand::Verify(args) => verify(args, &mut out, ink),
+        WalCommand::Repair(args) => return Ok(repair::run(args, &mut out)),
     };
     // What was read before the damage is what an operator looks for.
     let flushed = out.flush().map_err(Error::Write);
     match done.and(flushed) {
-        Err(error) if error.is_hang_up() => Ok(()),
-        done => done,
+        Err(error) if error.is_hang_up() => Ok(ExitCode::SUCCESS),
+        done => done.map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -250,7 +254,6 @@ impl Log {
 mod tests {
     use std::fs::OpenOptions;
     use std::os::unix::fs::FileExt;
-    use std::process::ExitCode;
 
     use clap::Parser;
     use serde_json::{Value, json};

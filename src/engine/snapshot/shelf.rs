@@ -61,6 +61,14 @@ impl Shelf {
         Ok(self.list()?.into_iter().map(|(_, name)| self.path(&name)).collect())
     }
 
+    /// All snapshots by the record that their names tell, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn named(&self) -> Result<Vec<(Sequence, PathBuf)>, Error> {
+        Ok(self.list()?.into_iter().map(|(sequence, name)| (sequence, self.path(&name))).collect())
+    }
+
     /// The newest snapshot that is whole; those passed over are named.
     ///
     /// # Errors

@@ -1,0 +1,130 @@
+//! Copies of files that are about to be changed: beside the data, whole, durable, and never in the place of others.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use jiff::Timestamp;
+
+/// What a directory of copies is called, before the time.
+const PREFIX: &str = "wal-cut-";
+/// What it is called behind, until every copy in it is durable.
+const SUFFIX_UNFINISHED: &str = ".unfinished";
+/// Bytes compared in one step.
+const COMPARED_BYTES: usize = 64 * 1024;
+
+/// Copies files into a new directory in `data_dir`, and returns it. `now_ns`: gives it its name, ns since the Unix epoch.
+///
+/// When this returns every copy has been compared with what it is of, and is durable under its name.
+pub(super) fn copy(data_dir: &Path, files: &[PathBuf], now_ns: u64) -> anyhow::Result<PathBuf> {
+    let directory = vacant(data_dir, now_ns)?;
+    let unfinished = directory.with_extension(SUFFIX_UNFINISHED.trim_start_matches('.'));
+    fs::create_dir(&unfinished).with_context(|| format!("make {}", unfinished.display()))?;
+    for file in files {
+        let name = file.file_name().context("a file has a name")?;
+        let copy = unfinished.join(name);
+        ensure!(!copy.exists(), "two files are called {}", copy.display());
+        copy_one(file, &copy)
+            .with_context(|| format!("copy {} to {}", file.display(), copy.display()))?;
+    }
+    let failed = || format!("keep {}", directory.display());
+    sync_directory(&unfinished).with_context(failed)?;
+    fs::rename(&unfinished, &directory).with_context(failed)?;
+    sync_directory(data_dir).with_context(failed)?;
+    Ok(directory)
+}
+
+/// A name that nothing has, finished or not.
+fn vacant(data_dir: &Path, now_ns: u64) -> anyhow::Result<PathBuf> {
+    let time = Timestamp::from_nanosecond(i128::from(now_ns)).context("the machine's clock")?;
+    let time = time.strftime("%Y%m%dT%H%M%SZ");
+    for number in 1_u32.. {
+        let name = match number {
+            1 => format!("{PREFIX}{time}"),
+            number => format!("{PREFIX}{time}-{number}"),
+        };
+        let (directory, unfinished) =
+            (data_dir.join(&name), data_dir.join(format!("{name}{SUFFIX_UNFINISHED}")));
+        if !directory.try_exists()? && !unfinished.try_exists()? {
+            return Ok(directory);
+        }
+    }
+    unreachable!("there are fewer files than numbers")
+}
+
+fn copy_one(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::copy(from, to)?;
+    // By what the disk has now, and not by what the call has said.
+    File::open(to)?.sync_all()?;
+    ensure!(is_same(File::open(from)?, File::open(to)?)?, "the copy is not what it is of");
+    Ok(())
+}
+
+fn is_same(mut one: File, mut other: File) -> io::Result<bool> {
+    let bytes = one.metadata()?.len();
+    if bytes != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut ours, mut theirs) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+    let mut left = bytes;
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(usize::MAX).min(COMPARED_BYTES);
+        one.read_exact(&mut ours[..part])?;
+        other.read_exact(&mut theirs[..part])?;
+        if ours[..part] != theirs[..part] {
+            return Ok(false);
+        }
+        left -= part as u64;
+    }
+    Ok(true)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[test]
+    fn copies_are_whole_and_never_in_the_place_of_others() {
+        let data = tempdir().expect("a directory");
+        let file = data.path().join("segment");
+        let mut seen = Vec::new();
+        for text in ["one", "two", "three"] {
+            fs::write(&file, text).expect("written");
+            let directory = copy(data.path(), std::slice::from_ref(&file), 0).expect("copied");
+            seen.push((directory, text));
+        }
+        for (directory, text) in &seen {
+            assert_eq!(fs::read_to_string(directory.join("segment")).expect("there"), *text);
+        }
+        let names: Vec<_> = seen.iter().filter_map(|(path, _)| path.file_name()).collect();
+        assert_eq!(
+            names,
+            [
+                "wal-cut-19700101T000000Z",
+                "wal-cut-19700101T000000Z-2",
+                "wal-cut-19700101T000000Z-3"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_copied_leaves_no_directory_that_looks_finished() {
+        let data = tempdir().expect("a directory");
+        copy(data.path(), &[data.path().join("absent")], 0).expect_err("absent");
+        let names = fs::read_dir(data.path()).expect("listed");
+        let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+        assert_eq!(names, ["wal-cut-19700101T000000Z.unfinished"]);
+        let file = data.path().join("present");
+        fs::write(&file, "x").expect("written");
+        let directory = copy(data.path(), &[file], 0).expect("copied");
+        assert!(directory.ends_with("wal-cut-19700101T000000Z-2"), "{}", directory.display());
+    }
+}

@@ -1,0 +1,169 @@
+//! What PostgreSQL knows of a log whose end is to be given up, and what it is told once that has been done.
+//!
+//! PostgreSQL claims records of the log durable, and a start believes it. A cut takes some of them away on purpose, so the
+//! claims are taken back in the transaction that writes down who did it and why, and that halts the service: what was lost
+//! is for people and for `ubscore repair`, before any money moves.
+
+use tokio_postgres::{Client, Config};
+use wal::{Identity, Sequence};
+
+use super::database::{TRANSFER_COLUMNS, transfer_from_row};
+use super::incarnation::{identity_from_text, identity_text};
+use super::store::Transfer;
+use super::{Error, Limits, connect};
+use crate::asset::Catalog;
+use crate::transfer::ReqId;
+
+/// Who cuts, in `admin_audit`: whoever may write the data directory.
+const ACTOR: &str = "ubscore wal repair";
+
+/// What PostgreSQL claims of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// The log it belongs to, `None` where it has never used one.
+    pub log: Option<Identity>,
+    /// The highest record that a process has seen durable.
+    pub durable: Sequence,
+    /// The record up to which it has been compared with the log.
+    pub audited: Sequence,
+}
+
+impl Claims {
+    /// The last record that it claims to have been durable.
+    pub fn last(&self) -> Sequence {
+        self.durable.max(self.audited)
+    }
+}
+
+/// What has been given up.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// Of which log.
+    pub log: Identity,
+    /// The first record that is gone.
+    pub from: Sequence,
+    /// When the last record that is left was written, as PostgreSQL reads a time.
+    pub kept_until: String,
+    /// What else is to be written down.
+    pub detail: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A connection to ask on.
+#[derive(Debug)]
+pub struct Witness {
+    client: Client,
+}
+
+impl Witness {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn connect(config: &Config, limits: &Limits) -> Result<Witness, Error> {
+        Ok(Witness { client: connect(config, limits).await? })
+    }
+
+    /// What it claims of the log.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn claims(&self) -> Result<Claims, Error> {
+        let claims = "SELECT log_identity, (SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease), \
+                      (SELECT log_sequence FROM audit_state) FROM engine_state";
+        let row = self.client.query_one(claims, &[]).await?;
+        let sequence =
+            |column: usize| -> Result<Sequence, Error> { Ok(from_bigint(row.try_get(column)?)) };
+        let log = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
+        Ok(Claims { log, durable: sequence(1)?, audited: sequence(2)? })
+    }
+
+    /// Those of these transfers that it has.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn transfers(
+        &self,
+        names: &[ReqId],
+        catalog: &Catalog,
+    ) -> Result<Vec<Transfer>, Error> {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let query = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = ANY($1)");
+        let rows = self.client.query(&query, &[&names]).await?;
+        rows.iter().map(|row| transfer_from_row(row, catalog)).collect()
+    }
+
+    /// Every transfer whose last outcome on Spot has, as PostgreSQL knows it, the record `from` or a later one; in the order
+    /// of these records.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn transfers_from(
+        &self,
+        from: Sequence,
+        catalog: &Catalog,
+    ) -> Result<Vec<Transfer>, Error> {
+        let query = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE log_sequence >= $1 \
+             ORDER BY log_sequence, order_number"
+        );
+        let rows = self.client.query(&query, &[&bigint(from)]).await?;
+        rows.iter().map(|row| transfer_from_row(row, catalog)).collect()
+    }
+}
+
+/// Takes back what PostgreSQL claims of the records that are gone, halts the service, ends every process that still writes,
+/// and writes down why: one transaction. The same again does no harm.
+///
+/// # Errors
+/// [`Error::Superseded`]: the database belongs to another log. [`Error`]: nothing was changed, unless the answer to the
+/// commit was lost.
+pub async fn record(config: &Config, limits: &Limits, loss: &Loss) -> Result<(), Error> {
+    let mut client = connect(config, limits).await?;
+    let transaction = client.transaction().await?;
+    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
+    let row = transaction
+        .query_one(
+            "SELECT log_identity, CASE WHEN halted THEN halt_reason END FROM engine_state",
+            &[],
+        )
+        .await?;
+    if row.try_get::<_, Option<&str>>(0)? != Some(&*identity_text(loss.log)) {
+        return Err(Error::Superseded);
+    }
+    let cut = format!(
+        "the log was cut from record {} on, and what it held is lost: ubscore repair",
+        loss.from
+    );
+    let halted: Option<String> = row.try_get(1)?;
+    let reason = match halted {
+        // A repeat.
+        Some(before) if before.starts_with(&cut) => before,
+        Some(before) => format!("{cut}; halted before: {before}"),
+        None => cut,
+    };
+    let halt =
+        "UPDATE engine_state SET incarnation = incarnation + 1, halted = TRUE, halt_reason = $1";
+    transaction.execute(halt, &[&reason]).await?;
+    let kept = bigint(loss.from - 1);
+    for claim in [
+        "UPDATE shard_lease SET durable_sequence = $1 WHERE durable_sequence > $1",
+        "UPDATE audit_state SET log_sequence = $1 WHERE log_sequence > $1",
+    ] {
+        transaction.execute(claim, &[&kept]).await?;
+    }
+    let detail = format!("from={} kept_until={} {}", loss.from, loss.kept_until, loss.detail);
+    let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                VALUES ($1, 'cut', 'log', $2, $3)";
+    transaction.execute(note, &[&ACTOR, &detail, &loss.reason]).await?;
+    Ok(transaction.commit().await?)
+}
+
+fn bigint(sequence: Sequence) -> i64 {
+    i64::try_from(sequence).expect("2^63 records")
+}
+
+fn from_bigint(sequence: i64) -> Sequence {
+    u64::try_from(sequence).unwrap_or(0)
+}
