@@ -3,13 +3,15 @@
 //! Rooms: [`fit`] (whether a transfer's state fits what both journals hold, pure), [`conservation`] (the rounds of the
 //! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
 //! [`settled`] (what lies below the watermark), [`verify`] (the same on a log that is only read), [`repair`]
-//! (what the log proves of transfers that PostgreSQL has lost), [`halt`] (the flag that stops the service until an operator resumes),
+//! (what the log proves of transfers that PostgreSQL has lost), [`redecision`] (what PostgreSQL proves of decisions that a cut
+//! of the log has lost), [`halt`] (the flag that stops the service until an operator resumes),
 //! [`frequency`] (users who transfer more often than anybody should), [`statement`] (one user's account statement).
 
 pub mod conservation;
 pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod redecision;
 pub mod repair;
 pub mod rounds;
 pub mod settled;

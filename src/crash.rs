@@ -35,10 +35,14 @@ pub const WATERMARK_POINTS: &[&str] =
 pub const CUT_POINTS: &[&str] =
     &["cut_after_copies", "cut_after_log", "cut_after_snapshots", "cut_after_postgres"];
 
+/// The points at which what PostgreSQL proves is decided again, in their order.
+pub const REPAIR_POINTS: &[&str] =
+    &["repair_after_fence", "repair_before_deed", "repair_after_deeds", "repair_after_postgres"];
+
 /// Whether a point has this name.
 #[cfg(feature = "crash")]
 fn is_point(name: &str) -> bool {
-    let all = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS];
+    let all = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS, REPAIR_POINTS];
     all.iter().any(|points| points.contains(&name))
 }
 
@@ -60,7 +64,8 @@ pub fn arm() -> Result<(), String> {
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
     if !is_point(name) {
         return Err(format!(
-            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?}, {WATERMARK_POINTS:?} and {CUT_POINTS:?}"
+            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?}, {WATERMARK_POINTS:?}, {CUT_POINTS:?} and \
+             {REPAIR_POINTS:?}"
         ));
     }
     let visits = AtomicU32::new(0);

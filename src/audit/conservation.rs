@@ -645,7 +645,7 @@ fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> 
 }
 
 /// Where an operation of a transfer takes place.
-fn is_spot(direction: Direction, op: Op) -> bool {
+pub(super) fn is_spot(direction: Direction, op: Op) -> bool {
     match (direction, op) {
         (Direction::FundingToSpot, op) => op == Op::Deposit,
         (Direction::SpotToFunding, op) => matches!(op, Op::Withdraw | Op::Refund),

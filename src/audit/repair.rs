@@ -13,6 +13,8 @@
 //! | WITHDRAW succeeded | SOURCE_DONE, and on from there | it is asked for the DEPOSIT |
 //! | the same, below the watermark, where everything has ended | COMMITTED | the DEPOSIT is carried out |
 //!
+//! The other way round, after a cut of the log, see [`super::redecision`].
+//!
 //! Whatever else does not add up is left to people: neither store proves it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -21,14 +23,16 @@ use std::path::Path;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
-use super::verify::{Stores, verify};
+use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
+use super::verify::{Stores, compare};
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::AssetId;
 use crate::code::Code;
 use crate::engine::order::{Entry, Order};
 use crate::postgres::books::{Ending, Operation, Page};
-use crate::postgres::mend::{Mending, Posting};
+use crate::postgres::cut::Past;
+use crate::postgres::mend::{Mending, Posting, Renumbering};
 use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
 
 /// What can be done, and what cannot.
@@ -42,6 +46,19 @@ pub struct Plan {
     pub behind: Option<Mismatch>,
     /// The latest incarnation that the log knows.
     pub incarnation: u64,
+    /// Proven by PostgreSQL, where the log was cut.
+    pub deeds: Vec<Deed>,
+    /// Of what is decided again already, what PostgreSQL is still to be told.
+    pub renumberings: Vec<Renumbering>,
+}
+
+impl Plan {
+    /// Transfers that are mended or decided again.
+    pub fn transfers(&self) -> usize {
+        let again: BTreeSet<ReqId> =
+            self.deeds.iter().filter_map(Deed::transfer).map(|intent| intent.req_id).collect();
+        self.mendings.len() + again.len() + self.renumberings.len()
+    }
 }
 
 /// What the log has of one transfer.
@@ -65,11 +82,14 @@ impl Logged {
 /// [`Error`]: a store cannot be read; nothing is known.
 pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let (log, mut books) = (stores.log.clone(), stores.books.another());
-    let verdict = verify(stores).await?;
+    let catalog = stores.catalog.load_full();
+    let (verdict, mut ledger) = compare(stores).await?;
+    let witness = books.witness().await?;
+    let past = witness.past().await?;
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
-    if verdict.mismatches.is_empty() {
+    if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
@@ -81,6 +101,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let accounts = verdict.mismatches.iter().filter(|mismatch| mismatch.req_id.is_none());
     let unbalanced: HashSet<_> = accounts.filter_map(|m| m.user.zip(m.asset)).collect();
     let mut done = BTreeSet::new();
+    let (mut lost, mut named) = (Vec::new(), HashMap::new());
     for mismatch in verdict.mismatches {
         let Some(req_id) = mismatch.req_id else {
             plan.left.push((mismatch, "the log knows nothing of it"));
@@ -89,12 +110,30 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         if !done.insert(req_id) {
             continue;
         }
-        match (logged.get(&req_id), pages.get(&req_id)) {
-            (Some(Logged { intent, .. }), _)
-                if unbalanced.contains(&(intent.user, intent.asset)) =>
-            {
-                plan.left.push((mismatch, "the balance of its account does not add up as it is"));
-            }
+        let page = pages.get(&req_id);
+        let logged = logged.get(&req_id);
+        let known = page.and_then(|page| page.transfer.as_ref()).map(|there| &there.intent);
+        let intent = logged.map(|logged| &logged.intent).or(known.filter(|_| past.is_some()));
+        if intent.is_some_and(|intent| unbalanced.contains(&(intent.user, intent.asset))) {
+            plan.left.push((mismatch, "the balance of its account does not add up as it is"));
+            continue;
+        }
+        match (&past, page.map(|page| (page, logged))) {
+            (Some(past), Some((page, logged))) => match lacking(page, &ledger, past.from) {
+                Ok(found) if !found.is_empty() => {
+                    lost.extend(found);
+                    named.insert(req_id, mismatch);
+                    continue;
+                }
+                Err(why) if logged.is_none() => {
+                    plan.left.push((mismatch, why));
+                    continue;
+                }
+                Ok(_) | Err(_) => {}
+            },
+            (_, _) => {}
+        }
+        match (logged, page) {
             (Some(logged), Some(page)) => match mend(page, logged, below) {
                 Ok(mending) => plan.mendings.push(mending),
                 Err(why) => plan.left.push((mismatch, why)),
@@ -103,6 +142,19 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         }
     }
     plan.mendings.sort_by_key(|mending| mending.intent.order_number);
+    let Some(Past { from, statuses }) = past else { return Ok(plan) };
+    let numbered = witness.transfers_from(from, &catalog).await?;
+    plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
+    let paying = match lost.is_empty() {
+        true => Vec::new(),
+        false => witness.transfers_paying_spot(&catalog).await?,
+    };
+    let pending: Vec<_> = paying.iter().filter_map(pending).collect();
+    let rehearsed = rehearse(&mut ledger, lost, &pending, &statuses, &catalog);
+    plan.deeds = rehearsed.deeds;
+    for (req_id, why) in rehearsed.left {
+        plan.left.push((named.remove(&req_id).expect("named as it was found"), why));
+    }
     Ok(plan)
 }
 

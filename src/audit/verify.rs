@@ -120,6 +120,11 @@ impl Spot for Replayed {
 /// # Errors
 /// [`Error`]: a store cannot be read; nothing is known.
 pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
+    Ok(compare(stores).await?.0)
+}
+
+/// The same, and the ledger that the log has led to.
+pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> {
     let Stores { books, catalog, log, snapshots, places } = stores;
     let mut books = books;
     let (database, known) = books.owner().await?;
@@ -174,7 +179,7 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     if let Some(settled) = replayed.ledger.settled(watermark) {
         verdict.mismatches.extend(settled::compare(&passed, &settled, &catalog.load()));
     }
-    Ok(verdict)
+    Ok((verdict, replayed.ledger))
 }
 
 fn outcome_of(fact: Fact) -> Option<(ReqId, Op, Recorded)> {

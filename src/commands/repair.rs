@@ -1,20 +1,38 @@
-//! `ubscore repair`: what the log proves of transfers that PostgreSQL has lost, said or carried out.
+//! `ubscore repair`: what the log proves of transfers that PostgreSQL has lost, and what PostgreSQL proves of decisions that a
+//! cut of the log has lost, said or carried out.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use wal::Identity;
 
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use crate::audit::redecision::Deed;
 use crate::audit::repair::{Plan, plan};
 use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
-use crate::engine::Closed;
-use crate::postgres::mend::{Mended, carry_out};
+use crate::clock::{Clock, SystemClock};
+use crate::crash;
+use crate::engine::ledger::Answer;
+use crate::engine::ring::Overloaded;
+use crate::engine::{Closed, Engine};
+use crate::postgres::mend::{Mended, carry_out, fence, renumber};
+
+/// How long a record may wait for room in the log.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// Between two tries.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Says what is to be done, or does it; one line each.
 pub fn run(args: &RepairArgs, out: &mut impl Write) -> ExitCode {
+    #[cfg(feature = "crash")]
+    if let Err(why) = crash::arm() {
+        writeln!(std::io::stderr(), "error: {why}").ok();
+        return ExitCode::from(EXIT_CANNOT_RUN);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let left = runtime.context("start").and_then(|runtime| {
         let work = async |stores: Stores, target: &Target| repair(args, stores, target, out).await;
@@ -47,45 +65,129 @@ async fn repair(
             Some(tokio::task::block_in_place(open).context("open the log")?)
         }
     };
-    let again = stores.again();
-    let catalog = stores.catalog.clone();
-    let Plan { mendings, mut left, behind, incarnation } =
-        plan(stores).await.context("compare the two stores")?;
+    let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let mut say = |word: &str, what: &dyn Display| writeln!(out, "{word:<8} {what}");
-    let (mut count, mut count_left) = (mendings.len(), 0);
-    let log = closed.as_ref().and_then(Closed::identity);
+    let mut count = planned.transfers();
     let (word, verb) = if reason.is_some() { ("repaired", "done") } else { ("planned", "would") };
-    if let Some(behind) = &behind {
+    if let Some(behind) = &planned.behind {
+        let incarnation = planned.incarnation;
         say(verb, &format_args!("begin anew behind incarnation {incarnation}: {behind}"))?;
     }
-    if let (Some(reason), Some(log)) = (reason, log)
-        && (behind.is_some() || !mendings.is_empty())
-    {
-        let (Target { config, limits, .. }, catalog) = (target, catalog.load());
-        let done = carry_out(config, limits, &catalog, log, incarnation, &mendings, reason).await;
-        for (mending, mended) in mendings.iter().zip(done.context("write PostgreSQL")?) {
-            match mended {
-                Mended::Done => say(verb, mending)?,
-                Mended::Short | Mended::Occupied => count -= 1,
+    let mut left = Vec::new();
+    match (reason, closed.as_ref().and_then(Closed::identity)) {
+        (Some(reason), Some(log)) => {
+            let mend = planned.behind.is_some() || !planned.mendings.is_empty();
+            let restore = !planned.deeds.is_empty() || !planned.renumberings.is_empty();
+            if mend {
+                let Target { config, limits, .. } = target;
+                let (catalog, Plan { incarnation, mendings, .. }) =
+                    (stores.catalog.load(), &planned);
+                let done =
+                    carry_out(config, limits, &catalog, log, *incarnation, mendings, reason).await;
+                for (mending, mended) in mendings.iter().zip(done.context("write PostgreSQL")?) {
+                    match mended {
+                        Mended::Done => say(verb, mending)?,
+                        Mended::Short | Mended::Occupied => count -= 1,
+                    }
+                }
+            }
+            if restore {
+                let closed = closed.context("it was opened above")?;
+                let restored =
+                    restore_log(&stores, target, closed, log, planned.incarnation, reason).await?;
+                for deed in &restored.deeds {
+                    say(verb, deed)?;
+                }
+                for renumbering in &restored.renumberings {
+                    say(verb, renumbering)?;
+                }
+            }
+            if mend || restore {
+                planned = plan(stores).await.context("compare the two stores again")?;
+                for mending in &planned.mendings {
+                    let why = "Funding has not got so much, or another transfer has its cid";
+                    left.push(format!("{mending}: {why}"));
+                }
+                for deed in &planned.deeds {
+                    left.push(format!("{deed}: it is found only now; repair again"));
+                }
             }
         }
-        let after = plan(again).await.context("compare the two stores again")?;
-        left = after.left;
-        for mending in after.mendings {
-            let why = "Funding has not got so much, or another transfer has its cid";
-            say("left", &format_args!("{mending}: {why}"))?;
-            count_left += 1;
-        }
-    } else {
-        for mending in &mendings {
-            say(verb, mending)?;
+        (_, _) => {
+            for mending in &planned.mendings {
+                say(verb, mending)?;
+            }
+            for deed in &planned.deeds {
+                say(verb, deed)?;
+            }
+            for renumbering in &planned.renumberings {
+                say(verb, renumbering)?;
+            }
         }
     }
-    for (mismatch, why) in &left {
-        say("left", &format_args!("{mismatch}: {why}"))?;
+    left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
+    for left in &left {
+        say("left", left)?;
     }
-    let open = left.len() + count_left;
-    writeln!(out, "{word} transfers={count} left={open}")?;
-    drop(closed);
-    Ok(open)
+    writeln!(out, "{word} transfers={count} left={}", left.len())?;
+    Ok(left.len())
+}
+
+/// Has UBSCore decide again what PostgreSQL proves, and then tells PostgreSQL which records that are. Returns what was done.
+///
+/// Whatever dies in between, the same again goes on: what is decided is found decided, and what PostgreSQL has not been told
+/// is found by the records that it names.
+async fn restore_log(
+    stores: &Stores,
+    target: &Target,
+    closed: Closed,
+    log: Identity,
+    incarnation: u64,
+    reason: &str,
+) -> anyhow::Result<Plan> {
+    let Target { config, limits, .. } = target;
+    let claim = fence(config, limits, log, incarnation).await.context("fence PostgreSQL")?;
+    crash::point("repair_after_fence");
+    // Again: what was under way in PostgreSQL has ended or never will.
+    let planned = plan(stores.again()).await.context("compare the two stores")?;
+    if !planned.deeds.is_empty() {
+        let replay = || closed.replay(claim, |_| {});
+        let replayed = tokio::task::block_in_place(replay).context("replay the log")?;
+        let engine = replayed.start(log).context("start the engine")?;
+        let done = decide(&engine, &planned.deeds).await;
+        // What is decided is durable before anything is said of it, also where one of them failed.
+        tokio::task::block_in_place(|| engine.stop());
+        done?;
+        crash::point("repair_after_deeds");
+    }
+    let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
+    renumber(config, limits, log, incarnation, &decided, reason)
+        .await
+        .context("write PostgreSQL")?;
+    crash::point("repair_after_postgres");
+    Ok(planned)
+}
+
+/// One after the other: what one brings another may need.
+async fn decide(engine: &Engine, deeds: &[Deed]) -> anyhow::Result<()> {
+    let (mut handle, clock) = (engine.handle(), SystemClock::new());
+    for deed in deeds {
+        crash::point("repair_before_deed");
+        let began = clock.monotonic_ns();
+        let answer = loop {
+            let answer = match handle.submit(deed.command(), clock.now_ns()) {
+                Ok(pending) => pending.await.ok().context("UBSCore has stopped")?,
+                Err(Overloaded) => Answer::Overloaded,
+            };
+            if answer != Answer::Overloaded {
+                break answer;
+            }
+            // Nothing has happened: the next segment is not ready yet, or there is no room for it.
+            let waited = Duration::from_nanos(clock.monotonic_ns() - began);
+            ensure!(waited < ROOM_WAIT, "{deed}: UBSCore has no room for it");
+            clock.sleep(ROOM_PAUSE).await;
+        };
+        ensure!(deed.is_answer(&answer), "{deed}: UBSCore answers {answer:?}");
+    }
+    Ok(())
 }

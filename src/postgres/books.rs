@@ -14,6 +14,7 @@ use tokio_postgres::{Client, Config, Row};
 use tracing::warn;
 use wal::{Identity, Sequence};
 
+use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use super::incarnation::identity_from_text;
 use super::store::Transfer;
@@ -172,6 +173,14 @@ impl Books {
         let row = row.ok_or(Error::Superseded)?;
         (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
         Ok(())
+    }
+
+    /// A connection to ask what PostgreSQL knows of a log that was cut.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn witness(&self) -> Result<Witness, Error> {
+        Witness::connect(&self.config, &self.limits).await
     }
 
     /// Up to where the log has been compared.

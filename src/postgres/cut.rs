@@ -4,15 +4,17 @@
 //! claims are taken back in the transaction that writes down who did it and why, and that halts the service: what was lost
 //! is for people and for `ubscore repair`, before any money moves.
 
-use tokio_postgres::{Client, Config};
+use jiff::Timestamp;
+use tokio_postgres::{Client, Config, Row};
 use wal::{Identity, Sequence};
 
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{identity_from_text, identity_text};
 use super::store::Transfer;
 use super::{Error, Limits, connect};
+use crate::account::{AccountStatus, UserId};
 use crate::asset::Catalog;
-use crate::transfer::ReqId;
+use crate::transfer::{Direction, ReqId, State};
 
 /// Who cuts, in `admin_audit`: whoever may write the data directory.
 const ACTOR: &str = "ubscore wal repair";
@@ -33,6 +35,30 @@ impl Claims {
     pub fn last(&self) -> Sequence {
         self.durable.max(self.audited)
     }
+}
+
+/// What is known of every cut that there has been.
+#[derive(Clone, Debug)]
+pub struct Past {
+    /// The first record that any of them has taken.
+    pub from: Sequence,
+    /// Spot accounts whose status was set after the last record before it, or shortly before, by user.
+    pub statuses: Vec<LostStatus>,
+}
+
+/// A Spot account's status that a cut may have taken.
+#[derive(Clone, Debug)]
+pub struct LostStatus {
+    /// Whose.
+    pub user: UserId,
+    /// What was set last.
+    pub status: AccountStatus,
+    /// By whom.
+    pub actor: String,
+    /// When, by PostgreSQL's clock.
+    pub at: Timestamp,
+    /// Whether it was ACTIVE at some time since the cut.
+    pub was_active: bool,
 }
 
 /// What has been given up.
@@ -77,6 +103,48 @@ impl Witness {
             |column: usize| -> Result<Sequence, Error> { Ok(from_bigint(row.try_get(column)?)) };
         let log = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
         Ok(Claims { log, durable: sequence(1)?, audited: sequence(2)? })
+    }
+
+    /// What it knows of cuts of its log, `None` where there was none.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn past(&self) -> Result<Option<Past>, Error> {
+        // The two clocks that a record and a row have their times from may differ by a little.
+        let cuts = "SELECT min(substring(detail FROM 'from=([0-9]+)')::bigint),                     (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) - interval '1 minute')::text                     FROM admin_audit WHERE actor = $1 AND action = 'cut'";
+        let row = self.client.query_one(cuts, &[&ACTOR]).await?;
+        let (Some(from), Some(since)) =
+            (row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, Option<&str>>(1)?)
+        else {
+            return Ok(None);
+        };
+        let statuses = "SELECT DISTINCT ON (subject) subject, detail, actor, at,                           bool_or(detail = 'ACTIVE') OVER (PARTITION BY subject)                         FROM admin_audit WHERE action = 'account status' AND subject LIKE '% SPOT'                           AND at >= $1::text::timestamptz ORDER BY subject, id DESC";
+        let rows = self.client.query(statuses, &[&since]).await?;
+        let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
+        statuses.sort_by_key(|lost| lost.user);
+        Ok(Some(Past { from: from_bigint(from), statuses }))
+    }
+
+    /// Every transfer that waits for an answer by which Spot is paid.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn transfers_paying_spot(&self, catalog: &Catalog) -> Result<Vec<Transfer>, Error> {
+        let states = [
+            (Direction::FundingToSpot, State::TargetPending),
+            (Direction::SpotToFunding, State::Compensating),
+        ];
+        let mut all = Vec::new();
+        for (direction, state) in states {
+            let query = format!(
+                "SELECT {TRANSFER_COLUMNS} FROM transfers_tb                  WHERE transfer_type = $1 AND state = $2 ORDER BY order_number"
+            );
+            let values = (i16::from(direction as u8), state.number());
+            for row in self.client.query(&query, &[&values.0, &values.1]).await? {
+                all.push(transfer_from_row(&row, catalog)?);
+            }
+        }
+        Ok(all)
     }
 
     /// Those of these transfers that it has.
@@ -158,6 +226,19 @@ pub async fn record(config: &Config, limits: &Limits, loss: &Loss) -> Result<(),
                 VALUES ($1, 'cut', 'log', $2, $3)";
     transaction.execute(note, &[&ACTOR, &detail, &loss.reason]).await?;
     Ok(transaction.commit().await?)
+}
+
+fn status_from_row(row: &Row) -> Result<LostStatus, Error> {
+    let (subject, detail): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+    let bad = || Error::Row { table: "admin_audit", what: format!("{subject}: {detail}") };
+    let user = subject.split(' ').next().and_then(|user| user.parse().ok()).and_then(UserId::new);
+    Ok(LostStatus {
+        user: user.ok_or_else(bad)?,
+        status: AccountStatus::from_name(detail).ok_or_else(bad)?,
+        actor: row.try_get(2)?,
+        at: row.try_get(3)?,
+        was_active: row.try_get(4)?,
+    })
 }
 
 fn bigint(sequence: Sequence) -> i64 {

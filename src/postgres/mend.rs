@@ -84,6 +84,102 @@ pub enum Mended {
     Occupied,
 }
 
+/// A transfer of which PostgreSQL names a record of the log that is another one now, or none: the log was cut, and UBSCore
+/// has decided again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renumbering {
+    /// The transfer.
+    pub intent: Intent,
+    /// Where PostgreSQL has it.
+    pub state: State,
+    /// The record of UBSCore's last outcome for it.
+    pub log_sequence: Sequence,
+}
+
+impl fmt::Display for Renumbering {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Intent { req_id, user, asset, .. } = &self.intent;
+        let record = self.log_sequence;
+        write!(
+            out,
+            "transfer {req_id}, user {user}, asset {}: write down its record, {record}",
+            asset.0
+        )
+    }
+}
+
+/// Ends every process that still writes, so that what is read from now on stays. `incarnation`: the latest one that has
+/// ever been. Returns the last record of the log that PostgreSQL knows to be durable.
+///
+/// # Errors
+/// [`Error`]: nothing was changed, unless the answer to the commit was lost.
+pub async fn fence(
+    config: &Config,
+    limits: &Limits,
+    log: Identity,
+    incarnation: u64,
+) -> Result<Sequence, Error> {
+    let mut client: Client = connect(config, limits).await?;
+    let transaction = client.transaction().await?;
+    supersede(&transaction, log, incarnation).await?;
+    let claim = "SELECT COALESCE(MAX(durable_sequence), 0) FROM shard_lease";
+    let claim: i64 = transaction.query_one(claim, &[]).await?.try_get(0)?;
+    transaction.commit().await?;
+    Ok(u64::try_from(claim).unwrap_or(0))
+}
+
+/// Writes down where the log has these transfers now.
+///
+/// # Errors
+/// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
+pub async fn renumber(
+    config: &Config,
+    limits: &Limits,
+    log: Identity,
+    incarnation: u64,
+    renumberings: &[Renumbering],
+    reason: &str,
+) -> Result<(), Error> {
+    let mut client: Client = connect(config, limits).await?;
+    let transaction = client.transaction().await?;
+    supersede(&transaction, log, incarnation).await?;
+    for renumbering in renumberings {
+        let Renumbering { intent, state, log_sequence } = renumbering;
+        let (req_id, state) = (intent.req_id.to_string(), state.number());
+        let log_sequence = i64::try_from(*log_sequence).expect("2^63 records");
+        let update = "UPDATE transfers_tb SET log_sequence = $3 WHERE req_id = $1 AND state = $2";
+        if transaction.execute(update, &[&req_id, &state, &log_sequence]).await? == 0 {
+            // Nobody writes beside us. Whatever this is, another run looks at it.
+            return Err(Error::Superseded);
+        }
+        let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
+                       VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
+        transaction.execute(history, &[&req_id, &state, &reason]).await?;
+        let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                     VALUES ($1, 'repair', $2, $3, $4)";
+        let detail = format!("decided again on Spot; {renumbering}");
+        transaction.execute(audit, &[&ACTOR, &req_id, &detail, &reason]).await?;
+    }
+    Ok(transaction.commit().await?)
+}
+
+/// Takes the next incarnation in a database that belongs to this log.
+async fn supersede(
+    transaction: &Transaction<'_>,
+    log: Identity,
+    incarnation: u64,
+) -> Result<(), Error> {
+    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
+    let incarnation = i64::try_from(incarnation).expect("below 2^63");
+    let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
+    transaction.execute(end, &[&incarnation]).await?;
+    let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;
+    match row.try_get::<_, Option<&str>>(0)? == Some(&*identity_text(log)) {
+        true => Ok(()),
+        false => Err(Error::Superseded),
+    }
+}
+
 /// Carries out all of `mendings`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
 /// process wrote before can write no more. `log`: the one that proves them. `incarnation`: the latest one that has ever
 /// been.
@@ -101,14 +197,7 @@ pub async fn carry_out(
 ) -> Result<Vec<Mended>, Error> {
     let mut client: Client = connect(config, limits).await?;
     let mut transaction = client.transaction().await?;
-    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
-    let incarnation = i64::try_from(incarnation).expect("below 2^63");
-    let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
-    transaction.execute(end, &[&incarnation]).await?;
-    let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;
-    if row.try_get::<_, Option<&str>>(0)? != Some(&*identity_text(log)) {
-        return Err(Error::Superseded);
-    }
+    supersede(&transaction, log, incarnation).await?;
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let count = format!("{} transfers", mendings.len());

@@ -341,13 +341,13 @@ impl Repair<'_> {
         let ahead = shelved.all.iter().filter(|s| s.whole && s.sequence >= first_bad);
         let ahead = ahead.map(|shelved| shelved.sequence).max();
         let why = match (&stop.cause, ahead) {
-            (Cause::Damage(error), _) => Some(format!("{}: {}", stop.place, chain(error))),
+            (Cause::Damage(error), _) => Some(chain(error)),
             _ if claimed >= first_bad => Some(format!(
-                "{}: PostgreSQL knows record {claimed} to have been durable",
+                "nothing at {}, but PostgreSQL knows record {claimed} to have been durable",
                 stop.place
             )),
             (_, Some(ahead)) => {
-                Some(format!("{}: a snapshot stands at record {ahead}", stop.place))
+                Some(format!("nothing at {}, but a snapshot stands at record {ahead}", stop.place))
             }
             (Cause::Torn(torn), None) => {
                 let (bytes, records) = (torn.bytes, torn.records);
@@ -362,7 +362,7 @@ impl Repair<'_> {
             (Cause::End, None) => None,
         };
         if let Some(why) = &why {
-            writeln!(out, "damaged  {why}")?;
+            writeln!(out, "damaged  from record {first_bad} on: {why}")?;
         }
         if let Some(snapshot) = snapshot {
             shelved.tell_covered(snapshot, out)?;

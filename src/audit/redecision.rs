@@ -1,0 +1,428 @@
+//! What UBSCore has lost and PostgreSQL proves: after a cut of the log, operations on Spot are decided again from the full
+//! intent in PostgreSQL, and must come out as they did.
+//!
+//! A state that UBSCore's decision has brought about proves the decision ([`proven`]):
+//!
+//! | direction | state | UBSCore had decided |
+//! |---|---|---|
+//! | Funding to Spot | COMMITTED | DEPOSIT succeeded |
+//! | | COMPENSATING, ROLLED_BACK | DEPOSIT refused with the transfer's code |
+//! | Spot to Funding | SOURCE_DONE, TARGET_PENDING, COMMITTED, COMPENSATING | WITHDRAW succeeded |
+//! | | ROLLED_BACK | WITHDRAW and REFUND succeeded |
+//! | | FAILED | WITHDRAW refused with the transfer's code |
+//!
+//! Any other state proves nothing: the coordinator asks again.
+//!
+//! Everything is rehearsed on the ledger that the log leads to, before a record is written: [`rehearse`] decides with the
+//! ledger's own `step`, in the order of the records that were lost. A success that would be refused now is left to people, and
+//! with it everything else on that balance, so that nobody finds half of it. A refusal is never asked for as an order, which
+//! might succeed now: it is recorded as what it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use wal::Sequence;
+
+use super::conservation::is_spot;
+use super::fit::{Fit, Operations, Seen, fit};
+use crate::account::{AccountStatus, UserId};
+use crate::adapters::trading::order;
+use crate::asset::{Asset, AssetId, Catalog};
+use crate::code::Code;
+use crate::engine::ledger::{Answer, Ledger, Step};
+use crate::engine::order::{Command, Entry, Text};
+use crate::engine::outcomes::Recorded;
+use crate::postgres::books::{Operation, Page};
+use crate::postgres::cut::LostStatus;
+use crate::postgres::mend::Renumbering;
+use crate::postgres::store::Transfer;
+use crate::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
+
+/// One deed on UBSCore, in the order in which they are to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Teach it an asset whose record was lost.
+    Learn(Asset),
+    /// Set a Spot account's status.
+    SetStatus {
+        /// Whose.
+        user: UserId,
+        /// From then on.
+        status: AccountStatus,
+        /// Why: who had set it, or what it is needed for.
+        why: String,
+    },
+    /// Have an operation decided again, which must come out as it did.
+    Decide {
+        /// The transfer.
+        intent: Intent,
+        /// Which operation.
+        op: Op,
+        /// What was decided, and must be again.
+        decision: Decision,
+    },
+    /// Ask for what the coordinator would ask for, and is paid by: another operation has spent it.
+    Ask {
+        /// The transfer.
+        intent: Intent,
+        /// DEPOSIT or REFUND.
+        op: Op,
+    },
+}
+
+impl Deed {
+    /// What UBSCore is told.
+    pub fn command(&self) -> Command {
+        match self {
+            Deed::Learn(asset) => Command::RegisterAsset {
+                asset: asset.id.0,
+                precision: asset.precision,
+                symbol: Text::new(&asset.symbol).expect("checked by Catalog"),
+            },
+            Deed::SetStatus { user, status, .. } => {
+                Command::SetStatus { user: user.number(), status: *status }
+            }
+            Deed::Decide { intent, op, decision: Decision::Success } => {
+                Command::Order(order(intent, *op))
+            }
+            Deed::Decide { intent, op, decision: Decision::Refused(code) } => {
+                Command::Refuse { order: order(intent, *op), code: *code }
+            }
+            Deed::Ask { intent, op } => Command::Order(order(intent, *op)),
+        }
+    }
+
+    /// Whether this is what UBSCore had to answer.
+    pub fn is_answer(&self, answer: &Answer) -> bool {
+        match (self, answer) {
+            (Deed::Learn(_) | Deed::SetStatus { .. }, answer) => *answer == Answer::Done,
+            (Deed::Decide { decision, .. }, Answer::Decided(recorded)) => {
+                recorded.decision == *decision
+            }
+            (Deed::Ask { .. }, Answer::Decided(recorded)) => recorded.decision == Decision::Success,
+            _ => false,
+        }
+    }
+
+    /// The transfer whose state it is proven by.
+    pub fn transfer(&self) -> Option<&Intent> {
+        match self {
+            Deed::Decide { intent, .. } => Some(intent),
+            Deed::Learn(_) | Deed::SetStatus { .. } | Deed::Ask { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |intent: &Intent| {
+            format!("transfer {}, user {}, asset {}", intent.req_id, intent.user, intent.asset.0)
+        };
+        match self {
+            Deed::Learn(asset) => {
+                write!(out, "asset {}: teach UBSCore {} again", asset.id.0, asset.symbol)
+            }
+            Deed::SetStatus { user, status, why } => {
+                write!(out, "user {user}: set the SPOT account to {} again, {why}", status.name())
+            }
+            Deed::Decide { intent, op, decision: Decision::Success } => {
+                write!(
+                    out,
+                    "{}: have its {} on Spot decided again, as SUCCESS",
+                    named(intent),
+                    op.name()
+                )
+            }
+            Deed::Decide { intent, op, decision: Decision::Refused(code) } => write!(
+                out,
+                "{}: record the refusal of its {} on Spot again, as {code}",
+                named(intent),
+                op.name()
+            ),
+            Deed::Ask { intent, op } => {
+                let op = op.name();
+                write!(out, "{}: ask UBSCore for its {op}, which another has spent", named(intent))
+            }
+        }
+    }
+}
+
+/// An operation that PostgreSQL proves and UBSCore lacks.
+#[derive(Clone, Debug)]
+pub struct Lacking {
+    intent: Intent,
+    op: Op,
+    decision: Decision,
+    /// The record that PostgreSQL names for the transfer, which tells when it was decided.
+    sequence: Sequence,
+}
+
+/// What a transfer's state proves of UBSCore's decisions about it.
+///
+/// # Errors
+/// Why that cannot be told.
+pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, &'static str> {
+    use Decision::{Refused, Success};
+    let refused = || match transfer.code {
+        Some(code) => Ok(Refused(code)),
+        None => Err("PostgreSQL does not know why it was refused"),
+    };
+    Ok(match (transfer.intent.direction, transfer.state) {
+        (_, State::Init | State::SourcePending) => Vec::new(),
+        (Direction::FundingToSpot, State::SourceDone | State::TargetPending | State::Failed) => {
+            Vec::new()
+        }
+        (Direction::FundingToSpot, State::Committed) => vec![(Op::Deposit, Success)],
+        (Direction::FundingToSpot, State::Compensating | State::RolledBack) => {
+            vec![(Op::Deposit, refused()?)]
+        }
+        (
+            Direction::SpotToFunding,
+            State::SourceDone | State::TargetPending | State::Committed | State::Compensating,
+        ) => vec![(Op::Withdraw, Success)],
+        (Direction::SpotToFunding, State::RolledBack) => {
+            vec![(Op::Withdraw, Success), (Op::Refund, Success)]
+        }
+        (Direction::SpotToFunding, State::Failed) => vec![(Op::Withdraw, refused()?)],
+    })
+}
+
+/// What UBSCore lacks of a transfer that PostgreSQL has; nothing where it lacks nothing.
+///
+/// `from`: the first record that was ever cut off. Where PostgreSQL names an earlier one, or none, no cut explains it.
+///
+/// # Errors
+/// Why it cannot be decided again.
+pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacking>, &'static str> {
+    if page.unreadable.is_some() {
+        return Err("a row of it cannot be read");
+    }
+    let Some(transfer) = &page.transfer else { return Ok(Vec::new()) };
+    let (intent, proven) = (&transfer.intent, proven(transfer)?);
+    let mut lacking = Vec::new();
+    for &(op, decision) in &proven {
+        match recorded(ledger, intent.req_id, op) {
+            Some(known) if known.decision == decision => {}
+            Some(_) => return Err("UBSCore has decided otherwise"),
+            None => lacking.push(op),
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(sequence) = transfer.log_sequence.filter(|sequence| *sequence >= from) else {
+        return Err("the log has no record of it any more");
+    };
+    if intent.order_number < ledger.watermark() {
+        return Err("it is below UBSCore's watermark, where nothing is decided any more");
+    }
+    let same = |there: &Operation| {
+        (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
+            && !is_spot(intent.direction, there.op)
+    };
+    let seen = |op: Op| {
+        let on_spot =
+            proven.iter().find(|(proven, _)| *proven == op).map(|(_, decision)| *decision);
+        let on_funding = page.operations.iter().find(|there| there.op == op);
+        Seen::in_snapshot(on_spot.or(on_funding.map(|there| there.decision)))
+    };
+    let (withdraw, deposit, refund) = (seen(Op::Withdraw), seen(Op::Deposit), seen(Op::Refund));
+    let operations = Operations { withdraw, deposit, refund };
+    let fitting = fit(Some(transfer.state), intent.direction, intent.amount, operations);
+    if !page.operations.iter().all(same) || matches!(fitting, Fit::Broken { .. }) {
+        return Err("PostgreSQL contradicts itself about it, and so proves nothing");
+    }
+    let decided = proven.into_iter().filter(|(op, _)| lacking.contains(op));
+    Ok(decided
+        .map(|(op, decision)| Lacking { intent: intent.clone(), op, decision, sequence })
+        .collect())
+}
+
+/// A transfer of which PostgreSQL names a record that is none of it, though UBSCore has what PostgreSQL proves.
+pub fn renumbering(transfer: &Transfer, ledger: &Ledger) -> Option<Renumbering> {
+    let named = transfer.log_sequence?;
+    let proven = proven(transfer).ok()?;
+    let sequences: Option<Vec<Sequence>> = proven
+        .iter()
+        .map(|(op, _)| Some(recorded(ledger, transfer.intent.req_id, *op)?.sequence))
+        .collect();
+    let sequences = sequences?;
+    let last = sequences.iter().copied().max()?;
+    let (intent, state) = (transfer.intent.clone(), transfer.state);
+    (!sequences.contains(&named)).then_some(Renumbering { intent, state, log_sequence: last })
+}
+
+/// What a rehearsal has come to.
+#[derive(Debug, Default)]
+pub struct Rehearsed {
+    /// What is to be done, in this order.
+    pub deeds: Vec<Deed>,
+    /// Transfers of which nothing is to be done, each with why not.
+    pub left: BTreeMap<ReqId, &'static str>,
+}
+
+/// Decides everything again on `ledger`, which is used up by it.
+///
+/// `pending`: what the coordinator would ask for that pays Spot. `statuses`: what was set after the cut.
+pub fn rehearse(
+    ledger: &mut Ledger,
+    lacking: Vec<Lacking>,
+    pending: &[(Intent, Op)],
+    statuses: &[LostStatus],
+    catalog: &Catalog,
+) -> Rehearsed {
+    let mut rehearsed = Rehearsed::default();
+    let mut stage = Stage { ledger };
+    let mut groups = BTreeMap::<(UserId, AssetId), Vec<Lacking>>::new();
+    for lacking in lacking {
+        let account = (lacking.intent.user, lacking.intent.asset);
+        groups.entry(account).or_default().push(lacking);
+    }
+    let learn = catalog.all().into_iter().map(|asset| Deed::Learn(asset.clone()));
+    let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
+    // What was open for a while must be open while what was done then is done again.
+    let open = statuses.iter().filter(|lost| lost.was_active && concerned.contains(&lost.user));
+    let open = open.map(|lost| Deed::SetStatus {
+        user: lost.user,
+        status: AccountStatus::Active,
+        why: "as it was for a while".to_owned(),
+    });
+    rehearsed.deeds.extend(learn.chain(open).filter(|deed| stage.carries_out(deed)));
+    for (account, mut group) in groups {
+        // Of one transfer the WITHDRAW comes before its REFUND.
+        group.sort_by_key(|lacking| (lacking.sequence, lacking.intent.order_number, lacking.op));
+        let pending = pending.iter().filter(|(intent, _)| (intent.user, intent.asset) == account);
+        match stage.group(&group, pending) {
+            Ok(deeds) => rehearsed.deeds.extend(deeds),
+            Err(left) => rehearsed.left.extend(left),
+        }
+    }
+    let set = statuses.iter().map(|lost| Deed::SetStatus {
+        user: lost.user,
+        status: lost.status,
+        why: format!("as {} did at {}", lost.actor, lost.at),
+    });
+    rehearsed.deeds.extend(set.filter(|deed| stage.carries_out(deed)));
+    rehearsed
+}
+
+/// The ledger of a rehearsal.
+struct Stage<'a> {
+    ledger: &'a mut Ledger,
+}
+
+impl Stage<'_> {
+    /// Carries a deed out where it changes something; whether it did.
+    fn carries_out(&mut self, deed: &Deed) -> bool {
+        let Step::Append(entry) = self.ledger.step(&deed.command()) else { return false };
+        let sequence = self.ledger.sequence() + 1;
+        self.ledger.apply(&entry, sequence, 0);
+        true
+    }
+
+    /// Carries out a deed that must come out as it did; if it would not, nothing, and why.
+    fn decides(&mut self, deed: &Deed) -> Result<(), &'static str> {
+        match self.ledger.step(&deed.command()) {
+            Step::Append(entry) => {
+                let Entry::Order { decision, .. } = entry else { return Err("it is no order") };
+                let wanted = match deed {
+                    Deed::Decide { decision, .. } => *decision,
+                    _ => Decision::Success,
+                };
+                if decision != wanted {
+                    return Err(refusal(decision));
+                }
+                let sequence = self.ledger.sequence() + 1;
+                self.ledger.apply(&entry, sequence, 0);
+                Ok(())
+            }
+            Step::Known(_) => Err("UBSCore has decided it already"),
+            Step::Violation(why) => Err(why),
+            Step::Full(_) => Err("UBSCore has no place for it"),
+            Step::Forgotten => Err("UBSCore may have forgotten it"),
+        }
+    }
+
+    /// Everything of one balance: all of it, or why not.
+    fn group<'a>(
+        &mut self,
+        group: &[Lacking],
+        mut pending: impl Iterator<Item = &'a (Intent, Op)>,
+    ) -> Result<Vec<Deed>, Vec<(ReqId, &'static str)>> {
+        let deed = |lacking: &Lacking| Deed::Decide {
+            intent: lacking.intent.clone(),
+            op: lacking.op,
+            decision: lacking.decision,
+        };
+        let mut deeds = Vec::new();
+        let mut waiting: Vec<&Lacking> = group.iter().collect();
+        let mut refused = BTreeMap::new();
+        loop {
+            let before = waiting.len();
+            // What one brings another may need.
+            waiting.retain(|lacking| {
+                let deed = deed(lacking);
+                match self.decides(&deed) {
+                    Ok(()) => {
+                        deeds.push(deed);
+                        false
+                    }
+                    Err(why) => {
+                        refused.insert(lacking.intent.req_id, why);
+                        true
+                    }
+                }
+            });
+            if waiting.is_empty() {
+                return Ok(deeds);
+            }
+            if waiting.len() < before {
+                continue;
+            }
+            let Some((intent, op)) = pending.next() else { break };
+            let deed = Deed::Ask { intent: intent.clone(), op: *op };
+            if self.decides(&deed).is_ok() {
+                deeds.push(deed);
+            }
+        }
+        let stuck: BTreeSet<ReqId> = waiting.iter().map(|lacking| lacking.intent.req_id).collect();
+        let why = |req_id: &ReqId| match stuck.contains(req_id) {
+            true => refused.get(req_id).copied().unwrap_or("UBSCore would not decide it so"),
+            false => "another operation on the same balance cannot be decided again",
+        };
+        let names: BTreeSet<ReqId> = group.iter().map(|lacking| lacking.intent.req_id).collect();
+        Err(names.into_iter().map(|req_id| (req_id, why(&req_id))).collect())
+    }
+}
+
+/// Why a success cannot be had again.
+fn refusal(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Success => "it was refused, and would succeed now",
+        Decision::Refused(Code::InsufficientBalance) => {
+            "Spot has not got so much: UBSCore would refuse it now"
+        }
+        Decision::Refused(Code::AccountFrozen | Code::AccountDisabled) => {
+            "the Spot account's status is against it: UBSCore would refuse it now"
+        }
+        Decision::Refused(_) => "UBSCore would refuse it now",
+    }
+}
+
+/// What the coordinator would ask UBSCore for, if that pays Spot.
+pub fn pending(transfer: &Transfer) -> Option<(Intent, Op)> {
+    match transfer.state.duty(transfer.intent.direction) {
+        Duty::Ask(Participant::Trading, op @ (Op::Deposit | Op::Refund)) => {
+            Some((transfer.intent.clone(), op))
+        }
+        _ => None,
+    }
+}
+
+/// What a ledger holds for an operation.
+fn recorded(ledger: &Ledger, req_id: ReqId, op: Op) -> Option<Recorded> {
+    match ledger.step(&Command::Query { req_id: req_id.number(), op }) {
+        Step::Known(Answer::Query(recorded)) => recorded,
+        other => unreachable!("{other:?} answers no query"),
+    }
+}
