@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Balance, Reply, Server, Site, Way, copy_files};
+use crate::harness::{Balance, COIN, Reply, Server, Site, Way, copy_files};
+use crate::snapshot::{force, snapshots};
 
 const USERS: [u64; 3] = [1001, 1002, 1003];
 const REASON: &str = "the disk is gone";
@@ -88,7 +89,7 @@ fn damage(site: &Site, record: &Value) {
     let name = format!("segment-{:016x}.wal", number(record, "segment"));
     let path = site.log_dir().join(name);
     let mut bytes = fs::read(&path).expect("a segment");
-    let at = usize::try_from(number(record, "offset") + 50).expect("small");
+    let at = usize::try_from(number(record, "offset") + 30).expect("small");
     bytes[at] ^= 1;
     fs::write(&path, bytes).expect("written");
 }
@@ -361,4 +362,257 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
     assert_ne!(damaged, whole);
     assert_eq!(site.sql("SELECT * FROM engine_state"), state);
     assert_eq!(copies(&site), Vec::<PathBuf>::new());
+}
+
+/// Brings a cut site back, and asserts that everything is as it was.
+fn bring_back(site: &Site, before: &Before) {
+    let done = repair(site, &[], &APPLY).with_code(0);
+    assert!(done.ends_with(" left=0\n"), "{done}");
+    assert_as_before(site, before);
+}
+
+/// Goal: damage at the very end, which only PostgreSQL knows of, is given up as well. Method: the last record that PostgreSQL
+/// claims, damaged with everything behind it; the files first, without PostgreSQL, and then the same with it.
+#[test]
+fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
+    let site = Site::new();
+    let before = history(&site);
+    let claimed = "SELECT max(durable_sequence) FROM shard_lease";
+    let claimed: u64 = site.sql_value(claimed).parse().expect("a number");
+    for record in records(&site).iter().filter(|record| number(record, "sequence") >= claimed) {
+        damage(&site, record);
+    }
+    let damaged = files(&site);
+    // The log alone looks as after a crash.
+    let alone = wal_repair_alone(&site, &[]).with_code(0);
+    assert!(alone.contains("torn ") && alone.contains("nothing is to be given up"), "{alone}");
+    assert_eq!(site.start_refused().0, 1);
+    let plan = wal_repair(&site, &[], &[]).with_code(1);
+    assert!(plan.contains(&format!("PostgreSQL knows record {claimed}")), "{plan}");
+
+    let cut = accept(claimed);
+    let done = wal_repair_alone(&site, &words(&cut)).with_code(1);
+    assert!(done.contains("PostgreSQL has not been told"), "{done}");
+    assert_eq!(assert_aside(&site, &damaged), 1);
+    for refused in [site.start_refused().1, repair(&site, &[], &APPLY).why] {
+        let said = format!("the log is being cut from record {claimed} on");
+        assert!(refused.contains(&said), "{refused}");
+    }
+    wal_repair(&site, &[], &words(&accept(claimed - 1))).refused("is not finished");
+    let half = files(&site);
+    wal_repair(&site, &[], &words(&cut)).with_code(0);
+    assert_eq!((files(&site), copies(&site).len()), (half, 1), "PostgreSQL's half only");
+    wal_repair(&site, &[], &words(&cut)).with_code(0);
+    let notes = "SELECT count(*) FROM admin_audit WHERE action = 'cut'";
+    assert_eq!(site.sql_value(notes), "1", "there was nothing left to do");
+    bring_back(&site, &before);
+}
+
+/// Goal: a whole log is cut where it is said, and at its very first record as well. Method: both, without any damage.
+#[test]
+fn a_whole_log_is_cut_at_any_record_that_is_named() {
+    let site = Site::new();
+    let before = history(&site);
+    let records = records(&site);
+    for from in [1, 2, number(&records[middle(&records)], "sequence")] {
+        let site = twin(&site);
+        let whole = files(&site);
+        let done = wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+        assert!(done.contains(&format!("readable={}", records.len() as u64 - from + 1)), "{done}");
+        assert!(assert_aside(&site, &whole) > 1);
+        bring_back(&site, &before);
+    }
+}
+
+/// Goal: snapshots ahead of a cut go aside with it, one before it is what a start begins with, and where there is none nothing
+/// is cut. Method: a log whose beginning has been removed, with two snapshots; cut behind both, between them, and before both.
+#[test]
+fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
+    let site = Site::new().with("UBSCORE__SNAPSHOT__KEEP", 2);
+    let server = site.start();
+    let mut told = Vec::new();
+    let mut snapshot = |server: &Server| {
+        for user in USERS {
+            server.deposit(user, "USDT", "100");
+            post(&mut told, server, user, Way::ToSpot, "10");
+            post(&mut told, server, user, Way::ToFunding, "3");
+        }
+        site.wait_for_rest();
+        force(&site, server);
+    };
+    snapshot(&server);
+    snapshot(&server);
+    server.kill();
+    let server = site.start();
+    snapshot(&server);
+    for user in USERS {
+        post(&mut told, &server, user, Way::ToSpot, "2");
+    }
+    site.wait_for_rest();
+    let before = Before { told, balances: balances(&server), statuses: Vec::new() };
+    server.kill();
+    let stands: Vec<u64> = snapshots(&site).iter().map(|(sequence, _)| *sequence).collect();
+    let [newer, older] = stands[..] else { panic!("{stands:?}") };
+    assert_eq!(number(&records(&site)[0], "sequence"), 1);
+    for (from, ahead) in [(newer + 1, 0), (newer, 1), (older + 1, 1), (older, 2)] {
+        let site = twin(&site);
+        let whole = files(&site);
+        wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+        assert_eq!(snapshots(&site).len(), 2 - ahead, "cut at {from}");
+        assert_aside(&site, &whole);
+        bring_back(&site, &before);
+    }
+    // Damage that a snapshot covers costs nothing; without its beginning the log needs a snapshot.
+    let covered = twin(&site);
+    damage(&covered, &records(&covered)[2]);
+    let plan = wal_repair(&covered, &[], &[]).with_code(0);
+    assert!(plan.contains("covered ") && plan.contains("nothing is to be given up"), "{plan}");
+    let bare = twin(&site);
+    fs::remove_file(bare.log_dir().join("segment-0000000000000001.wal")).expect("removed");
+    let untouched = files(&bare);
+    let begins = number(&records(&bare)[0], "sequence");
+    assert!(older < begins && begins <= newer, "{older} {begins} {newer}");
+    wal_repair(&bare, &[], &words(&accept(newer))).refused("nothing would be left to begin with");
+    assert_eq!((files(&bare), copies(&bare).len()), (untouched, 0));
+    wal_repair(&bare, &[], &words(&accept(newer + 1))).with_code(0);
+    bring_back(&bare, &before);
+}
+
+/// Goal: what PostgreSQL claims and UBSCore cannot do again is left, named, with everything else on that balance, and the rest
+/// comes back. Method: the lost DEPOSIT of a transfer that PostgreSQL has lost as well, whose money was withdrawn.
+#[test]
+fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
+    let site = Site::new();
+    let server = site.start();
+    let [one, other, _] = USERS;
+    for user in [one, other] {
+        assert_eq!(server.transfer(user, Way::ToSpot, "5").status, 200);
+    }
+    site.wait_for_rest();
+    let kept = number(records(&site).last().expect("records"), "sequence");
+    let big = server.transfer(one, Way::ToSpot, "100").req_id();
+    for user in [one, other] {
+        assert_eq!(server.transfer(user, Way::ToFunding, "4").status, 200);
+    }
+    let spent = server.transfer(one, Way::ToFunding, "50").req_id();
+    site.wait_for_rest();
+    server.kill();
+    wal_repair(&site, &[], &words(&accept(kept + 1))).with_code(0);
+    site.sql(&format!(
+        "SET session_replication_role = replica; \
+         UPDATE transfer_operations SET amount = 99 WHERE req_id = '{big}'"
+    ));
+    let planned = repair(&site, &[], &PLAN).with_code(1);
+    let line = |text: &str, word: &str, what: &str, why: &str| {
+        let named =
+            |line: &&str| line.starts_with(word) && line.contains(what) && line.contains(why);
+        assert_eq!(text.lines().filter(named).count(), 1, "{word} {what} {why}: {text}");
+    };
+    line(&planned, "left ", &big, "does not add up");
+    line(&planned, "left ", &spent, "does not add up");
+    // With the account's sums in order there is only the transfer itself that contradicts.
+    site.sql(&format!(
+        "SET session_replication_role = replica; \
+         UPDATE balances_tb SET available = available + 1 WHERE user_id = {one} AND asset_id = 3"
+    ));
+    for words in [&PLAN[..], &APPLY] {
+        let said = repair(&site, &[], words).with_code(1);
+        line(&said, "left ", &big, "PostgreSQL contradicts itself");
+        line(&said, "left ", &spent, "Spot has not got so much");
+        let again = said.lines().filter(|line| line.contains("decided again, as SUCCESS"));
+        assert_eq!(
+            again.filter(|line| line.contains(&format!("user {other}"))).count(),
+            1,
+            "{said}"
+        );
+        assert!(
+            !said.contains("would    transfer")
+                || !said.contains(&format!("user {one}, asset 3: have"))
+        );
+    }
+    let spot = records(&site);
+    let ours = spot.iter().filter(|record| record["user"] == json!(one));
+    assert_eq!(ours.count(), 1, "nothing of it was written");
+    let server = site.start();
+    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    assert_eq!(resumed.status, 503, "{resumed:?}");
+    assert_eq!(server.usdt(other), Balance::at_rest(9_999 * COIN, COIN));
+}
+
+/// Goal: a cut that is killed anywhere is finished by the same command, nothing starts meanwhile but what was there or what was
+/// wanted, and nothing more is lost. Method: SIGKILL at each point and before each deed on the log's directory; then a start, the
+/// command again, and the way back.
+#[cfg(feature = "crash")]
+#[test]
+fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
+    let origin = Site::new();
+    let before = history(&origin);
+    let records = records(&origin);
+    let bad = &records[middle(&records)];
+    damage(&origin, bad);
+    let cut = accept(number(bad, "sequence"));
+    let points =
+        ubscore::crash::CUT_POINTS.iter().map(|point| ("UBSCORE_CRASH", (*point).to_owned()));
+    // As often as the cut does each: two segments go, and one is exchanged.
+    let deeds = [
+        ("create", 2),
+        ("fill", 2),
+        ("sync", 2),
+        ("rename", 2),
+        ("remove", 3),
+        ("sync_directory", 6),
+    ];
+    let deeds = deeds.iter().flat_map(|(deed, visits)| {
+        (1..=*visits).map(move |visit| ("UBSCORE_FAULT", format!("{deed}:kill@{visit}")))
+    });
+    for (index, (name, value)) in points.chain(deeds).enumerate() {
+        let site = twin(&origin);
+        let damaged = files(&site);
+        let done = wal_repair(&site, &[(name, &value)], &words(&cut));
+        assert_eq!(done.code, None, "{value}: {done:?}");
+        match Server::try_start(site.command()) {
+            // Only a sync of the mark's end was missing.
+            Ok(server) => {
+                assert_eq!(server.ready(), 503, "{value}");
+                server.kill();
+            }
+            Err((status, said)) => {
+                let refusals = ["damaged at", "the log is being cut"];
+                let refused = refusals.iter().any(|what| said.contains(what));
+                assert!(status.code() == Some(1) && refused, "{value}: {said}");
+            }
+        }
+        wal_repair(&site, &[], &words(&cut)).with_code(0);
+        assert_aside(&site, &damaged);
+        let again = wal_repair(&site, &[], &[]).with_code(0);
+        assert!(again.contains("nothing is to be given up"), "{value}: {again}");
+        // Every way back is the same; some of them are gone.
+        if index % 5 == 0 {
+            bring_back(&site, &before);
+        }
+    }
+}
+
+/// Goal: a repair that is killed anywhere goes on where it was. Method: SIGKILL at each of its points, before the first, the
+/// second, a middle and the last deed; then the same again.
+#[cfg(feature = "crash")]
+#[test]
+fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
+    let origin = Site::new();
+    let before = history(&origin);
+    let records = records(&origin);
+    let bad = &records[middle(&records)];
+    damage(&origin, bad);
+    wal_repair(&origin, &[], &words(&accept(number(bad, "sequence")))).with_code(0);
+    let planned = repair(&origin, &[], &PLAN).with_code(0);
+    let deeds = planned.matches("would ").count();
+    let points = ubscore::crash::REPAIR_POINTS.iter();
+    let points = points.map(|point| (*point).to_owned());
+    let visits = [2, deeds / 2, deeds].map(|visit| format!("repair_before_deed={visit}"));
+    for point in points.chain(visits) {
+        let site = twin(&origin);
+        let done = repair(&site, &[("UBSCORE_CRASH", &point)], &APPLY);
+        assert_eq!(done.code, None, "{point}: {done:?}");
+        bring_back(&site, &before);
+    }
 }

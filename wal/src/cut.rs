@@ -190,6 +190,8 @@ impl<M: Medium> Survey<M> {
     /// [`Error::Medium`].
     pub fn cut(&mut self) -> Result<Option<Cut<M>>, Error> {
         let from = self.last() + 1;
+        // A sound segment that begins with this record stays: its header cuts whatever stands behind the record before.
+        self.advance()?;
         let (header, offset, rewrite) = match (&mut self.walk, self.identity) {
             (Some(walk), _) => (*walk.header(), walk.offset(), !walk.nothing_behind()?),
             (None, Some(identity)) if self.numbers.first() == Some(&1) => {
