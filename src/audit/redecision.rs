@@ -278,7 +278,10 @@ pub fn rehearse(
         let account = (lacking.intent.user, lacking.intent.asset);
         groups.entry(account).or_default().push(lacking);
     }
-    let learn = catalog.all().into_iter().map(|asset| Deed::Learn(asset.clone()));
+    // A start teaches it all there are; here only what is about to be used.
+    let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).collect();
+    let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
+    let learn = learn.map(|asset| Deed::Learn(asset.clone()));
     let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
     // What was open for a while must be open while what was done then is done again.
     let open = statuses.iter().filter(|lost| lost.was_active && concerned.contains(&lost.user));

@@ -118,8 +118,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
             plan.left.push((mismatch, "the balance of its account does not add up as it is"));
             continue;
         }
-        match (&past, page.map(|page| (page, logged))) {
-            (Some(past), Some((page, logged))) => match lacking(page, &ledger, past.from) {
+        if let (Some(past), Some(page)) = (&past, page) {
+            match lacking(page, &ledger, past.from) {
                 Ok(found) if !found.is_empty() => {
                     lost.extend(found);
                     named.insert(req_id, mismatch);
@@ -129,9 +129,9 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
                     plan.left.push((mismatch, why));
                     continue;
                 }
+                // The log may prove what PostgreSQL does not.
                 Ok(_) | Err(_) => {}
-            },
-            (_, _) => {}
+            }
         }
         match (logged, page) {
             (Some(logged), Some(page)) => match mend(page, logged, below) {
@@ -142,8 +142,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         }
     }
     plan.mendings.sort_by_key(|mending| mending.intent.order_number);
-    let Some(Past { from, statuses }) = past else { return Ok(plan) };
-    let numbered = witness.transfers_from(from, &catalog).await?;
+    let Some(Past { from, until, statuses }) = past else { return Ok(plan) };
+    let numbered = witness.transfers_from(from, Some(until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
     let paying = match lost.is_empty() {
         true => Vec::new(),

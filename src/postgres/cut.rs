@@ -42,6 +42,8 @@ impl Claims {
 pub struct Past {
     /// The first record that any of them has taken.
     pub from: Sequence,
+    /// When the last one was made, by PostgreSQL's clock.
+    pub until: Timestamp,
     /// Spot accounts whose status was set after the last record before it, or shortly before, by user.
     pub statuses: Vec<LostStatus>,
 }
@@ -111,18 +113,28 @@ impl Witness {
     /// [`Error`]: PostgreSQL is away.
     pub async fn past(&self) -> Result<Option<Past>, Error> {
         // The two clocks that a record and a row have their times from may differ by a little.
-        let cuts = "SELECT min(substring(detail FROM 'from=([0-9]+)')::bigint),                     (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) - interval '1 minute')::text                     FROM admin_audit WHERE actor = $1 AND action = 'cut'";
+        let cuts = "SELECT min(substring(detail FROM 'from=([0-9]+)')::bigint), max(at), \
+                    (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) - interval '1 minute')::text \
+                    FROM admin_audit WHERE actor = $1 AND action = 'cut'";
         let row = self.client.query_one(cuts, &[&ACTOR]).await?;
-        let (Some(from), Some(since)) =
-            (row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, Option<&str>>(1)?)
-        else {
+        let (Some(from), Some(until), Some(since)) = (
+            row.try_get::<_, Option<i64>>(0)?,
+            row.try_get(1)?,
+            row.try_get::<_, Option<&str>>(2)?,
+        ) else {
             return Ok(None);
         };
-        let statuses = "SELECT DISTINCT ON (subject) subject, detail, actor, at,                           bool_or(detail = 'ACTIVE') OVER (PARTITION BY subject)                         FROM admin_audit WHERE action = 'account status' AND subject LIKE '% SPOT'                           AND at >= $1::text::timestamptz ORDER BY subject, id DESC";
-        let rows = self.client.query(statuses, &[&since]).await?;
+        // What has been set since the cut is in the log, and counts.
+        let statuses = "SELECT * FROM (SELECT DISTINCT ON (subject) subject, detail, actor, at, \
+                            bool_or(detail = 'ACTIVE') OVER (PARTITION BY subject), \
+                            bool_or(at <= $2) OVER (PARTITION BY subject) AS lost \
+                          FROM admin_audit WHERE action = 'account status' AND subject LIKE '% SPOT' \
+                            AND at >= $1::text::timestamptz ORDER BY subject, id DESC) AS last \
+                        WHERE lost";
+        let rows = self.client.query(statuses, &[&since, &until]).await?;
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
-        Ok(Some(Past { from: from_bigint(from), statuses }))
+        Ok(Some(Past { from: from_bigint(from), until, statuses }))
     }
 
     /// Every transfer that waits for an answer by which Spot is paid.
@@ -162,21 +174,23 @@ impl Witness {
         rows.iter().map(|row| transfer_from_row(row, catalog)).collect()
     }
 
-    /// Every transfer whose last outcome on Spot has, as PostgreSQL knows it, the record `from` or a later one; in the order
-    /// of these records.
+    /// Every transfer whose last outcome on Spot has, as PostgreSQL knows it, the record `from` or a later one, in the order
+    /// of these records; of those accepted until `until`, where that is given.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn transfers_from(
         &self,
         from: Sequence,
+        until: Option<Timestamp>,
         catalog: &Catalog,
     ) -> Result<Vec<Transfer>, Error> {
         let query = format!(
-            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE log_sequence >= $1 \
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+             WHERE log_sequence >= $1 AND ($2::timestamptz IS NULL OR created_at <= $2) \
              ORDER BY log_sequence, order_number"
         );
-        let rows = self.client.query(&query, &[&bigint(from)]).await?;
+        let rows = self.client.query(&query, &[&bigint(from), &until]).await?;
         rows.iter().map(|row| transfer_from_row(row, catalog)).collect()
     }
 }

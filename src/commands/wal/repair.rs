@@ -421,7 +421,7 @@ impl Repair<'_> {
         match &self.postgres {
             None => writeln!(out, "note     what PostgreSQL knows was not asked")?,
             Some(Postgres { witness, catalog, .. }) => {
-                for transfer in witness.transfers_from(from, catalog).await? {
+                for transfer in witness.transfers_from(from, None, catalog).await? {
                     let sequence = transfer.log_sequence.unwrap_or(0);
                     lost.last = lost.last.max(sequence);
                     lost.users.insert(transfer.intent.user.number());
