@@ -144,6 +144,50 @@ fn refuses_bad_asks(adapter: &impl Adapter) {
     }
 }
 
+/// What both adapters do for an operator: a refusal is recorded once and closes the door, what is recorded before it stands, and a
+/// refund is never refused.
+fn refuses_for_an_operator(adapter: &impl Adapter) {
+    let refuse = |ask: Ask| block_on(adapter.refuse(vec![ask]))[0].outcome;
+    let resolved = Outcome::ExplicitFail(Code::ResolvedByOperator);
+    let violation = Outcome::Unknown(Reason::Violation);
+    for (op, number) in [(Op::Deposit, 700), (Op::Withdraw, 701)] {
+        let late = ask(op, number);
+        assert_eq!(refuse(late.clone()), resolved);
+        for _ in 0..2 {
+            assert_eq!(outcome(adapter, late.clone()), resolved);
+            assert_eq!(refuse(late.clone()), resolved);
+        }
+        let query = block_on(adapter.query(late.intent.req_id, op));
+        assert_eq!(query.outcome, resolved);
+        for other in others(&late) {
+            assert_eq!(refuse(other), violation);
+        }
+    }
+    assert_eq!(outcome(adapter, ask(Op::Deposit, 702)), Outcome::Success);
+    assert_eq!(refuse(ask(Op::Deposit, 702)), Outcome::Success);
+    assert_eq!(outcome(adapter, ask(Op::Withdraw, 703)), Outcome::Success);
+    assert_eq!(refuse(ask(Op::Withdraw, 703)), Outcome::Success);
+    // Not even of what was refused, nor before it is asked for.
+    for number in [701, 703, 704] {
+        assert_eq!(refuse(ask(Op::Refund, number)), violation, "{number}");
+    }
+    assert_eq!(outcome(adapter, ask(Op::Refund, 701)), violation);
+    assert_eq!(outcome(adapter, ask(Op::Refund, 703)), Outcome::Success);
+    assert_eq!(refuse(ask(Op::ExtDeposit, 705)), Outcome::Unknown(Reason::Malformed));
+}
+
+#[test]
+fn both_adapters_record_an_operators_refusal_once() {
+    let site = Site::new();
+    let (funding, _) = funding(&site);
+    refuses_for_an_operator(&funding);
+    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "14.00000000");
+    let (engine, trading) = engine(&site);
+    refuses_for_an_operator(&trading);
+    drop(trading);
+    engine.stop();
+}
+
 /// Goal: Funding decides once for each transfer and operation, refuses what is wrong, and lets nobody write who has been
 /// superseded. Method: the adapter over a real database, without API and coordinator.
 #[test]

@@ -144,7 +144,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         }
         let shown = show(&server, &req_id);
         let paid = ["SPOT", "WITHDRAW", "SUCCESS", ""].map(str::to_owned);
-        assert_eq!(recorded(&shown), [paid.clone()]);
+        assert_eq!(recorded(&shown), std::slice::from_ref(&paid));
         assert_eq!(shown["operations"][0]["balance_after"], json!("38"));
         assert_eq!(shown["spot_answered"], json!(true));
         let states = shown["history"].as_array().expect("an array");

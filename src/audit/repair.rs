@@ -287,7 +287,8 @@ fn target(
         Direction::SpotToFunding => match (spot(Op::Withdraw), spot(Op::Refund)) {
             (Some(Refused(code)), None) => (State::Failed, Some(code), Vec::new()),
             (Some(Success), Some(Success)) => {
-                // Of the refusals that Funding knows, this one alone is for an account that exists.
+                // Of the refusals that Funding knows for an account that exists the log can tell none from the other: an
+                // operator's is the rarer one.
                 let code = Code::AccountDisabled;
                 let refused = posting(Op::Deposit, Refused(code), false);
                 (State::RolledBack, Some(code), vec![refused])

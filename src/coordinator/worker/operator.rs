@@ -31,7 +31,8 @@ pub(crate) type Attended = oneshot::Sender<Result<watch::Receiver<Transfer>, Rej
 /// A transfer that is being resolved.
 pub(super) struct Resolving {
     progress: watch::Receiver<Transfer>,
-    /// Who waits for it, and until when, monotonic ns. The last of them ends it for all.
+    /// Who waits for it, and until when, monotonic ns: no more than the operators' listener has connections. The last of them
+    /// ends it for all.
     waiting: Vec<(u64, Attended)>,
 }
 
