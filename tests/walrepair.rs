@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::crash::{assert_kept, endow, plan, post_to};
 use crate::harness::{Balance, COIN, Reply, Server, Site, Way, copy_files, crowd, eventually};
 use crate::snapshot::{force, snapshots};
+use crate::watermark::{forgetful, wait_for_all_below};
 
 const USERS: [u64; 3] = [1001, 1002, 1003];
 const REASON: &str = "the disk is gone";
@@ -659,4 +660,34 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
         site.wait_for_rest();
         site.assert_books(&server);
     }
+}
+
+/// Goal: what a cut takes from below PostgreSQL's watermark comes back too, as long as the log's own has not passed it. Method:
+/// transfers that are forgotten, with the log cut before the record that let them be.
+#[test]
+fn what_lay_below_the_watermark_comes_back_with_its_sums() {
+    let site = forgetful(Site::new());
+    let server = site.start();
+    let mut told = Vec::new();
+    for user in USERS {
+        post(&mut told, &server, user, Way::ToSpot, "10");
+    }
+    site.wait_for_rest();
+    let kept = number(records(&site).last().expect("records"), "sequence");
+    for user in USERS {
+        post(&mut told, &server, user, Way::ToSpot, "5");
+        post(&mut told, &server, user, Way::ToFunding, "3");
+    }
+    site.wait_for_rest();
+    wait_for_all_below(&site);
+    let before = Before { told, balances: balances(&server), statuses: Vec::new() };
+    server.kill();
+    let marks = records(&site);
+    let raised = marks.iter().filter(|record| record["kind"] == json!("WMARK"));
+    let first = raised.map(|record| number(record, "sequence")).min().expect("raised");
+    let from = first.min(kept + 1);
+    wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+    let planned = repair(&site, &[], &PLAN).with_code(0);
+    assert!(planned.contains("decided again"), "{planned}");
+    bring_back(&site, &before);
 }

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
-use wal::cut::{Cause, Survey, finish, unfinished};
+use wal::cut::{Cause, Cut, Survey, finish, unfinished};
 use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 
 use super::ink::Ink;
@@ -175,6 +175,20 @@ impl Way {
     }
 }
 
+/// A cut that is to be made.
+struct Planned<'a> {
+    identity: Identity,
+    cut: Cut<Directory>,
+    /// What is changed or removed, and so copied before.
+    files: Vec<PathBuf>,
+    /// Snapshots of what is gone.
+    ahead: Vec<&'a Shelved>,
+    /// When the last record that is left was written; none where none is.
+    kept: Option<Timestamp>,
+    /// Whether the same cut has begun before.
+    begun: bool,
+}
+
 /// What giving up a log's end would lose.
 #[derive(Default)]
 struct Lost {
@@ -273,22 +287,36 @@ impl Repair<'_> {
             return Ok(ExitCode::from(EXIT_MISMATCH));
         };
         out.flush()?;
+        let planned = Planned { identity, cut, files, ahead, kept, begun: begun.is_some() };
+        self.give_up(&planned, lost, lock, out).await
+    }
+
+    /// Gives the end of the log up, in the order that the module tells.
+    async fn give_up(
+        &self,
+        planned: &Planned<'_>,
+        lost: Lost,
+        lock: &DirectoryLock,
+        out: &mut impl Write,
+    ) -> anyhow::Result<ExitCode> {
+        let Planned { identity, cut, files, ahead, kept, begun } = planned;
+        let (place, from) = (self.place, cut.from());
         // A cut that has begun has copied them before.
         let copies = match (files.is_empty(), begun) {
-            (false, None) => {
+            (false, false) => {
                 let now_ns = SystemClock::new().now_ns();
                 let copies =
-                    aside::copy(&place.data_dir, &files, now_ns).context("copy the files aside")?;
+                    aside::copy(&place.data_dir, files, now_ns).context("copy the files aside")?;
                 writeln!(out, "done     copied aside to {}", copies.display())?;
                 copies.file_name().map(|name| name.to_string_lossy().into_owned())
             }
             (_, _) => None,
         };
         crash::point("cut_after_copies");
-        if !files.is_empty() || begun.is_some() {
+        if !files.is_empty() || *begun {
             cut.carry_out(lock).context("cut the log")?;
             crash::point("cut_after_log");
-            for shelved in &ahead {
+            for shelved in ahead {
                 fs::remove_file(&shelved.path)
                     .and_then(|()| aside::sync_directory(&place.snapshots))
                     .with_context(|| format!("remove {}", shelved.path.display()))?;
@@ -296,7 +324,7 @@ impl Repair<'_> {
             crash::point("cut_after_snapshots");
             writeln!(out, "done     the log ends at record {}", from - 1)?;
         }
-        let Some(Postgres { target, .. }) = postgres else {
+        let Some(Postgres { target, .. }) = &self.postgres else {
             writeln!(
                 out,
                 "PostgreSQL has not been told: no start opens the log until the same command is run again with --config or \
@@ -312,13 +340,16 @@ impl Repair<'_> {
             copies.as_deref().unwrap_or("made before")
         );
         let kept_until = kept.map_or("-infinity".to_owned(), |kept| kept.to_string());
-        let reason = args.reason.clone().context("--reason is missing")?;
-        let loss = Loss { log: identity, from, kept_until, detail, reason };
+        let reason = self.args.reason.clone().context("--reason is missing")?;
+        let loss = Loss { log: *identity, from, kept_until, detail, reason };
         record(&target.config, &target.limits, &loss).await.context("tell PostgreSQL")?;
         crash::point("cut_after_postgres");
         finish(&place.log, lock).context("unmark the log")?;
         writeln!(out, "done     PostgreSQL claims nothing of it any more, and halts every start")?;
-        writeln!(out, "next     ubscore repair --plan brings back what PostgreSQL proves of it")?;
+        writeln!(
+            out,
+            "next     ubscore repair --plan: what PostgreSQL proves of it is brought back"
+        )?;
         Ok(ExitCode::SUCCESS)
     }
 
