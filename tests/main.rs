@@ -62,6 +62,9 @@ mod simulation;
 /// Snapshots, and a log that does not grow for ever.
 mod snapshot;
 
+/// Everything that can have happened to a log or a snapshot: what is said of it, and what a start does.
+mod matrix;
+
 /// What may be forgotten, when, and what is added up of it.
 mod watermark;
 
