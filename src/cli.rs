@@ -269,7 +269,7 @@ pub struct WalStatArgs {
 /// What can be done with a snapshot; all of it reads only, also while the service runs.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Check a snapshot and say what it holds; exit code 1 if it is damaged.
+    /// Check a snapshot and say what it holds, or what differs between two; exit code 1 if one is damaged or they differ.
     Inspect(SnapshotInspectArgs),
 }
 
@@ -277,7 +277,14 @@ pub enum SnapshotCommand {
 #[derive(Debug, Args)]
 pub struct SnapshotInspectArgs {
     /// A snapshot's file, or a data directory or directory of snapshots for all there are, newest first.
-    pub path: PathBuf,
+    #[arg(required_unless_present = "diff", conflicts_with = "diff")]
+    pub path: Option<PathBuf>,
+    /// Compare the files of two snapshots, A before B.
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub diff: Option<Vec<PathBuf>>,
+    /// At most this many differences of each sort are shown; the others are counted.
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "diff")]
+    pub limit: usize,
     /// How it is written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -656,6 +663,9 @@ mod tests {
             "ubscore snapshot",
             "ubscore snapshot inspect",
             "ubscore snapshot inspect /d --format xml",
+            "ubscore snapshot inspect /d --limit 3",
+            "ubscore snapshot inspect --diff /a",
+            "ubscore snapshot inspect --diff /a /b /c",
             "ubscore token",
             "ubscore token --user 0",
             "ubscore token --user -1",

@@ -37,9 +37,11 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
-        Command::Snapshot(command) => {
-            snapshot::run(&command, &mut io::stdout().lock()).map_err(Into::into)
-        }
+        Command::Snapshot(command) => match snapshot::run(&command, &mut io::stdout().lock()) {
+            Ok(true) => return ExitCode::FAILURE,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error.into()),
+        },
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Transfer(command) => {

@@ -438,9 +438,12 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
         let held =
             json!({"assets": 5, "accounts": 4, "balances": 8, "outcomes": 8, "watermark": 0});
         assert_eq!(object["held"], held);
+        let usdt = &object["sums"].as_array().expect("an array")[0];
+        assert_eq!((&usdt["available"], &usdt["deposits"]), (&json!("8"), &json!("8")), "{out}");
         let (code, out, _) = inspect(&place, "text");
         assert_eq!(code, Some(0));
         assert!(out.starts_with("ok ") && out.contains(" accounts=4 balances=8 "), "{out}");
+        assert!(out.contains("\n  USDT available=8 deposits=8 withdrawals=0 refunds=0\n"), "{out}");
     }
     server.stop();
     tamper(&path, false);
@@ -454,6 +457,77 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
     assert!(code == Some(2) && out.is_empty() && said.contains("holds no snapshot"), "{said}");
     let (code, _, said) = inspect(&path, "text");
     assert!(code == Some(2) && said.contains(name(&path)), "{said}");
+}
+
+/// Goal: what differs between two snapshots is told, whole and no more than asked for. Method: a transfer, a frozen account
+/// and a new one between the two; each way, with itself, and damaged.
+#[test]
+fn two_snapshots_are_compared() {
+    let site = small();
+    let server = site.start();
+    endow(&site, &server);
+    let first = force(&site, &server);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "0.25").status, 200);
+    server.set_status(USERS[1], "SPOT", "FROZEN");
+    let stranger = 4_000;
+    server.deposit(stranger, "USDT", "1");
+    assert_eq!(server.transfer(stranger, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    let second = force(&site, &server);
+    server.stop();
+    let path = |sequence: u64| site.snapshot_dir().join(format!("snapshot-{sequence:016x}.snap"));
+    let (a, b) = (path(first), path(second));
+    let diff = |words: &[&str], a: &Path, b: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["snapshot", "inspect"]).args(words).arg("--diff").args([a, b]);
+        let output = command.output().expect("the binary");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+
+    let (code, out, said) = diff(&["--format", "json"], &a, &b);
+    assert_eq!((code, &*said), (Some(1), ""), "{out}");
+    let object: Value = serde_json::from_str(&out).expect("one object");
+    assert_eq!(object["verdict"], "differs");
+    assert_eq!(
+        (&object["a"]["sequence"], &object["b"]["sequence"]),
+        (&first.into(), &second.into())
+    );
+    for (class, added, changed) in
+        [("assets", 0, 0), ("accounts", 1, 1), ("balances", 1, 1), ("outcomes", 2, 0)]
+    {
+        let found = &object[class];
+        assert_eq!((&found["added"], &found["changed"]), (&added.into(), &changed.into()), "{out}");
+        assert_eq!((&found["removed"], &found["more"]), (&0.into(), &0.into()), "{out}");
+    }
+    let sums = object["sums"].as_array().expect("an array");
+    let usdt = sums.iter().find(|sum| sum["b"]["asset"] == "USDT").expect("USDT");
+    assert_eq!((&usdt["a"]["available"], &usdt["b"]["available"]), (&json!("8"), &json!("9.25")));
+
+    let (code, out, _) = diff(&[], &a, &b);
+    assert_eq!(code, Some(1));
+    for want in [
+        format!("differs {} {}\n", a.display(), b.display()),
+        format!("\nsequence {first}->{second}\n"),
+        "\nassets added=0 removed=0 changed=0\n".to_owned(),
+        format!("\n  ~ user={} status=ACTIVE->FROZEN\n", USERS[1]),
+        format!("\n  + status=ACTIVE user={stranger}\n"),
+        " asset=USDT ".to_owned(),
+        " available=2->2.25 deposits=2->2.25\n".to_owned(),
+    ] {
+        assert!(out.contains(&want), "{want} is not in\n{out}");
+    }
+    let (_, out, _) = diff(&["--limit", "1"], &b, &a);
+    assert!(out.contains("\noutcomes added=0 removed=2 changed=0\n  - "), "{out}");
+    assert!(out.ends_with("\n  and 1 more\n"), "{out}");
+    let (code, out, _) = diff(&[], &a, &a);
+    assert!(code == Some(0) && out.starts_with("same "), "{out}");
+    flip(&b, 70);
+    let (code, out, said) = diff(&[], &a, &b);
+    assert!(code == Some(1) && out.is_empty() && said.contains(name(&b)), "{out}{said}");
+    fs::remove_file(&b).expect("removed");
+    let (code, _, said) = diff(&[], &a, &b);
+    assert!(code == Some(2) && said.contains(name(&b)), "{said}");
 }
 
 /// Goal: what stands in the way of a snapshot is told, and neither transfers nor the log suffer; a snapshot that says

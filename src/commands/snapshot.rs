@@ -1,18 +1,23 @@
 //! `ubscore snapshot`: reads snapshots, also while the service makes them, and changes nothing.
 //!
-//! One line a snapshot: what it says of itself, what it holds, and whether it may be used. Exit codes: 0; 1 if one is
-//! damaged or contradicts itself; 2 where there is none to read.
+//! One line a snapshot: what it says of itself, what it holds, and whether it may be used; in text, a line for each asset
+//! follows. Exit codes: 0; 1 if one is damaged or contradicts itself, or two that are compared differ; 2 where there is
+//! none to read.
 
+mod diff;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::wal::line::Integer;
+use super::wal::line::{Assets, Integer};
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::config::Format;
-use crate::engine::fact::Fact;
+use crate::engine::fact::{Fact, Totals};
+use crate::engine::order::Entry;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::snapshot::{self, Header, Snapshot};
 use crate::telemetry::chain;
@@ -59,21 +64,26 @@ impl Error {
     }
 }
 
-/// Carries out one of the subcommands.
+/// Carries out one of the subcommands. Returns whether two snapshots differ that were to be compared.
 ///
 /// # Errors
 /// [`Error`]; what was read before it has been written.
-pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> Result<(), Error> {
+pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> Result<bool, Error> {
     let SnapshotCommand::Inspect(args) = command;
-    match inspect(args, out) {
+    let done = match (&args.diff, &args.path) {
+        (Some(pair), _) => diff::diff(args, pair, out),
+        (None, Some(path)) => inspect(args, path, out).map(|()| false),
+        (None, None) => unreachable!("clap asks for one of them"),
+    };
+    match done {
         // Nobody reads the output any more, which is how `| head` ends.
-        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         done => done,
     }
 }
 
-fn inspect(args: &SnapshotInspectArgs, out: &mut impl Write) -> Result<(), Error> {
-    let (paths, listed) = find(&args.path)?;
+fn inspect(args: &SnapshotInspectArgs, path: &Path, out: &mut impl Write) -> Result<(), Error> {
+    let (paths, listed) = find(path)?;
     let mut first_bad = None;
     for path in &paths {
         let (verdict, error) = Verdict::of(path);
@@ -127,8 +137,31 @@ struct Verdict {
     sequence: Option<Integer>,
     facts: Option<Integer>,
     held: Option<Held>,
+    sums: Option<Vec<SumObject>>,
     digest: Option<String>,
     reason: Option<String>,
+}
+
+/// What the balances of one asset add up to.
+#[derive(PartialEq, Eq, Serialize)]
+struct SumObject {
+    asset: Option<String>,
+    asset_id: u32,
+    /// In the asset's own decimals, as the others.
+    available: String,
+    deposits: String,
+    withdrawals: String,
+    refunds: String,
+    available_units: Integer,
+}
+
+impl SumObject {
+    fn text(&self) -> String {
+        let SumObject { available, deposits, withdrawals, refunds, .. } = self;
+        format!(
+            "available={available} deposits={deposits} withdrawals={withdrawals} refunds={refunds}"
+        )
+    }
 }
 
 /// How many facts of each kind.
@@ -151,7 +184,10 @@ impl Verdict {
             verdict.sequence = Some(sequence.into());
             verdict.facts = Some(facts.into());
             verdict.digest = Some(format!("{digest:032x}"));
-            verdict.held = Some(check(&snapshot)?);
+            let contents = check(&snapshot)?;
+            verdict.held = Some(contents.held);
+            let sums = contents.sums.keys().filter_map(|&asset| contents.sum_object(asset));
+            verdict.sums = Some(sums.collect());
             Ok(())
         });
         verdict.verdict = match &checked {
@@ -187,31 +223,82 @@ impl Verdict {
         if let Some(reason) = &self.reason {
             line.push_str(&format!(": {reason}"));
         }
+        for sum in self.sums.iter().flatten() {
+            let name = sum.asset.clone().unwrap_or_else(|| format!("#{}", sum.asset_id));
+            line.push_str(&format!("\n  {} {}", name.escape_debug(), sum.text()));
+        }
         line
     }
 }
 
+/// What a snapshot holds.
+#[derive(Default)]
+struct Contents {
+    held: Held,
+    /// The sum over the outcomes that have been forgotten.
+    departed: u128,
+    assets: Assets,
+    /// By asset: what is available, and what it has come from.
+    sums: BTreeMap<u32, (u128, Totals)>,
+}
+
+impl Contents {
+    fn sum_object(&self, asset: u32) -> Option<SumObject> {
+        let (available, totals) = self.sums.get(&asset)?;
+        let text = |units| self.assets.amount(asset, units);
+        Some(SumObject {
+            asset: self.assets.symbol(asset).map(str::to_owned),
+            asset_id: asset,
+            available: text(*available),
+            deposits: text(totals.deposits),
+            withdrawals: text(totals.withdrawals),
+            refunds: text(totals.refunds),
+            available_units: (*available).into(),
+        })
+    }
+
+    /// Adds a balance, `None` where the sum is above what a u128 holds.
+    fn add(&mut self, asset: u32, available: u128, totals: &Totals) -> Option<()> {
+        let (available_sum, sums) = self.sums.entry(asset).or_default();
+        *available_sum = available_sum.checked_add(available)?;
+        *sums = Totals {
+            deposits: sums.deposits.checked_add(totals.deposits)?,
+            withdrawals: sums.withdrawals.checked_add(totals.withdrawals)?,
+            refunds: sums.refunds.checked_add(totals.refunds)?,
+        };
+        Some(())
+    }
+}
+
 /// Reads every fact and adds them up.
-fn check(snapshot: &Snapshot) -> Result<Held, snapshot::Error> {
-    let mut held = Held::default();
+fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
+    let contradiction =
+        |problem| snapshot::Error::Contradiction { path: snapshot.path.clone(), problem };
+    let mut contents = Contents::default();
     let mut digest: u128 = 0;
     for fact in snapshot.facts()? {
         let fact = fact?;
         digest = digest.wrapping_add(fact.digest());
+        let held = &mut contents.held;
         match fact {
-            Fact::Asset { .. } => held.assets += 1,
+            Fact::Asset { asset, precision, symbol } => {
+                held.assets += 1;
+                contents.assets.learn(&Entry::Asset { asset, precision, symbol });
+            }
             Fact::Account { .. } => held.accounts += 1,
-            Fact::Balance { .. } => held.balances += 1,
+            Fact::Balance { asset, available, totals, .. } => {
+                held.balances += 1;
+                contents
+                    .add(asset, available, &totals)
+                    .ok_or_else(|| contradiction("its balances are more than there can be"))?;
+            }
             Fact::Outcome { .. } => held.outcomes += 1,
             Fact::Watermark { order_number } => held.watermark = order_number,
-            Fact::Departed { .. } => {}
+            Fact::Departed { digest } => contents.departed = digest,
         }
     }
     match digest == snapshot.header.digest {
-        true => Ok(held),
-        false => Err(snapshot::Error::Contradiction {
-            path: snapshot.path.clone(),
-            problem: "its facts do not add up to its digest",
-        }),
+        true => Ok(contents),
+        false => Err(contradiction("its facts do not add up to its digest")),
     }
 }

@@ -11,7 +11,7 @@ use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
-use crate::amount::{PRECISION_MAX, push_units};
+use crate::amount::{PRECISION_MAX, push_units, units_text};
 use crate::asset::SYMBOL_BYTES_MAX;
 use crate::config::Format;
 use crate::engine::order::{self, Entry, Text};
@@ -31,9 +31,9 @@ const SPACES: [u8; 32] = [b' '; 32];
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What the log has said about assets so far.
+/// What the log, or a snapshot, has said about assets so far.
 #[derive(Default)]
-pub(super) struct Assets {
+pub(in crate::commands) struct Assets {
     known: HashMap<u32, Asset, foldhash::fast::RandomState>,
 }
 
@@ -46,7 +46,7 @@ struct Asset {
 
 impl Assets {
     /// Remembers an asset, if the entry is one; the newest record about it counts.
-    pub(super) fn learn(&mut self, entry: &Entry) {
+    pub(in crate::commands) fn learn(&mut self, entry: &Entry) {
         let Entry::Asset { asset, precision, symbol } = *entry else { return };
         let room = self.known.len() < ASSETS_MAX || self.known.contains_key(&asset);
         // No such precision is ever registered, and no amount could be written by it.
@@ -57,13 +57,21 @@ impl Assets {
     }
 
     /// The symbol of an asset, or `#` and its number.
-    pub(super) fn name(&self, asset: u32) -> String {
+    pub(in crate::commands) fn name(&self, asset: u32) -> String {
         self.known.get(&asset).map_or_else(|| format!("#{asset}"), |known| known.escaped.clone())
     }
 
     /// The symbol of an asset as it was registered.
-    pub(super) fn symbol(&self, asset: u32) -> Option<&str> {
+    pub(in crate::commands) fn symbol(&self, asset: u32) -> Option<&str> {
         self.known.get(&asset).map(|known| known.symbol.as_str())
+    }
+
+    /// An amount of an asset, or its smallest units and `u`.
+    pub(in crate::commands) fn amount(&self, asset: u32, units: u128) -> String {
+        match self.known.get(&asset) {
+            Some(known) => units_text(units, known.precision),
+            None => format!("{units}u"),
+        }
     }
 }
 
@@ -412,7 +420,7 @@ fn write(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
 }
 
 /// A decision in one word.
-pub(super) fn outcome(decision: Decision) -> &'static str {
+pub(in crate::commands) fn outcome(decision: Decision) -> &'static str {
     match decision {
         Decision::Success => "SUCCESS",
         Decision::Refused(code) => code.name(),
