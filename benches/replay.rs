@@ -1,6 +1,7 @@
-//! How long does a restart read its log?
+//! How long does a restart read its log, and how long do the operators' tools?
 //!
-//! Base case: reading the same files by 1 MiB, which checks nothing and rebuilds nothing.
+//! Base case: reading the same files by 1 MiB, which checks nothing and rebuilds nothing. The tools are run as their
+//! commands are, with an output that goes nowhere.
 //!
 //! `cargo bench --bench replay -- N`: N orders of 10,000 users, written by the core itself. The page cache lets go of
 //! the files before each reading, so that both come from the disk; a host's cache below it may still hold them. All
@@ -10,11 +11,14 @@ mod caller;
 mod environment;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use rustix::fs::{Advice, fadvise};
+use ubscore::cli::{Cli, Command};
+use ubscore::commands::wal::ink::Ink;
 use ubscore::engine::core::Core;
 use ubscore::engine::ledger::{Answer, Ledger};
 use ubscore::engine::outcomes::Recorded;
@@ -63,13 +67,23 @@ fn main() -> anyhow::Result<()> {
         replay.push(began.elapsed());
         assert_eq!(replayed.ledger().sequence(), records, "records replayed");
     }
+    let mut tools = TOOLS.map(|words| (words, Vec::new()));
+    for _ in 0..READINGS {
+        for (words, durations) in &mut tools {
+            drop_cache(&segments)?;
+            let began = Instant::now();
+            run_tool(words, &options.log_dir)?;
+            durations.push(began.elapsed());
+        }
+    }
     check_balances(options, orders)?;
 
-    println!("\n{:<20}{:>12}{:>16}{:>12}", "", "ms", "records/s", "MB/s");
+    println!("\n{:<24}{:>12}{:>16}{:>12}", "", "ms", "records/s", "MB/s");
     let (plain, replay) = (median(plain), median(replay));
-    for (name, duration) in [("plain read", plain), ("replay", replay)] {
+    let tools = tools.into_iter().map(|(words, durations)| (words, median(durations)));
+    for (name, duration) in [("plain read", plain), ("replay", replay)].into_iter().chain(tools) {
         let (rate, volume) = (per_second(records, duration), per_second(bytes, duration));
-        println!("{name:<20}{:>12}{rate:>16}{:>12}", duration.as_millis(), volume / 1_000_000);
+        println!("{name:<24}{:>12}{rate:>16}{:>12}", duration.as_millis(), volume / 1_000_000);
     }
     let times = ratio(per_second(bytes, plain), per_second(bytes, replay));
     println!("\nreplay takes {times} x the plain read of {bytes} bytes, unused ends included");
@@ -77,6 +91,20 @@ fn main() -> anyhow::Result<()> {
     let reached = per_second(records, replay) >= 3_000_000;
     environment.judge("S9, replay: at least 3 M records/s", reached);
     Ok(())
+}
+
+/// The operators' tools, as they are called.
+const TOOLS: [&str; 4] = ["wal verify", "wal dump", "wal dump --format json", "wal stat"];
+
+fn run_tool(words: &str, log_dir: &Path) -> anyhow::Result<()> {
+    let line = ["ubscore"].into_iter().chain(words.split(' ')).map(PathBuf::from);
+    let line = line.chain([log_dir.to_owned()]);
+    let Command::Wal(command) = Cli::try_parse_from(line)?.command else {
+        anyhow::bail!("{words} is no tool of the log")
+    };
+    let (out, notes) = (&mut io::sink(), &mut io::sink());
+    let never = || unreachable!("nothing is followed");
+    Ok(ubscore::commands::wal::run(&command, out, notes, Ink::PLAIN, &mut { never })?)
 }
 
 /// Writes the log; returns the number of its records.

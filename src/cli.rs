@@ -283,7 +283,7 @@ pub struct SnapshotInspectArgs {
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     pub diff: Option<Vec<PathBuf>>,
     /// At most this many differences of each sort are shown; the others are counted.
-    #[arg(long, value_name = "N", default_value_t = 20, requires = "diff")]
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "path")]
     pub limit: usize,
     /// How it is written.
     #[arg(long, value_enum, default_value_t = Format::Text)]

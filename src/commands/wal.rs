@@ -351,6 +351,19 @@ mod tests {
             self.log.writer.append(kind, time_ns, &payload[..length]).expect("room");
         }
 
+        /// Leaves the beginning of a record behind the last one.
+        pub(super) fn tear(&self) {
+            let log = self.data.path().join(LOG_DIRECTORY);
+            let mut reader = Reader::open(Directory::at(&log), 0).expect("a log");
+            let mut end = (0, 0);
+            while let Some(record) = reader.next().expect("sound") {
+                end = (record.segment, record.offset + record.bytes);
+            }
+            let segment = log.join(segment_name(end.0));
+            let file = OpenOptions::new().write(true).open(segment).expect("the segment");
+            file.write_all_at(&[0xa5; 70], end.1).expect("stored");
+        }
+
         pub(super) fn path(&self, name: &str) -> String {
             self.data.path().join(name).to_str().expect("text").to_owned()
         }

@@ -285,6 +285,41 @@ mod tests {
         assert_eq!(notes, "");
     }
 
+    /// Goal: `--follow` goes on where old segments are removed behind it, and where a server dies and its successor cuts a
+    /// torn tail. Method: each pause does one of that.
+    #[test]
+    fn follow_goes_on_over_removals_and_restarts() {
+        let mut sample = Some(Sample::new());
+        let data = sample.as_ref().expect("just made").data();
+        let words = ["dump", &data, "--follow", "--format", "json"];
+        let mut pauses = 0;
+        let done = ubscore_wal_following(&words, &mut || {
+            pauses += 1;
+            let mut log = sample.take().expect("put back");
+            match pauses {
+                1 => (0..200).for_each(|_| log.append(&Entry::Mark)),
+                2 | 3 => (0..200).for_each(|_| {
+                    log.append(&order(Op::Refund, 1001, Decision::Success));
+                }),
+                4 => {
+                    let newest = log.log.durable.durable();
+                    log.tear();
+                    log = log.restarted();
+                    assert_eq!(log.log.durable.durable(), newest, "only the torn tail is cut");
+                }
+                5 => assert!(log.log.preparer.remove_before(350).expect("removed") > 0),
+                6 => (0..10).for_each(|_| log.append(&Entry::Mark)),
+                _ => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
+            sample = Some(log);
+            Ok(())
+        });
+        let (out, _) = done.succeeded();
+        let seen = objects(&out);
+        let sequences: Vec<_> = seen.iter().filter_map(|o| o["sequence"].as_u64()).collect();
+        assert_eq!(sequences, (1..=615).collect::<Vec<u64>>());
+    }
+
     #[test]
     fn follow_ends_by_itself_where_it_is_told_to() {
         let sample = Sample::new();
