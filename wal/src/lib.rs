@@ -115,6 +115,7 @@
 //! record on: [`cut`]. While that is under way a file `cut` holds the record's sequence as text, and recovery refuses with
 //! [`Error::Unfinished`]; a [`Reader`] reads what is there.
 
+mod copy;
 pub mod cut;
 mod directory;
 mod error;
@@ -135,6 +136,7 @@ mod syncer;
 mod walk;
 mod writer;
 
+pub use copy::{Copied, Copier};
 pub use directory::{Directory, DirectoryLock, MappedFile};
 pub use error::{Claim, Error, Place};
 pub use frame::{

@@ -17,6 +17,9 @@ mod failure;
 /// A part that is given up on purpose, and nothing before it.
 mod cut;
 
+/// A copy is what a crash at its last record would have left.
+mod copy;
+
 /// The same on real files.
 mod directory;
 /// A reader looks on and changes nothing.
