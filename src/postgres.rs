@@ -2,8 +2,9 @@
 //!
 //! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that
 //! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
-//! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`movements`]
-//! (what a user's statement is made of), [`embedded`] (a server of our own for one machine).
+//! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut
+//! of the log takes back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of),
+//! [`embedded`] (a server of our own for one machine).
 
 pub mod books;
 pub mod cut;
@@ -13,6 +14,7 @@ pub mod incarnation;
 pub mod mend;
 pub mod movements;
 pub mod reads;
+pub mod rebase;
 pub mod store;
 pub mod watermark;
 

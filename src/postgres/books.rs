@@ -11,12 +11,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row};
-use tracing::warn;
 use wal::{Identity, Sequence};
 
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use super::incarnation::identity_from_text;
+use super::rebase::rebase_if_foreign;
 use super::store::Transfer;
 use super::{Error, Limits, connect};
 use crate::account::UserId;
@@ -162,11 +162,7 @@ impl Books {
         // Numbering every operation anew takes its time.
         let limits = Limits { statement_timeout: Duration::ZERO, ..self.limits };
         let client = connect(&self.config, &limits).await?;
-        let row = client.query_one("SELECT audit_is_foreign()", &[]).await?;
-        if row.try_get(0)? {
-            warn!("the tables come from another PostgreSQL: the audit begins with what they hold");
-            client.execute("SELECT audit_rebase()", &[]).await?;
-        }
+        rebase_if_foreign(&client).await?;
         let take = "UPDATE audit_state SET incarnation = $1 WHERE incarnation <= $1 \
                     RETURNING snapshot, log_sequence";
         let row = client.query_opt(take, &[&number(incarnation)]).await?;

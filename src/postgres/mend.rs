@@ -2,6 +2,7 @@
 //! their Funding operations. All in one transaction, which no other process writes beside.
 
 use std::fmt;
+use std::time::Duration;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Transaction};
@@ -9,6 +10,7 @@ use wal::{Identity, Sequence};
 
 use super::database::asset_number;
 use super::incarnation::identity_text;
+use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
 use super::{Error, Limits, connect};
 use crate::asset::{Asset, Catalog};
@@ -195,9 +197,13 @@ pub async fn carry_out(
     mendings: &[Mending],
     reason: &str,
 ) -> Result<Vec<Mended>, Error> {
-    let mut client: Client = connect(config, limits).await?;
+    // Tables of another cluster are numbered anew, which takes its time.
+    let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
+    let mut client: Client = connect(config, &limits).await?;
     let mut transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
+    // Before any operation is written: it would have a number of this cluster among those of another.
+    rebase_if_foreign(&transaction).await?;
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let count = format!("{} transfers", mendings.len());
