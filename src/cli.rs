@@ -56,6 +56,12 @@ pub enum Command {
     /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
     /// something is left that nothing proves.
     Repair(RepairArgs),
+    /// Write both stores as they stand together into a directory, also while the service runs. Exit code 1 if nothing was
+    /// written.
+    Backup(BackupArgs),
+    /// Bring a backup into an empty data directory and an empty database; a restore that was interrupted goes on. Exit code
+    /// 1 if the stores do not agree afterwards, 2 if nothing is restored.
+    Restore(RestoreArgs),
     /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
     Halt(OperatorArgs),
     /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
@@ -151,6 +157,34 @@ pub struct RepairArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     pub reason: Option<String>,
     /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// What `ubscore backup` is told.
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    /// Where the backup is made; must not exist, or be empty.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// What `ubscore restore` is told.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The backup.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Only PostgreSQL's half, beside the log that is there: `ubscore repair` brings it up to that.
+    #[arg(long, conflicts_with = "only_log")]
+    pub only_database: bool,
+    /// Only the log and its snapshots, beside the database that is there.
+    #[arg(long)]
+    pub only_log: bool,
+    /// Where both stores are to be.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
@@ -686,6 +720,9 @@ mod tests {
             "ubscore statement --user 0",
             "ubscore statement --user 1 --since yesterday",
             "ubscore statement --user 1 --format xml",
+            "ubscore backup",
+            "ubscore restore",
+            "ubscore restore /b --only-log --only-database",
             "ubscore halt",
             "ubscore resume",
             "ubscore halt --reason",

@@ -9,11 +9,13 @@ use crate::clock::SystemClock;
 use crate::config;
 
 pub mod account;
+pub mod backup;
 pub mod dev;
 pub mod halt;
 pub mod load;
 pub mod ops;
 pub mod repair;
+pub mod restore;
 pub mod serve;
 pub mod snapshot;
 pub mod statement;
@@ -31,9 +33,11 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 /// 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
+        Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
         Command::Statement(args) => return statement::run(&args, &mut io::stdout().lock()),
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
+        Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
@@ -86,7 +90,8 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
-        || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments);
+        || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)
+        || error.downcast_ref::<backup::Occupied>().is_some();
     if configuration || path { ExitCode::from(EXIT_BAD_ARGUMENTS) } else { ExitCode::FAILURE }
 }
 

@@ -39,11 +39,26 @@ pub const CUT_POINTS: &[&str] =
 pub const REPAIR_POINTS: &[&str] =
     &["repair_after_fence", "repair_before_deed", "repair_after_deeds", "repair_after_postgres"];
 
+/// The points of a backup and of what brings it back, in their order. No service meets them.
+pub const BACKUP_POINTS: &[&str] = &[
+    "backup_after_log",
+    "backup_after_dump",
+    "backup_before_rename",
+    "restore_after_mark",
+    "restore_after_postgres",
+    "restore_after_settle",
+    "restore_after_snapshots",
+    "restore_after_log",
+];
+
+/// Every list of points.
+pub const ALL_POINTS: [&[&str]; 6] =
+    [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS, REPAIR_POINTS, BACKUP_POINTS];
+
 /// Whether a point has this name.
 #[cfg(feature = "crash")]
 fn is_point(name: &str) -> bool {
-    let all = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS, REPAIR_POINTS];
-    all.iter().any(|points| points.contains(&name))
+    ALL_POINTS.iter().any(|points| points.contains(&name))
 }
 
 /// Arms the point that the environment names.
@@ -63,10 +78,7 @@ pub fn arm() -> Result<(), String> {
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
     let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
     if !is_point(name) {
-        return Err(format!(
-            "UBSCORE_CRASH: {name} is none of {POINTS:?}, {SNAPSHOT_POINTS:?}, {WATERMARK_POINTS:?}, {CUT_POINTS:?} and \
-             {REPAIR_POINTS:?}"
-        ));
+        return Err(format!("UBSCORE_CRASH: {name} is none of {ALL_POINTS:?}"));
     }
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {

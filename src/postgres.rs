@@ -3,13 +3,15 @@
 //! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that
 //! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
 //! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut
-//! of the log takes back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of),
-//! [`embedded`] (a server of our own for one machine).
+//! of the log takes back), [`export`] and [`dump`] (a snapshot for a backup, and back), [`rebase`] (tables from another
+//! cluster), [`movements`] (what a user's statement is made of), [`embedded`] (a server of our own for one machine).
 
 pub mod books;
 pub mod cut;
 pub mod database;
+pub mod dump;
 pub mod embedded;
+pub mod export;
 pub mod incarnation;
 pub mod mend;
 pub mod movements;

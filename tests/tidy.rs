@@ -181,14 +181,14 @@ const SEAMS: &[(&str, &[&str])] = &[
 /// A point that stands in no list is visited by no test, and one that stands nowhere else is no point.
 #[test]
 fn every_crash_point_is_in_a_list_that_tests_walk() {
-    use ubscore::crash::{CUT_POINTS, POINTS, REPAIR_POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS};
+    use ubscore::crash::ALL_POINTS;
     let mut placed = BTreeSet::new();
     for (_, text) in sources("src") {
         for part in text.split("crash::point(\"").skip(1) {
             placed.insert(part.split('"').next().expect("a name").to_owned());
         }
     }
-    let listed = [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS, REPAIR_POINTS].concat();
+    let listed = ALL_POINTS.concat();
     assert_eq!(placed, listed.into_iter().map(str::to_owned).collect());
 }
 

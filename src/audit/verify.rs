@@ -66,6 +66,27 @@ pub struct Verdict {
     pub mismatches: Vec<Mismatch>,
 }
 
+/// Where a log and its newest snapshot lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Led {
+    /// The log's identity, `None` where there is no log.
+    pub identity: Option<Identity>,
+    /// The last record.
+    pub sequence: Sequence,
+    /// Order numbers below which UBSCore may have forgotten.
+    pub watermark: u64,
+}
+
+/// Replays a log with its newest snapshot, as a start does.
+///
+/// # Errors
+/// [`Error`]: a start would refuse.
+pub fn replayed(log: &Path, snapshots: &Path, places: Places) -> Result<Led, Error> {
+    let Replayed { reader, ledger } = Replayed::open(log, snapshots, places)?;
+    let (sequence, watermark) = (ledger.sequence(), ledger.watermark());
+    Ok(Led { identity: reader.identity(), sequence, watermark })
+}
+
 /// A log that is read to its end, and further when it has grown.
 struct Replayed {
     reader: Reader<Directory>,

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use wal::Identity;
 
-use super::dev;
+use super::{dev, restore};
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{self, Alert, alert, webhook};
@@ -83,6 +83,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
+    restore::refuse_unfinished(&config.data_dir)?;
     let closed = Closed::open(engine_options(config)).context("open the log")?;
     let http = listen(config.http.listen, "http.listen").await?;
     let ops = listen(config.ops.listen, "ops.listen").await?;

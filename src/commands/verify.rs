@@ -2,14 +2,16 @@
 //! nothing.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::wal::{Directory, Medium};
 use anyhow::Context;
 use arc_swap::ArcSwap;
 
-use super::{serve, snapshot, wal};
+use super::{restore, serve, snapshot, wal};
 use crate::asset::Catalog;
 use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::StoreArgs;
@@ -17,6 +19,7 @@ use crate::config::Config;
 use crate::engine;
 use crate::postgres;
 use crate::postgres::books::Books;
+use crate::postgres::embedded::Embedded;
 use crate::postgres::reads::Reads;
 
 /// Something does not add up.
@@ -27,14 +30,23 @@ pub(super) const EXIT_CANNOT_RUN: u8 = 2;
 /// Compares, and prints what does not add up, one a line.
 pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let verdict = runtime.context("start").and_then(|runtime| runtime.block_on(compare(args)));
-    let verdict = match verdict {
-        Ok(verdict) => verdict,
+    let verdict = runtime.context("start").and_then(|runtime| {
+        let work = async |stores: Stores, _: &Target| {
+            verify(stores).await.context("compare the two stores")
+        };
+        runtime.block_on(with_stores(args, work))
+    });
+    match verdict {
+        Ok(verdict) => tell(verdict, out),
         Err(error) => {
             writeln!(std::io::stderr(), "error: {error:#}").ok();
-            return ExitCode::from(EXIT_CANNOT_RUN);
+            ExitCode::from(EXIT_CANNOT_RUN)
         }
-    };
+    }
+}
+
+/// Prints what was found, and returns what it means.
+pub(super) fn tell(verdict: Verdict, out: &mut impl Write) -> ExitCode {
     let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
     mismatches.extend(behind);
     for mismatch in &mismatches {
@@ -47,10 +59,9 @@ pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
     if mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
 }
 
-async fn compare(args: &StoreArgs) -> anyhow::Result<Verdict> {
-    let work =
-        async |stores: Stores, _: &Target| verify(stores).await.context("compare the two stores");
-    with_stores(args, work).await
+/// Compares both stores.
+pub(super) async fn compare(target: &Target) -> anyhow::Result<Verdict> {
+    verify(target.stores().await?).await.context("compare the two stores")
 }
 
 /// Where PostgreSQL is, and how long it may take.
@@ -59,6 +70,47 @@ pub(super) struct Target {
     pub(super) limits: postgres::Limits,
     /// What a process that opens the log goes by.
     pub(super) engine: engine::Options,
+    /// Everything else that is configured.
+    pub(super) configured: Config,
+}
+
+impl Target {
+    /// Where the configuration leads. `server`: the embedded one, if that is where.
+    pub(super) fn new(configured: Config, server: Option<&Embedded>) -> anyhow::Result<Target> {
+        let config = serve::postgres_target(&configured, server)?;
+        let limits = serve::postgres_limits(&configured);
+        let engine = serve::engine_options(&configured);
+        Ok(Target { config, limits, engine, configured })
+    }
+
+    /// The limits of who may take as long as it takes.
+    pub(super) fn patient(&self) -> postgres::Limits {
+        let (statement_timeout, lock_timeout) = (Duration::ZERO, Duration::ZERO);
+        let idle_in_transaction_timeout = Duration::ZERO;
+        postgres::Limits {
+            statement_timeout,
+            lock_timeout,
+            idle_in_transaction_timeout,
+            ..self.limits
+        }
+    }
+
+    /// Both stores, to be compared.
+    pub(super) async fn stores(&self) -> anyhow::Result<Stores> {
+        let Target { config, limits, configured, .. } = self;
+        let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
+        let pool = postgres::pool(config, limits, 1);
+        Reads::new(pool, Arc::clone(&catalog), 0)
+            .load_catalog()
+            .await
+            .context("read the assets")?;
+        // Everything is read at once, however long it takes.
+        let books = Books::new(config.clone(), *limits, Duration::ZERO, Arc::clone(&catalog));
+        let log = configured.data_dir.join(wal::LOG_DIRECTORY);
+        let snapshots = configured.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
+        let places = serve::places(configured);
+        Ok(Stores { books, catalog, log, snapshots, places })
+    }
 }
 
 /// Does something with both stores; an embedded PostgreSQL runs meanwhile.
@@ -70,31 +122,24 @@ pub(super) async fn with_stores<T>(
         .context("load the configuration")?;
     let log = config.data_dir.join(wal::LOG_DIRECTORY);
     anyhow::ensure!(log.is_dir(), "there is no log in {}", config.data_dir.display());
+    restore::refuse_unfinished(&config.data_dir)?;
     let server = serve::start_embedded(&config).await?;
     let done = async {
-        let target = Target {
-            config: serve::postgres_target(&config, server.as_ref())?,
-            limits: serve::postgres_limits(&config),
-            engine: serve::engine_options(&config),
-        };
-        let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
-        let pool = postgres::pool(&target.config, &target.limits, 1);
-        Reads::new(pool, Arc::clone(&catalog), 0)
-            .load_catalog()
-            .await
-            .context("read the assets")?;
-        // Everything is read at once, however long it takes.
-        let books =
-            Books::new(target.config.clone(), target.limits, Duration::ZERO, Arc::clone(&catalog));
-        let snapshots = config.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
-        let places = serve::places(&config);
-        let stores = Stores { books, catalog, log, snapshots, places };
-        work(stores, &target).await
+        let target = Target::new(config, server.as_ref())?;
+        work(target.stores().await?, &target).await
     }
     .await;
-    // One that ran before belongs to somebody else.
-    if server.as_ref().is_some_and(|server| !server.is_adopted()) {
-        serve::stop_embedded(server).await;
-    }
+    end(server, &log).await;
     done
+}
+
+/// Stops the embedded PostgreSQL, if it was started for this command, and for nobody since.
+async fn end(server: Option<Embedded>, log: &Path) {
+    let Some(server) = server.filter(|server| !server.is_adopted()) else { return };
+    // A service that has begun meanwhile has adopted it; and none is to begin while it stops.
+    let lock = Directory::at(log).lock();
+    if !matches!(lock, Err(::wal::Error::Locked { .. })) {
+        serve::stop_embedded(Some(server)).await;
+    }
+    drop(lock);
 }

@@ -137,6 +137,22 @@ pub enum Error {
         found: Vec<u32>,
     },
 
+    /// A client's program is missing, or is older than the server.
+    #[error(
+        "no {program} of PostgreSQL {at_least} or later on this machine (found: {found:?}); install \
+         it: {install}"
+    )]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// The major version that will do.
+        at_least: u32,
+        /// The major versions on this machine.
+        found: Vec<u32>,
+        /// The command that installs it here.
+        install: String,
+    },
+
     /// PostgreSQL refuses to run as root, and there is no user to run it as.
     #[error(
         "running as root, and /etc/passwd has neither `postgres` nor `nobody` to run PostgreSQL as"
@@ -429,11 +445,48 @@ pub async fn find_binaries(
         (Some(cluster_major), _) if !found.is_empty() => {
             Err(Error::Version { cluster_major, found })
         }
-        (_, Some(directory)) => {
-            Err(Error::NotBinaries { directory: directory.to_owned(), install: install_here() })
-        }
-        (_, None) => Err(Error::Missing { install: install_here() }),
+        (_, Some(directory)) => Err(Error::NotBinaries {
+            directory: directory.to_owned(),
+            install: install_here(Package::Server),
+        }),
+        (_, None) => Err(Error::Missing { install: install_here(Package::Server) }),
     }
+}
+
+/// Finds a client's program, such as `pg_dump`: of this major version, or else the next later one, since none can read what
+/// is newer than itself. Looks where [`find_binaries`] does.
+///
+/// # Errors
+/// [`Error::Program`]: there is none, and how to install it.
+pub async fn find_program(
+    program: &'static str,
+    postgres_bin: Option<&Path>,
+    at_least: u32,
+) -> Result<PathBuf, Error> {
+    let candidates = match postgres_bin {
+        Some(directory) => vec![Some(directory.to_owned())],
+        None => candidate_directories().await,
+    };
+    let (mut best, mut found) = (None, Vec::new());
+    for directory in candidates {
+        let path = self::program(directory.as_deref(), program);
+        let Some(major) = output_of(&path, "--version").await.as_deref().and_then(major_of) else {
+            continue;
+        };
+        found.push(major);
+        if major >= at_least && best.as_ref().is_none_or(|(other, _)| major < *other) {
+            best = Some((major, path));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    let install = || install_here(Package::Client { major: at_least });
+    best.map(|(_, path)| path).ok_or_else(|| Error::Program {
+        program,
+        at_least,
+        found,
+        install: install(),
+    })
 }
 
 /// Folders to look in, best first; `None` stands for PATH.
@@ -491,30 +544,57 @@ fn program(directory: Option<&Path>, name: &str) -> PathBuf {
     directory.map_or_else(|| PathBuf::from(name), |directory| directory.join(name))
 }
 
-fn install_here() -> String {
-    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    install_command(&os_release, rustix::process::geteuid().is_root())
+/// What is to be installed.
+#[derive(Clone, Copy)]
+enum Package {
+    Server,
+    /// The programs of this major version that connect to a server.
+    Client {
+        major: u32,
+    },
 }
 
-/// The command that installs a server on the system that `os_release` (os-release(5)) describes.
-fn install_command(os_release: &str, root: bool) -> String {
+fn install_here(package: Package) -> String {
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    install_command(&os_release, rustix::process::geteuid().is_root(), package)
+}
+
+/// The command that installs a package on the system that `os_release` (os-release(5)) describes.
+fn install_command(os_release: &str, root: bool, package: Package) -> String {
     let mut names = Vec::new();
     for line in os_release.lines() {
         let value = line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE="));
         names.extend(value.unwrap_or_default().trim_matches(['"', '\'']).split_whitespace());
     }
-    let command = names.iter().find_map(|name| match *name {
-        "debian" | "ubuntu" => Some("apt-get install postgresql"),
-        "fedora" | "rhel" | "centos" => Some("dnf install postgresql-server"),
-        "arch" => Some("pacman -S postgresql"),
-        "alpine" => Some("apk add postgresql"),
-        "suse" | "opensuse" => Some("zypper install postgresql-server"),
+    let command = names.iter().find_map(|name| match (*name, package) {
+        ("debian" | "ubuntu", Package::Server) => Some("apt-get install postgresql".to_owned()),
+        ("debian" | "ubuntu", Package::Client { major }) => {
+            Some(format!("apt-get install postgresql-client-{major}"))
+        }
+        ("fedora" | "rhel" | "centos", Package::Server) => {
+            Some("dnf install postgresql-server".to_owned())
+        }
+        ("fedora" | "rhel" | "centos", Package::Client { .. }) => {
+            Some("dnf install postgresql".to_owned())
+        }
+        ("arch", _) => Some("pacman -S postgresql".to_owned()),
+        ("alpine", Package::Server) => Some("apk add postgresql".to_owned()),
+        ("alpine", Package::Client { major }) => Some(format!("apk add postgresql{major}-client")),
+        ("suse" | "opensuse", Package::Server) => {
+            Some("zypper install postgresql-server".to_owned())
+        }
+        ("suse" | "opensuse", Package::Client { major }) => {
+            Some(format!("zypper install postgresql{major}"))
+        }
         _ => None,
     });
-    match command {
-        Some(command) if root => command.to_owned(),
-        Some(command) => format!("sudo {command}"),
-        None => "the PostgreSQL server package of this system".to_owned(),
+    match (command, package) {
+        (Some(command), _) if root => command,
+        (Some(command), _) => format!("sudo {command}"),
+        (None, Package::Server) => "the PostgreSQL server package of this system".to_owned(),
+        (None, Package::Client { major }) => {
+            format!("the client package of PostgreSQL {major} of this system")
+        }
     }
 }
 
@@ -1267,7 +1347,24 @@ mod tests {
         let empty = tempfile::tempdir().expect("a temporary folder");
         let error = find_binaries(Some(empty.path()), None).await.expect_err("nothing is there");
         assert!(error.to_string().contains("install"), "{error}");
-        assert!(error.to_string().contains(&install_here()), "{error}");
+        assert!(error.to_string().contains(&install_here(Package::Server)), "{error}");
+        let error = find_program("pg_dump", Some(empty.path()), 15).await.expect_err("nothing");
+        let install = install_here(Package::Client { major: 15 });
+        assert!(error.to_string().contains(&install), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_client_program_that_is_older_than_the_server_is_not_used() {
+        let path = find_program("pg_dump", None, 7).await.expect("one is here");
+        let here = output_of(&path, "--version").await.as_deref().and_then(major_of);
+        let major = here.expect("it says so");
+        assert_eq!(find_program("pg_dump", None, major).await.expect("the same"), path);
+        let error = find_program("pg_dump", None, 999).await.expect_err("nobody has version 999");
+        assert!(
+            matches!(&error, Error::Program { found, .. } if found.contains(&major)),
+            "{error}"
+        );
+        assert!(error.to_string().contains("999"), "{error}");
     }
 
     #[tokio::test]
@@ -1279,13 +1376,20 @@ mod tests {
     #[test]
     fn the_install_command_fits_the_system() {
         let debian = "PRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=\"12\"\nID=debian\n";
-        assert_eq!(install_command(debian, true), "apt-get install postgresql");
-        assert_eq!(install_command(debian, false), "sudo apt-get install postgresql");
+        assert_eq!(install_command(debian, true, Package::Server), "apt-get install postgresql");
+        assert_eq!(
+            install_command(debian, false, Package::Server),
+            "sudo apt-get install postgresql"
+        );
         let mint = "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n";
-        assert_eq!(install_command(mint, true), "apt-get install postgresql");
+        assert_eq!(install_command(mint, true, Package::Server), "apt-get install postgresql");
         let rocky = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n";
-        assert_eq!(install_command(rocky, true), "dnf install postgresql-server");
-        assert!(install_command("", true).contains("PostgreSQL server package"));
+        assert_eq!(install_command(rocky, true, Package::Server), "dnf install postgresql-server");
+        let client = Package::Client { major: 16 };
+        assert_eq!(install_command(debian, true, client), "apt-get install postgresql-client-16");
+        assert_eq!(install_command(rocky, false, client), "sudo dnf install postgresql");
+        assert!(install_command("", true, client).contains("PostgreSQL 16"));
+        assert!(install_command("", true, Package::Server).contains("PostgreSQL server package"));
     }
 
     #[test]

@@ -98,6 +98,11 @@ impl Copier {
         Ok(self.last)
     }
 
+    /// The first record copied; 0 while there is none.
+    pub fn first(&self) -> Sequence {
+        self.first
+    }
+
     /// Begins the segment `number`, after those before it that hold no record.
     fn go_to(&mut self, reader: &Reader<Directory>, number: u64) -> Result<(), Error> {
         let after = self.current.as_ref().map_or(0, |segment| segment.header.segment);

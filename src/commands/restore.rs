@@ -1,0 +1,366 @@
+//! `ubscore restore`: a backup into an empty data directory and an empty database.
+//!
+//! ```text
+//!   sums --> mark --> PostgreSQL, in one transaction --> snapshots --> log --> both stores compared --> mark removed
+//! ```
+//!
+//! The mark is a file in the data directory: while it is there nothing starts or reads both stores, and the same command
+//! goes on, whatever is there already. It names the backup and the database, so that nothing else is taken for what it
+//! has begun. Should somebody remove it by hand, a database without its log refuses to serve, and so does a part of a log.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+use wal::{Directory, Medium};
+
+use super::backup::manifest::{DUMP, Manifest, Summing};
+use super::backup::sync;
+use super::snapshot::SNAPSHOT_DIRECTORY;
+use super::verify::{EXIT_CANNOT_RUN, Target, tell};
+use super::wal::LOG_DIRECTORY;
+use super::{serve, verify};
+use crate::audit::verify::{Led, Verdict, replayed};
+use crate::cli::RestoreArgs;
+use crate::config::Config;
+use crate::crash;
+use crate::postgres::dump::{self, Connection};
+use crate::postgres::embedded::find_program;
+use crate::postgres::export::{Owner, Place, table_of_ours};
+use crate::postgres::incarnation::identity_text;
+use crate::postgres::{self, rebase};
+
+/// The mark of a restore that is not finished, in the data directory.
+const MARK: &str = "restoring";
+/// What it is called until it is whole.
+const MARK_NEW: &str = "restoring.new";
+
+/// What is brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    Both,
+    Database,
+    Log,
+}
+
+/// What a restore has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    /// The backup, by its manifest's sum.
+    backup: String,
+    /// What of it.
+    part: Part,
+    /// The database's cluster.
+    system_identifier: String,
+    /// The database there.
+    database: String,
+    /// Its number.
+    database_oid: u32,
+}
+
+/// Refuses a data directory that a restore has begun in.
+///
+/// # Errors
+/// It is not finished.
+pub(super) fn refuse_unfinished(data_dir: &Path) -> anyhow::Result<()> {
+    ensure!(
+        !data_dir.join(MARK).exists(),
+        "a restore into {} is not finished: run the same `ubscore restore` again",
+        data_dir.display()
+    );
+    // It may have been removed, and not durably: it must not come back once somebody has gone on without it.
+    sync(data_dir)
+}
+
+/// Restores, compares, and prints what does not add up, one a line.
+pub fn run(args: &RestoreArgs, out: &mut impl Write) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = runtime.context("start").and_then(|runtime| runtime.block_on(restore(args)));
+    match done {
+        Ok((manifest, verdict)) => {
+            let (bytes, transfers) = (manifest.bytes(), manifest.postgres.transfers);
+            let (from, at) = (args.directory.display(), &manifest.created_at);
+            writeln!(out, "restored {from} of {at} transfers={transfers} bytes={bytes}").ok();
+            let code = tell(verdict, out);
+            if args.only_database && code != ExitCode::SUCCESS {
+                writeln!(out, "the log is newer: see `ubscore repair --plan`").ok();
+            }
+            code
+        }
+        Err(error) => {
+            writeln!(io::stderr(), "error: {error:#}").ok();
+            ExitCode::from(EXIT_CANNOT_RUN)
+        }
+    }
+}
+
+async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, Verdict)> {
+    #[cfg(feature = "crash")]
+    crash::arm().map_err(anyhow::Error::msg)?;
+    let part = match (args.only_database, args.only_log) {
+        (true, _) => Part::Database,
+        (false, true) => Part::Log,
+        (false, false) => Part::Both,
+    };
+    let stores = &args.stores;
+    let config = Config::load(stores.config.as_deref(), stores.overrides(), stores.dev)
+        .context("load the configuration")?;
+    let manifest = tokio::task::block_in_place(|| {
+        let manifest = Manifest::read(&args.directory)?;
+        manifest.check_files(&args.directory)?;
+        Ok::<_, anyhow::Error>(manifest)
+    })?;
+    // Nobody starts meanwhile, and no other restore.
+    let log = Directory::create(config.data_dir.join(LOG_DIRECTORY)).context("open the log")?;
+    let _lock = log.lock().context("open the log")?;
+    let begun = Mark::read(&config.data_dir)?;
+    match (&begun, part) {
+        (Some(begun), _) => begun.refuse_another(&manifest, part, &config.data_dir)?,
+        (None, Part::Both | Part::Log) => refuse_used(&config.data_dir)?,
+        (None, Part::Database) => {}
+    }
+    if part == Part::Database {
+        refuse_older_log(&config, &manifest)?;
+    }
+    let server = serve::start_embedded(&config).await?;
+    let done = async {
+        let target = Target::new(config, server.as_ref())?;
+        bring_back(&args.directory, &manifest, part, begun, &target).await
+    }
+    .await;
+    // Our lock is held: nobody has adopted it since.
+    if server.as_ref().is_some_and(|server| !server.is_adopted()) {
+        serve::stop_embedded(server).await;
+    }
+    Ok((manifest, done?))
+}
+
+/// Refuses a data directory that holds a log or a snapshot.
+fn refuse_used(data_dir: &Path) -> anyhow::Result<()> {
+    for (folder, prefix) in [(LOG_DIRECTORY, "segment-"), (SNAPSHOT_DIRECTORY, "snapshot-")] {
+        let path = data_dir.join(folder);
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries.with_context(|| format!("list {}", path.display()))?,
+        };
+        for entry in entries {
+            let entry = entry.with_context(|| format!("list {}", path.display()))?;
+            ensure!(
+                !entry.file_name().to_string_lossy().starts_with(prefix),
+                "{} is there: a restore needs a data directory without a log and without snapshots",
+                entry.path().display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a log that PostgreSQL's half does not belong to, or has come further than.
+fn refuse_older_log(config: &Config, manifest: &Manifest) -> anyhow::Result<()> {
+    let (log, snapshots) =
+        (config.data_dir.join(LOG_DIRECTORY), config.data_dir.join(SNAPSHOT_DIRECTORY));
+    let places = serve::places(config);
+    let led = tokio::task::block_in_place(|| replayed(&log, &snapshots, places));
+    let Led { identity, sequence, .. } = led.context("read the log that is there")?;
+    let here = identity.map_or("none".to_owned(), identity_text);
+    let wanted = &manifest.log.identity;
+    ensure!(here == *wanted, "the log has identity {here}, the backup is of log {wanted}");
+    let claimed = manifest.postgres.claimed_sequence;
+    ensure!(
+        sequence >= claimed,
+        "the log ends at record {sequence}, and the backup's database knows of record {claimed}: restore both halves"
+    );
+    Ok(())
+}
+
+async fn bring_back(
+    from: &Path,
+    manifest: &Manifest,
+    part: Part,
+    begun: Option<Mark>,
+    target: &Target,
+) -> anyhow::Result<Verdict> {
+    let data_dir = &target.configured.data_dir;
+    let limits = target.patient();
+    let client = postgres::connect(&target.config, &limits).await?;
+    let place = Place::of(&client).await.context("ask PostgreSQL what it is")?;
+    let here = format!("database {}", place.database);
+    if begun.is_some() {
+        refuse_orphan(&client, &here).await?;
+    }
+    let used = table_of_ours(&client).await.context("look into the database")?;
+    let mark = Mark::new(manifest, part, &place);
+    match &begun {
+        Some(begun) => ensure!(
+            *begun == mark,
+            "the restore was begun into database {} of cluster {}: name that one",
+            begun.database,
+            begun.system_identifier
+        ),
+        None if part == Part::Log => {
+            ensure!(used.is_some(), "{here} was never used: restore both halves");
+            let log = Owner::of(&client).await.context("ask whose database it is")?.log;
+            let (log, wanted) =
+                (log.map_or("none".to_owned(), identity_text), &manifest.log.identity);
+            ensure!(log == *wanted, "{here} belongs to log {log}, the backup is of log {wanted}");
+        }
+        None => {
+            let used = used.as_deref().unwrap_or_default();
+            ensure!(
+                used.is_empty(),
+                "{here} holds {used}: a restore needs a database that was never used; make a new one"
+            );
+        }
+    }
+    if begun.is_none() {
+        mark.write(data_dir)?;
+    }
+    crash::point("restore_after_mark");
+
+    if part != Part::Log {
+        if used.is_some() {
+            // Of an earlier run, all of it or nothing; and nobody can have used it since.
+            refuse_others(&client, manifest, &here).await?;
+        } else {
+            let bin = target.configured.postgres.bin.as_deref();
+            let major = place.major.max(manifest.postgres.major);
+            let program = find_program("pg_restore", bin, major).await?;
+            let connection = Connection::new(&target.config, &place);
+            tokio::task::block_in_place(|| {
+                let path = from.join(DUMP);
+                let mut file =
+                    File::open(&path).with_context(|| format!("open {}", path.display()))?;
+                dump::restore(&program, &connection, &mut file).context("restore PostgreSQL")
+            })?;
+        }
+        crash::point("restore_after_postgres");
+        postgres::migrate(&target.config, &limits).await.context("prepare PostgreSQL")?;
+        rebase::settle(&target.config, &limits).await.context("make the tables this cluster's")?;
+        crash::point("restore_after_settle");
+    }
+    if part != Part::Database {
+        tokio::task::block_in_place(|| copy_log(from, manifest, data_dir))?;
+    }
+    let verdict = verify::compare(target).await?;
+    Mark::remove(data_dir)?;
+    Ok(verdict)
+}
+
+/// Refuses a database that the `pg_restore` of a killed run is still at work on: it has been given all it needs.
+async fn refuse_orphan(client: &tokio_postgres::Client, here: &str) -> anyhow::Result<()> {
+    let orphan = "SELECT pid FROM pg_stat_activity \
+                  WHERE datname = current_database() AND application_name = $1 LIMIT 1";
+    let row = client
+        .query_opt(orphan, &[&dump::APPLICATION])
+        .await
+        .context("look who else is connected")?;
+    if let Some(row) = row {
+        let pid: i32 = row.try_get(0)?;
+        bail!(
+            "a pg_restore is still at work on {here}, as the server's process {pid}: try again when it has ended"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a database that is not as the backup has it.
+async fn refuse_others(
+    client: &tokio_postgres::Client,
+    manifest: &Manifest,
+    here: &str,
+) -> anyhow::Result<()> {
+    let Owner { log, incarnation, watermark, .. } =
+        Owner::of(client).await.context("ask whose database it is")?;
+    let wanted = &manifest.postgres;
+    let same = log.map(identity_text).as_ref() == Some(&manifest.log.identity)
+        && (incarnation, watermark) == (wanted.incarnation, wanted.watermark);
+    ensure!(same, "{here} is not what the restore has made of it: make a new one, and begin anew");
+    Ok(())
+}
+
+/// The snapshots before the log: a log that does not begin with its first record needs one.
+fn copy_log(from: &Path, manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
+    for folder in [SNAPSHOT_DIRECTORY, LOG_DIRECTORY, ""] {
+        let to = data_dir.join(folder);
+        Directory::create(&to).with_context(|| format!("make {}", to.display()))?;
+        for file in manifest.files_in(folder).filter(|file| file.path != Path::new(DUMP)) {
+            let (source, copy) = (from.join(&file.path), data_dir.join(&file.path));
+            let copied = || -> io::Result<bool> {
+                let mut reading = Summing::new(File::open(&source)?);
+                let mut writing = File::create(&copy)?;
+                // Zeros are written as they are: a log may go on in its last segment, and must find space there.
+                reading.copy(&mut writing)?;
+                writing.sync_all()?;
+                Ok(reading.summed(&file.path) == *file)
+            };
+            let same = copied().with_context(|| format!("copy {}", source.display()))?;
+            ensure!(same, "{} has changed while it was read", source.display());
+        }
+        sync(&to)?;
+        match folder {
+            SNAPSHOT_DIRECTORY => crash::point("restore_after_snapshots"),
+            LOG_DIRECTORY => crash::point("restore_after_log"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Mark {
+    fn new(manifest: &Manifest, part: Part, place: &Place) -> Mark {
+        Mark {
+            backup: manifest.sum(),
+            part,
+            system_identifier: place.system_identifier.clone(),
+            database: place.database.clone(),
+            database_oid: place.database_oid,
+        }
+    }
+
+    fn read(data_dir: &Path) -> anyhow::Result<Option<Mark>> {
+        let path = data_dir.join(MARK);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.with_context(|| format!("read {}", path.display()))?,
+        };
+        let mark = serde_json::from_slice(&bytes);
+        mark.with_context(|| format!("{} is no mark of a restore", path.display())).map(Some)
+    }
+
+    fn refuse_another(
+        &self,
+        manifest: &Manifest,
+        part: Part,
+        data_dir: &Path,
+    ) -> anyhow::Result<()> {
+        if self.backup == manifest.sum() && self.part == part {
+            return Ok(());
+        }
+        bail!(
+            "another restore into {} is not finished: finish that one, or begin anew with an empty data directory and \
+             an empty database",
+            data_dir.display()
+        )
+    }
+
+    fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
+        let (new, path) = (data_dir.join(MARK_NEW), data_dir.join(MARK));
+        let text = serde_json::to_vec(self).context("write the mark")?;
+        File::create(&new)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("write {}", path.display()))?;
+        sync(data_dir)
+    }
+
+    fn remove(data_dir: &Path) -> anyhow::Result<()> {
+        let path = data_dir.join(MARK);
+        fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        sync(data_dir)
+    }
+}
