@@ -7,6 +7,7 @@
 mod proxy;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -267,6 +268,16 @@ impl Site {
         self
     }
 
+    /// A fresh database and a fresh data directory, on the PostgreSQL that all tests share, configured as this one.
+    pub(crate) fn elsewhere(&self) -> Site {
+        Site { cluster: None, ..self.clone() }.with_fresh_database().with_fresh_data_dir()
+    }
+
+    /// A directory of its own that is not there yet.
+    pub(crate) fn fresh_path(&self, name: &str) -> PathBuf {
+        run().directory.join(format!("{name}-{}", unique()))
+    }
+
     /// The same data directory with a fresh database.
     pub(crate) fn with_fresh_database(&self) -> Site {
         let site = Site { database: format!("test_{}", unique()), ..self.clone() };
@@ -505,13 +516,22 @@ impl Site {
 
     /// `ubscore verify` on this site.
     pub(crate) fn verify(&self) -> Command {
-        self.offline(&["verify"])
+        self.tool(["verify"])
     }
 
-    /// A command that looks at both stores of this site itself.
-    pub(crate) fn offline(&self, words: &[&str]) -> Command {
+    /// A subcommand that is told where both stores are.
+    pub(crate) fn tool(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        self.tool_with(arguments, &self.url())
+    }
+
+    /// The same with another PostgreSQL, or `embedded`.
+    pub(crate) fn tool_with(
+        &self,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        postgres: &str,
+    ) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-        command.args(words).args(["--dev", "--postgres", &self.url()]);
+        command.args(arguments).args(["--dev", "--postgres", postgres]);
         command.arg("--data-dir").arg(&self.data_dir);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command

@@ -86,6 +86,9 @@ mod statement;
 /// A log that is given up from a record on, and what PostgreSQL brings back of it.
 mod walrepair;
 
+/// Both stores as they stand together, taken while they work, and brought back elsewhere.
+mod backup;
+
 /// What the fuzz targets have reached, once more.
 mod fuzz;
 

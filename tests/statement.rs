@@ -15,7 +15,7 @@ const USER: u64 = 77;
 fn statement(site: &Site, words: &[&str]) -> (Option<i32>, String, String) {
     let user = USER.to_string();
     let words = [&["statement", "--user", &*user], words].concat();
-    let Output { status, stdout, stderr } = site.offline(&words).output().expect("the binary");
+    let Output { status, stdout, stderr } = site.tool(&words).output().expect("the binary");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (status.code(), text(stdout), text(stderr))
 }
