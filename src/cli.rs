@@ -241,6 +241,9 @@ pub struct WalRepairArgs {
     /// copied aside before.
     #[arg(long, value_name = "SEQ", requires = "reason", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::MAX >> 1))]
     pub accept_loss_from: Option<u64>,
+    /// Give it up although nothing is wrong with the log.
+    #[arg(long, requires = "accept_loss_from")]
+    pub although_sound: bool,
     /// Why, for those who come later.
     #[arg(long, value_name = "TEXT", requires = "accept_loss_from", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
@@ -699,6 +702,7 @@ mod tests {
             "ubscore wal repair /d --accept-loss-from 0 --reason x",
             "ubscore wal repair /d --accept-loss-from 5 --reason=",
             "ubscore wal repair /d --reason x",
+            "ubscore wal repair /d --although-sound",
             "ubscore snapshot",
             "ubscore snapshot inspect",
             "ubscore snapshot inspect /d --format xml",

@@ -72,7 +72,13 @@ fn accept(from: u64) -> [String; 4] {
     ["--accept-loss-from".to_owned(), from.to_string(), "--reason".to_owned(), REASON.to_owned()]
 }
 
-fn words(owned: &[String; 4]) -> [&str; 4] {
+/// The same where nothing is wrong with the log.
+fn accept_sound(from: u64) -> [String; 5] {
+    let [accept, from, reason, why] = accept(from);
+    [accept, from, reason, why, "--although-sound".to_owned()]
+}
+
+fn words<const N: usize>(owned: &[String; N]) -> [&str; N] {
     owned.each_ref().map(String::as_str)
 }
 
@@ -347,6 +353,8 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
     let last = number(records(&site).last().expect("records"), "sequence");
     let sound = wal_repair(&site, &[], &[]).with_code(0);
     assert!(sound.contains("nothing is to be given up"), "{sound}");
+    // Once more, after the service has gone on: it would take what has come since.
+    wal_repair(&site, &[], &words(&cut)).refused("nothing is wrong with the log: records 9 to ");
     // Behind the last record there is nothing to cut.
     wal_repair(&site, &[], &words(&accept(last + 1))).with_code(0);
     wal_repair(&site, &[], &words(&accept(last + 2))).refused(&format!("is {}", last + 1));
@@ -420,7 +428,7 @@ fn a_whole_log_is_cut_at_any_record_that_is_named() {
     for from in [1, 2, number(&records[middle(&records)], "sequence")] {
         let site = twin(&site);
         let whole = files(&site);
-        let done = wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+        let done = wal_repair(&site, &[], &words(&accept_sound(from))).with_code(0);
         assert!(done.contains(&format!("readable={}", records.len() as u64 - from + 1)), "{done}");
         assert!(assert_aside(&site, &whole) > 1);
         bring_back(&site, &before);
@@ -462,7 +470,7 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     for (from, ahead) in [(newer + 1, 0), (newer, 1), (older + 1, 1), (older, 2)] {
         let site = twin(&site);
         let whole = files(&site);
-        wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+        wal_repair(&site, &[], &words(&accept_sound(from))).with_code(0);
         assert_eq!(snapshots(&site).len(), 2 - ahead, "cut at {from}");
         assert_aside(&site, &whole);
         bring_back(&site, &before);
@@ -477,7 +485,8 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     let untouched = files(&bare);
     let begins = number(&records(&bare)[0], "sequence");
     assert!(older < begins && begins <= newer, "{older} {begins} {newer}");
-    wal_repair(&bare, &[], &words(&accept(newer))).refused("nothing would be left to begin with");
+    wal_repair(&bare, &[], &words(&accept_sound(newer)))
+        .refused("nothing would be left to begin with");
     assert_eq!((files(&bare), copies(&bare).len()), (untouched, 0));
     wal_repair(&bare, &[], &words(&accept(newer + 1))).with_code(0);
     bring_back(&bare, &before);
@@ -502,7 +511,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     let spent = server.transfer(one, Way::ToFunding, "50").req_id();
     site.wait_for_rest();
     server.kill();
-    wal_repair(&site, &[], &words(&accept(kept + 1))).with_code(0);
+    wal_repair(&site, &[], &words(&accept_sound(kept + 1))).with_code(0);
     site.sql(&format!(
         "SET session_replication_role = replica; \
          UPDATE transfer_operations SET amount = 99 WHERE req_id = '{big}'"
@@ -647,7 +656,7 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
         let bad = &records[(records.len() - 1) * 2 / (part + 2)];
         damage(&site, bad);
         let from = number(bad, "sequence");
-        let done = wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+        let done = wal_repair(&site, &[], &words(&accept_sound(from))).with_code(0);
         assert!(done.contains(&format!("lost from={from} ")), "{done}");
         let done = repair(&site, &[], &APPLY).with_code(0);
         assert!(done.ends_with(" left=0\n"), "{done}");
@@ -686,7 +695,7 @@ fn what_lay_below_the_watermark_comes_back_with_its_sums() {
     let raised = marks.iter().filter(|record| record["kind"] == json!("WMARK"));
     let first = raised.map(|record| number(record, "sequence")).min().expect("raised");
     let from = first.min(kept + 1);
-    wal_repair(&site, &[], &words(&accept(from))).with_code(0);
+    wal_repair(&site, &[], &words(&accept_sound(from))).with_code(0);
     let planned = repair(&site, &[], &PLAN).with_code(0);
     assert!(planned.contains("decided again"), "{planned}");
     bring_back(&site, &before);

@@ -209,7 +209,7 @@ pub fn statement(movements: Movements, logged: Logged) -> Statement {
                 statement.mismatches.push(format!(
                     "{}, asset {}: after the {} of {reference} {recorded} smallest units were written down, \
                      its operations add up to {balance}",
-                    account_name(account),
+                    account.account(),
                     asset.0,
                     op.name()
                 ));
@@ -222,14 +222,6 @@ pub fn statement(movements: Movements, logged: Logged) -> Statement {
     // Stable: what was decided in the same moment stays in the order of its account, Funding first.
     statement.movements.sort_by_key(|(at, _)| *at);
     statement
-}
-
-/// The account's name on the wire.
-pub fn account_name(account: Participant) -> &'static str {
-    match account {
-        Participant::Funding => "FUNDING",
-        Participant::Trading => "SPOT",
-    }
 }
 
 /// The successes on Spot that a transfer's state claims, and when PostgreSQL was told.

@@ -15,9 +15,7 @@ use super::wal::json;
 use crate::account::UserId;
 use crate::amount::units_text;
 use crate::asset::{Asset, AssetId, Catalog};
-use crate::audit::statement::{
-    Balances, Movement, Part, Statement, account_name, read_log, statement,
-};
+use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
 use crate::postgres::movements;
@@ -129,7 +127,7 @@ fn print_text(
         writeln!(
             out,
             "{at:.6} {:<7} {:<12} {:<8} {:>20} {:>20} {}",
-            account_name(*account),
+            account.account(),
             op.name(),
             asset.symbol,
             text(*effect, asset),
@@ -173,7 +171,7 @@ impl<'a> Row<'a> {
     fn of(movement: &'a Movement, asset: &'a Asset) -> Row<'a> {
         Row {
             at: format!("{:.9}", movement.at),
-            account: account_name(movement.account),
+            account: movement.account.account(),
             op: movement.op.name(),
             asset: &asset.symbol,
             amount: text(movement.effect, asset),

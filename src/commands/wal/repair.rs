@@ -222,6 +222,15 @@ impl Repair<'_> {
         let all = shelved(&place.snapshots, identity)?;
         let shelved = Snapshots { all, identity, log: &place.log };
         let (first_bad, damaged) = self.first_bad(&shelved, out)?;
+        // The same command once more, when the service has gone on meanwhile, would take what has come since.
+        let sound = begun.is_none() && !damaged && !args.although_sound;
+        if let Some(asked) = args.accept_loss_from.filter(|asked| sound && *asked < first_bad) {
+            bail!(
+                "nothing is wrong with the log: records {asked} to {} would be given up for nothing; if that is to be, \
+                 say --although-sound",
+                first_bad - 1
+            );
+        }
         if let Some(begun) = begun {
             writeln!(out, "cutting  a cut from record {begun} on has begun, and is not finished")?;
         }
