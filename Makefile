@@ -25,7 +25,7 @@ SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-nightly need-postgres
+.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -33,7 +33,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres
+test: need-rust need-postgres need-curl
 	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -150,6 +150,11 @@ need-rust:
 	fi
 	# The linker, and the C parts of some crates.
 	command -v cc >/dev/null || install gcc libc6-dev
+
+# The runbook's commands are run as they stand there.
+need-curl:
+	@$(INSTALL)
+	command -v curl >/dev/null || install curl
 
 need-nightly:
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then

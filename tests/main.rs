@@ -89,6 +89,9 @@ mod walrepair;
 /// Both stores as they stand together, taken while they work, and brought back elsewhere.
 mod backup;
 
+/// The operators' runbook, command by command.
+mod runbook;
+
 /// What the fuzz targets have reached, once more.
 mod fuzz;
 

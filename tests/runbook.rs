@@ -5,11 +5,14 @@
 //! chapter needs to have gone wrong is done before it by [`stage`].
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::harness::{Hold, Server, Site, Way, eventually};
+use serde_json::Value;
+
+use crate::harness::{Hold, Request, Server, Site, Way, eventually, send};
+use crate::snapshot::segments;
 
 /// The chapters' commands and what is said about them.
 struct Block {
@@ -65,15 +68,235 @@ struct Desk {
     directory: PathBuf,
     environment: Vec<(&'static str, String)>,
     server: Option<Server>,
-    /// What keeps a transfer from ending.
+    /// What keeps transfers from ending.
     hold: Option<Hold>,
 }
 
 const SECRET: &str = "a secret that only the runbook knows";
-const USER: u64 = 1001;
+/// The addresses in the runbook, and those that the test puts in their place.
+const ADDRESSES: [&str; 2] = ["127.0.0.1:8080", "127.0.0.1:9090"];
 
-/// An address nobody listens on; a test that is unlucky finds it taken, and says so.
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
+/// Addresses nobody listens on; a test that is unlucky finds one taken, and says so.
+fn free_addresses() -> [String; 2] {
+    let listeners = ADDRESSES.map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    listeners.map(|listener| listener.local_addr().expect("an address").to_string())
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let site = Site::new();
+        // Assets, and two users with money on both sides.
+        let server = site.start();
+        for user in [1001, 1002] {
+            assert_eq!(server.transfer(user, Way::ToSpot, "1000").status, 200);
+        }
+        site.wait_for_rest();
+        server.stop();
+        let directory = site.data_dir.with_extension("desk");
+        fs::create_dir(&directory).expect("a directory");
+        fs::rename(&site.data_dir, directory.join("data")).expect("moved");
+        let site = site.with_data_dir(&directory.join("data"));
+        let desk =
+            Desk { environment: vec![("PATH", path())], directory, server: None, hold: None, site };
+        desk.configure("ubscore.toml", "data", &desk.site.url(), &free_addresses());
+        desk
+    }
+
+    fn configure(&self, file: &str, data_dir: &str, postgres: &str, listen: &[String; 2]) {
+        let [http, ops] = listen;
+        let text = format!(
+            "data_dir = \"{data_dir}\"\n\
+             [http]\nlisten = \"{http}\"\ntransfer_wait_ms = 50\n\
+             [ops]\nlisten = \"{ops}\"\n\
+             [auth]\nsecret = \"{SECRET}\"\n\
+             [postgres]\nurl = \"{postgres}\"\nlock_timeout_ms = 100\n\
+             [wal]\nsegment_bytes = 65536\n\
+             [engine]\naccounts_max = 10000\noutcomes_max = 100000\n\
+             [coordinator]\nbackoff_base_ms = 20\nbackoff_cap_ms = 500\n\
+             [conservation]\nevery_ms = 100\n\
+             [alert]\nstuck_ms = 1000\n"
+        );
+        fs::write(self.directory.join(file), text).expect("written");
+    }
+
+    /// The configured address of the public listener.
+    fn http(&self) -> SocketAddr {
+        let text = fs::read_to_string(self.directory.join("ubscore.toml")).expect("text");
+        let listen = text.lines().find_map(|line| line.strip_prefix("listen = "));
+        listen.expect("an address").trim_matches('"').parse().expect("an address")
+    }
+
+    fn bash(&self, text: &str) -> Output {
+        let listen = fs::read_to_string(self.directory.join("ubscore.toml")).expect("text");
+        let mut listen = listen.lines().filter_map(|line| line.strip_prefix("listen = "));
+        let text = ADDRESSES.iter().fold(text.to_owned(), |text, address| {
+            text.replace(address, listen.next().expect("two").trim_matches('"'))
+        });
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &text]).current_dir(&self.directory);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.output().expect("bash")
+    }
+
+    fn serve(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["serve", "--config", "ubscore.toml"]).current_dir(&self.directory);
+        self.server = Some(Server::start(command));
+    }
+
+    fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
+    /// Asks for a transfer, whatever becomes of it; returns its name.
+    fn transfer(&self, user: u64, way: Way, amount: &str) -> String {
+        let output = self.bash(&format!("ubscore token --user {user} --config ubscore.toml"));
+        let token = String::from_utf8(output.stdout).expect("text");
+        let body = way.body("USDT", amount);
+        let path = "/api/v1/internal_transfer";
+        let request = Request { body: Some(&body), ..Request::new(token.trim(), "POST", path) };
+        send(self.http(), &request).expect("an answer").req_id()
+    }
+
+    /// Does what a block needs to have gone wrong, or right, before it.
+    fn stage(&mut self, chapter: &str, mark: &str) {
+        match (chapter, mark) {
+            ("Is it well?", "start") => self.serve(),
+            ("A transfer does not arrive", "start") => {
+                self.hold = Some(self.site.hold("UPDATE ON balances_tb", "TRUE"));
+                let stuck = [1001, 1002].map(|user| self.transfer(user, Way::ToFunding, "10"));
+                let [first, second] = stuck;
+                self.environment.push(("REQ_ID", first));
+                self.environment.push(("OTHER_REQ_ID", second));
+                let listed = "ubscore transfer list --stuck --config ubscore.toml";
+                eventually("both to be stuck", || {
+                    let said = String::from_utf8(self.bash(listed).stdout).expect("text");
+                    (said.matches("TARGET_PENDING").count() == 2).then_some(())
+                });
+            }
+            ("What happened to a user's money", "start") => self.rest(),
+            ("The process has ended", "torn") => {
+                let (_, last) = segments(&self.site).pop().expect("a segment");
+                let mut bytes = fs::read(&last).expect("readable");
+                let end = bytes.iter().rposition(|byte| *byte != 0).expect("a record") + 1;
+                let end = end.next_multiple_of(8);
+                bytes[end..end + 17].fill(0xff);
+                fs::write(&last, bytes).expect("written");
+            }
+            ("The log is damaged", "damaged") => self.damage(),
+            ("It has halted", "changed") => {
+                self.site.sql("UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3");
+                eventually("a halt", || (self.server.as_ref()?.ready() == 503).then_some(()));
+            }
+            ("It has halted", "mended") => {
+                self.site.sql("UPDATE balances_tb SET available = available - 1 WHERE user_id = 1002 AND asset_id = 3");
+            }
+            ("PostgreSQL is older than the log", "older") => {
+                self.rest();
+                self.stop();
+                let older = self.site.with_copied_database();
+                self.serve();
+                self.transfer(1001, Way::ToSpot, "5");
+                self.rest();
+                self.stop();
+                let listen = free_addresses();
+                self.configure("ubscore.toml", "data", &older.url(), &listen);
+                self.site = older;
+            }
+            ("Backup and restore", "start") => {
+                let restored = self.site.with_fresh_database();
+                self.configure("restored.toml", "restored", &restored.url(), &free_addresses());
+            }
+            _ => {}
+        }
+    }
+
+    fn rest(&mut self) {
+        drop(self.hold.take());
+        self.site.wait_for_rest();
+    }
+
+    /// Damages a record in the middle of the log, behind some that came since.
+    fn damage(&mut self) {
+        let users = [1001, 1002];
+        for _ in 0..5 {
+            for user in users {
+                self.transfer(user, Way::ToSpot, "2");
+            }
+        }
+        self.rest();
+        self.stop();
+        let dump = self.bash("ubscore wal dump data --format json --op DEPOSIT");
+        let dump = String::from_utf8(dump.stdout).expect("text");
+        let records: Vec<Value> =
+            dump.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let record = &records[records.len() - 5];
+        let number = |key: &str| record[key].as_u64().expect("a number");
+        let path = self.site.log_dir().join(format!("segment-{:016x}.wal", number("segment")));
+        let mut bytes = fs::read(&path).expect("readable");
+        let at = usize::try_from(number("offset")).expect("small") + 50;
+        bytes[at] ^= 0xff;
+        self.environment.push(("FIRST_BAD", number("sequence").to_string()));
+        fs::write(&path, bytes).expect("written");
+    }
+}
+
+/// The commands' own directory before all others.
+fn path() -> String {
+    let own = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory").display();
+    let others = std::env::var("PATH").unwrap_or_default();
+    format!("{own}:{others}")
+}
+
+/// Goal: a person who has nothing but the runbook finds that it is true. Method: see above.
+#[test]
+fn every_command_of_the_runbook_does_what_it_says() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md");
+    let text = fs::read_to_string(&file).expect("the runbook");
+    let blocks = blocks(&text);
+    let (mut desk, mut chapter) = (Desk::new(), "");
+    let mut commands = 0;
+    for (index, block) in
+        blocks.iter().enumerate().filter(|(_, block)| block.mark.starts_with("sh"))
+    {
+        let marks: Vec<&str> = block.mark.split(' ').skip(1).collect();
+        if block.chapter != chapter {
+            desk.stage(&block.chapter, "start");
+            chapter = &block.chapter;
+        }
+        for mark in &marks {
+            desk.stage(&block.chapter, mark);
+        }
+        if marks.contains(&"serves") {
+            desk.stop();
+            desk.serve();
+            continue;
+        }
+        let code = marks
+            .iter()
+            .position(|mark| *mark == "exits")
+            .map_or(0, |at| marks[at + 1].parse().expect("a code"));
+        let output = desk.bash(&block.text);
+        let (said, why) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let place =
+            format!("line {}, in {:?}:\n{}{said}{why}", block.line, block.chapter, block.text);
+        assert_eq!(output.status.code(), Some(code), "{place}");
+        if let Some(expected) = blocks.get(index + 1).filter(|block| block.mark == "text") {
+            let mut lines = said.lines();
+            for want in expected.text.lines() {
+                assert!(
+                    lines.any(|line| matches(line, want)),
+                    "{want}\nis not what is printed. {place}"
+                );
+            }
+        }
+        commands += 1;
+        if desk.server.as_mut().is_some_and(Server::has_ended) {
+            desk.server = None;
+        }
+    }
+    assert!(commands > 30, "{commands}");
 }
