@@ -13,11 +13,14 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, Site, Way, block_on, refused};
+use crate::operator::resolve_and_release;
 use crate::snapshot::{force, segments, snapshots};
 use crate::watermark::{forgetful, wait_for_all_below};
 
 /// Who has lived through everything.
 const USER: u64 = 1001;
+/// A transfer moves on.
+const STATE: &str = "UPDATE OF state ON transfers_tb";
 /// Who is left in the middle of it.
 const HELD: u64 = 1002;
 
@@ -106,9 +109,19 @@ fn write(folder: &Path) {
     force(&site, &server);
     server.stop();
     // One who remembers from here on, in a segment of its own.
-    let site = site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
+    let site =
+        site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24).with("UBSCORE__COORDINATOR__FUSE", false);
     let server = site.start();
     one_of_each(&server, "kept", &mut answers);
+    let hold = site.hold(STATE, &format!("NEW.user_id = {USER} AND NEW.state = 30"));
+    let body = Way::ToSpot.body_with_cid("USDT", "4", "resolved");
+    let waiting = server.post(USER, &body);
+    assert_eq!(waiting.status, 202, "{waiting:?}");
+    let resolved = resolve_and_release(&server, &waiting.req_id(), hold).expect("an answer");
+    assert_eq!(resolved.status, 200, "{resolved:?}");
+    site.wait_for_rest();
+    site.sql("DROP TRIGGER hold ON transfers_tb");
+    post(&server, USER, body, &mut answers);
     force(&site, &server);
     post(
         &server,
@@ -117,7 +130,7 @@ fn write(folder: &Path) {
         &mut answers,
     );
     let told = [(USER, server.balances(USER))];
-    let hold = site.hold("UPDATE OF state ON transfers_tb", &format!("NEW.user_id = {HELD}"));
+    let hold = site.hold(STATE, &format!("NEW.user_id = {HELD} AND NEW.state = 40"));
     let under_way = Way::ToFunding.body_with_cid("USDT", "1", "under-way");
     let body = Way::ToSpot.body_with_cid("USDT", "5", "held");
     assert_eq!(server.post(HELD, &body).status, 200, "UBSCore's record proves it");

@@ -276,7 +276,11 @@ const CASES: [Case; 4] = [
 ];
 
 /// Resolves, and lets go of what holds the transfer up once the worker attends to it.
-fn resolve_and_release(server: &Server, req_id: &str, hold: Hold) -> std::io::Result<Reply> {
+pub(crate) fn resolve_and_release(
+    server: &Server,
+    req_id: &str,
+    hold: Hold,
+) -> std::io::Result<Reply> {
     let path = format!("{LIST}/{req_id}/resolve");
     let token = token(ADMIN, Some(Role::Admin));
     let body = json!({"reason": "a test"});
