@@ -193,17 +193,12 @@ impl Desk {
             ("It has halted", "mended") => {
                 self.site.sql("UPDATE balances_tb SET available = available - 1 WHERE user_id = 1002 AND asset_id = 3");
             }
-            ("PostgreSQL is older than the log", "older") => {
-                self.rest();
-                self.stop();
-                let older = self.site.with_copied_database();
-                self.serve();
+            ("PostgreSQL is lost, or older than the log", "older") => {
                 self.transfer(1001, Way::ToSpot, "5");
                 self.rest();
                 self.stop();
-                let listen = free_addresses();
-                self.configure("ubscore.toml", "data", &older.url(), &listen);
-                self.site = older;
+                self.site = self.site.with_fresh_database();
+                self.configure("ubscore.toml", "data", &self.site.url(), &free_addresses());
             }
             ("Backup and restore", "start") => {
                 let restored = self.site.with_fresh_database();
