@@ -502,7 +502,10 @@ fn damages(base: &Base) -> Vec<Row<'_>> {
             move |site| drop(append_unsynced(site, &[99])),
             (1, "undecodable_record"),
             Some(place(newest + 1, HEADER_BYTES, last.sequence + 1)),
-            Serve::Refuses(vec![format!("record {}", last.sequence + 1), "kind 99".to_owned()]),
+            Serve::Refuses(vec![
+                place(newest + 1, HEADER_BYTES, last.sequence + 1),
+                "kind 99".to_owned(),
+            ]),
         ),
     ]
 }

@@ -275,7 +275,7 @@ const _: () = assert!(PAYLOAD_BYTES_MAX <= wal::PAYLOAD_BYTES_MAX);
 pub const PAYLOAD_BYTES_MAX: usize = 129;
 
 /// A payload of the log that this version cannot read.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// The kind is reserved or of a later version.
     #[error("unknown record kind {0}")]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
-use wal::{Medium, Record, Recovery, Sequence};
+use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
 use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
@@ -20,35 +20,35 @@ const CHUNK_RECORDS: usize = 1_024;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A record's payload cannot be read.
-    #[error("record {sequence}")]
+    #[error("undecodable record at {place}")]
     Payload {
         /// Which record.
-        sequence: wal::Sequence,
+        place: Place,
         /// Why.
         #[source]
         source: order::Error,
     },
     /// The record says one thing, the state before it another.
-    #[error("record {sequence} holds {found:?}, but deciding it again gives {decided:?}")]
+    #[error("the record at {place} holds {found:?}, but deciding it again gives {decided:?}")]
     Mismatch {
         /// Which record.
-        sequence: wal::Sequence,
+        place: Place,
         /// What the log holds.
         found: Box<Entry>,
         /// What this program decides.
         decided: Box<Step>,
     },
     /// There is more in the log than places.
-    #[error("record {sequence}: {key} is too small for this log")]
+    #[error("record at {place}: {key} is too small for this log")]
     Full {
-        /// The first record without a place.
-        sequence: wal::Sequence,
+        /// The first record that finds none.
+        place: Place,
         /// Which places.
         key: &'static str,
     },
     /// The snapshot's digest is not that of the record at which it stands: one of the two is not what was written.
     #[error(
-        "{} adds up to {digest:032x}, but record {sequence} of the log holds {found:?}",
+        "{} adds up to {digest:032x}, but the record at {place} holds {found:?}",
         path.display()
     )]
     Digest {
@@ -57,7 +57,7 @@ pub enum Error {
         /// What its facts add up to.
         digest: u128,
         /// The record at which it stands.
-        sequence: Sequence,
+        place: Place,
         /// What the log holds there.
         found: Box<Entry>,
     },
@@ -69,12 +69,19 @@ pub(super) struct Read {
     pub(super) bytes: u64,
     time_ns: u64,
     entry: Result<Entry, order::Error>,
+    segment: u64,
+    offset: u64,
 }
 
 impl Read {
     fn new(record: &Record<'_>) -> Read {
-        let Record { sequence, bytes, time_ns, kind, payload, .. } = *record;
-        Read { sequence, bytes, time_ns, entry: Entry::decode(kind, payload) }
+        let Record { sequence, bytes, time_ns, kind, payload, segment, offset, .. } = *record;
+        Read { sequence, bytes, time_ns, entry: Entry::decode(kind, payload), segment, offset }
+    }
+
+    fn place(&self) -> Place {
+        let Read { sequence, segment, offset, .. } = *self;
+        Place { file: segment_name(segment), offset, sequence }
     }
 }
 
@@ -143,16 +150,16 @@ impl Replay {
             self.ahead.push(read);
             return if self.ahead.is_full() { self.catch_up() } else { Ok(()) };
         };
-        let Read { sequence, entry, .. } = read;
-        assert_eq!(sequence, snapshot.header.sequence, "a snapshot's own record comes first");
+        let place = read.place();
+        assert_eq!(read.sequence, snapshot.header.sequence, "a snapshot's own record comes first");
         let digest = snapshot.header.digest;
-        match entry {
+        match read.entry {
             Ok(entry) if entry == (Entry::Digest { digest }) => Ok(()),
             Ok(entry) => {
                 let (path, found) = (snapshot.path, Box::new(entry));
-                Err(Error::Digest { path, digest, sequence, found })
+                Err(Error::Digest { path, digest, place, found })
             }
-            Err(source) => Err(Error::Payload { sequence, source }),
+            Err(source) => Err(Error::Payload { place, source }),
         }
     }
 
@@ -194,8 +201,9 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
 }
 
 fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
-    let Read { sequence, time_ns, entry, .. } = read;
-    let entry = entry.map_err(|source| Error::Payload { sequence, source })?;
+    let Read { sequence, time_ns, .. } = read;
+    let place = || read.place();
+    let entry = read.entry.map_err(|source| Error::Payload { place: place(), source })?;
     let command = match entry {
         // No state leads to it.
         Entry::Order { order, decision: Decision::Refused(code), imposed: true, .. } => {
@@ -225,10 +233,12 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
             Ok(())
         }
-        Step::Full(key) => Err(Error::Full { sequence, key }),
-        decided => {
-            Err(Error::Mismatch { sequence, found: Box::new(entry), decided: Box::new(decided) })
-        }
+        Step::Full(key) => Err(Error::Full { place: place(), key }),
+        decided => Err(Error::Mismatch {
+            place: read.place(),
+            found: Box::new(entry),
+            decided: Box::new(decided),
+        }),
     }
 }
 
@@ -385,7 +395,8 @@ mod tests {
             let decision = Decision::Refused(code);
             let entry = Entry::Order { order, decision, balance_after, imposed };
             let (sequence, bytes) = (ledger.sequence() + 1, 0);
-            let read = Read { sequence, bytes, time_ns: 7, entry: Ok(entry) };
+            let (segment, offset) = (1, 0);
+            let read = Read { sequence, bytes, time_ns: 7, entry: Ok(entry), segment, offset };
             let done = replay_read(&mut ledger, read);
             assert_eq!(done.is_ok(), fits, "{entry:?}: {done:?}");
             assert!(fits || matches!(done, Err(Error::Mismatch { .. })), "{done:?}");
@@ -405,7 +416,7 @@ mod tests {
         let mut reader = Reader::open(memory, 3).expect("a log");
         let record = reader.next().expect("sound").expect("the digest");
         let error = replay.take(&record).expect_err("another digest");
-        assert!(matches!(error, Error::Digest { sequence: 3, .. }), "{error:?}");
+        assert!(matches!(&error, Error::Digest { place, .. } if place.sequence == 3), "{error:?}");
         assert!(error.to_string().contains("a.snap"), "{error}");
     }
 }
