@@ -241,7 +241,7 @@ pub struct WalRepairArgs {
     /// copied aside before.
     #[arg(long, value_name = "SEQ", requires = "reason", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::MAX >> 1))]
     pub accept_loss_from: Option<u64>,
-    /// Give it up although nothing is wrong with the log.
+    /// Give it up although nothing is wrong with the first record that goes.
     #[arg(long, requires = "accept_loss_from")]
     pub although_sound: bool,
     /// Why, for those who come later.

@@ -354,7 +354,7 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
     let sound = wal_repair(&site, &[], &[]).with_code(0);
     assert!(sound.contains("nothing is to be given up"), "{sound}");
     // Once more, after the service has gone on: it would take what has come since.
-    wal_repair(&site, &[], &words(&cut)).refused("nothing is wrong with the log: records 9 to ");
+    wal_repair(&site, &[], &words(&cut)).refused("nothing is wrong with the records 9 to ");
     // Behind the last record there is nothing to cut.
     wal_repair(&site, &[], &words(&accept(last + 1))).with_code(0);
     wal_repair(&site, &[], &words(&accept(last + 2))).refused(&format!("is {}", last + 1));
@@ -488,8 +488,28 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     wal_repair(&bare, &[], &words(&accept_sound(newer)))
         .refused("nothing would be left to begin with");
     assert_eq!((files(&bare), copies(&bare).len()), (untouched, 0));
-    wal_repair(&bare, &[], &words(&accept(newer + 1))).with_code(0);
+    wal_repair(&bare, &[], &words(&accept_sound(newer + 1))).with_code(0);
     bring_back(&bare, &before);
+}
+
+/// Story: whenever a database was repaired after a cut, however long ago, statuses that PostgreSQL remembered from the time of
+/// the cut were set again, over what an operator had set since.
+#[test]
+fn a_status_that_is_set_after_a_repair_stands() {
+    let site = Site::new();
+    let before = history(&site);
+    wal_repair(&site, &[], &words(&accept_sound(2))).with_code(0);
+    bring_back(&site, &before);
+    let older = site.with_copied_database();
+    let server = site.start();
+    server.set_status(USERS[1], "SPOT", "FROZEN");
+    server.transfer(USERS[0], Way::ToSpot, "1");
+    site.wait_for_rest();
+    server.kill();
+    repair(&older, &[], &APPLY).with_code(0);
+    let records = records(&older);
+    let of_user = |record: &&Value| record["kind"] == "STATUS" && record["user"] == USERS[1];
+    assert_eq!(records.iter().rfind(of_user).expect("a status")["status"], "FROZEN");
 }
 
 /// Goal: what PostgreSQL claims and UBSCore cannot do again is left, named, with everything else on that balance, and the rest

@@ -48,6 +48,8 @@ pub struct Plan {
     pub behind: Option<Mismatch>,
     /// The latest incarnation that the log knows.
     pub incarnation: u64,
+    /// Whether the log has been cut, and no repair since has been carried out.
+    pub open_cut: bool,
     /// Proven by PostgreSQL, where the log was cut.
     pub deeds: Vec<Deed>,
     /// Of what is decided again already, what PostgreSQL is still to be told.
@@ -152,7 +154,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         }
     }
     plan.mendings.sort_by_key(|mending| mending.intent.order_number);
-    let Some(Past { from, until, statuses }) = &past else { return Ok(plan) };
+    let Some(Past { from, until, statuses, open }) = &past else { return Ok(plan) };
+    plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
     let paying = match lost.is_empty() {

@@ -115,8 +115,10 @@ impl Statement {
 pub struct Logged {
     /// Successes, each with its record's sequence and time.
     operations: HashMap<(ReqId, Op), LoggedMovement>,
-    /// The first record there is, and the last one known durable; none in an empty log.
-    range: Option<(Sequence, Sequence)>,
+    /// The first record there is; none in an empty log.
+    first: Option<Sequence>,
+    /// The last one that a later record knows durable.
+    durable: Sequence,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +129,8 @@ struct LoggedMovement {
     at: Timestamp,
 }
 
-/// Reads the whole log for the operations of one user, as far as it is known durable: what is told must not be taken
-/// back. To be called after PostgreSQL has been read: then the log has everything that PostgreSQL claims.
+/// Reads the whole log for the operations of one user. To be called after PostgreSQL has been read: then the log has everything
+/// that PostgreSQL claims.
 ///
 /// # Errors
 /// [`Error`]: the log cannot be read.
@@ -137,8 +139,8 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
     let mut logged = Logged::default();
     while let Some(record) = reader.next()? {
         let (sequence, time_ns) = (record.sequence, record.time_ns);
-        let (first, durable) = logged.range.unwrap_or((sequence, 0));
-        logged.range = Some((first, durable.max(record.durable)));
+        logged.first.get_or_insert(sequence);
+        logged.durable = logged.durable.max(record.durable);
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
         if let Entry::Order { order, decision: Decision::Success, balance_after, .. } = entry
@@ -150,8 +152,6 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
             logged.operations.insert((req_id, order.op), movement);
         }
     }
-    let durable = logged.range.map_or(0, |(_, durable)| durable);
-    logged.operations.retain(|_, movement| movement.sequence <= durable);
     Ok(logged)
 }
 
@@ -163,41 +163,45 @@ pub fn statement(movements: Movements, logged: Logged) -> Statement {
         let movement = funding_movement(movement);
         accounts.entry((movement.account, movement.asset)).or_default().push(movement);
     }
-    let Logged { mut operations, range } = logged;
+    let Logged { mut operations, first, durable } = logged;
+    let first = first.unwrap_or(1);
     for passage in &movements.transfers {
         let claimed = claimed(passage);
         for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
-            let logged = operations.remove(&(passage.transfer.intent.req_id, op));
             let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
+            // What is told must not be taken back: durable by a later record, or because PostgreSQL was told.
+            let logged = operations
+                .remove(&(passage.transfer.intent.req_id, op))
+                .filter(|logged| claim.is_some() || logged.sequence <= durable);
             let movement = match (logged, claim) {
                 (Some(logged), _) => spot_movement(passage, op, Some(&logged), logged.at),
                 (None, Some(at)) => spot_movement(passage, op, None, at),
                 (None, None) => continue,
             };
-            if let Some(sequence) = movement.sequence.filter(|_| logged.is_none())
-                && range.is_some_and(|(first, last)| (first..=last).contains(&sequence))
-            {
+            // Where nobody remembers its place, only a log that has its first record must have it.
+            if logged.is_none() && movement.sequence.unwrap_or(1) >= first {
                 let (name, reference) = (op.name(), &movement.reference);
                 statement.mismatches.push(format!(
-                    "PostgreSQL has a {name} of {reference} on Spot at sequence {sequence}, the log has none"
+                    "PostgreSQL has a {name} of {reference} on Spot, the log has none"
                 ));
             }
             accounts.entry((movement.account, movement.asset)).or_default().push(movement);
         }
     }
-    statement.newer = operations.len();
+    statement.newer = operations.values().filter(|logged| logged.sequence <= durable).count();
+    for (asset, _) in &movements.balances {
+        accounts.entry((Participant::Funding, *asset)).or_default();
+    }
     for ((account, asset), found) in accounts {
         let mut latest = Timestamp::MIN;
         let chained = match account {
             Participant::Funding => chain(found),
             Participant::Trading => chain(in_log_order(found)),
         };
-        let closing = chained.last().map(|movement| movement.balance);
+        let sum = chained.last().map_or(0, |movement| movement.balance);
         let now = movements.balances.iter().find(|(of, _)| *of == asset);
-        if account == Participant::Funding
-            && let (Some(sum), Some(now)) = (closing, now.map(|(_, now)| signed(*now)))
-            && sum != now
-        {
+        let now = now.map_or(0, |(_, now)| signed(*now));
+        if account == Participant::Funding && sum != now {
             statement.mismatches.push(format!(
                 "FUNDING, asset {}: the balance is {now} smallest units, its operations add up to {sum}",
                 asset.0

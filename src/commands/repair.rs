@@ -77,7 +77,8 @@ async fn repair(
     match (reason, closed.as_ref().and_then(Closed::identity)) {
         (Some(reason), Some(log)) => {
             let mend = planned.behind.is_some() || !planned.mendings.is_empty();
-            let restore = !planned.deeds.is_empty() || !planned.renumberings.is_empty();
+            let restore =
+                !planned.deeds.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             if mend {
                 let Target { config, limits, .. } = target;
                 let (catalog, Plan { incarnation, mendings, .. }) =

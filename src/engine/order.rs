@@ -12,8 +12,8 @@
 //! | 6 digest | digest 16: of everything the records before this one add up to, see [`super::fact`] |
 //! | 8 refusal | as an order, of a WITHDRAW or a DEPOSIT, with a code: refused whatever balance and status had said |
 //!
-//! Kind 7 (shard fence) is reserved. An order's code RESOLVED_BY_OPERATOR is the one decision that no state leads to: an operator
-//! has ended the wait for it ([`Command::Refuse`]).
+//! Kind 7 (shard fence) is reserved. A refusal is the one decision that no state leads to: an operator has ended the wait for it,
+//! or its record was lost in a cut ([`Command::Refuse`]).
 
 use std::mem::size_of;
 

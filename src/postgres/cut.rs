@@ -20,6 +20,8 @@ use crate::transfer::{Direction, ReqId, State};
 
 /// Who cuts, in `admin_audit`: whoever may write the data directory.
 const ACTOR: &str = "ubscore wal repair";
+/// What a repair notes in `admin_audit` once everything that a cut has lost is decided again or left.
+pub(super) const CLOSED: &str = "cut repaired";
 
 /// What PostgreSQL claims of the log.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +50,8 @@ pub struct Past {
     pub until: Timestamp,
     /// Spot accounts whose status was set after the last record before it, or shortly before, by user.
     pub statuses: Vec<LostStatus>,
+    /// Whether no repair has carried out what there is to be done about the last one.
+    pub open: bool,
 }
 
 /// A Spot account's status that a cut may have taken.
@@ -117,17 +121,19 @@ impl Witness {
     /// [`Error`]: PostgreSQL is away.
     pub async fn past(&self) -> Result<Option<Past>, Error> {
         // The two clocks that a record and a row have their times from may differ by a little.
+        // What a repair has closed has its statuses again: later ones count, also where PostgreSQL has forgotten them.
         let cuts = "SELECT min(substring(detail FROM 'from=([0-9]+)')::bigint), max(at), \
-                    (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) - interval '1 minute')::text \
-                    FROM admin_audit WHERE actor = $1 AND action = 'cut'";
-        let row = self.client.query_one(cuts, &[&ACTOR]).await?;
-        let (Some(from), Some(until), Some(since)) = (
-            row.try_get::<_, Option<i64>>(0)?,
-            row.try_get(1)?,
-            row.try_get::<_, Option<&str>>(2)?,
-        ) else {
+                      (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) FILTER (WHERE open) \
+                        - interval '1 minute')::text, \
+                      COALESCE(bool_or(open), FALSE) \
+                    FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $2), 0) AS open \
+                            FROM admin_audit WHERE actor = $1 AND action = 'cut') AS cuts";
+        let row = self.client.query_one(cuts, &[&ACTOR, &CLOSED]).await?;
+        let (Some(from), Some(until)) = (row.try_get::<_, Option<i64>>(0)?, row.try_get(1)?) else {
             return Ok(None);
         };
+        let (since, open): (Option<&str>, bool) = (row.try_get(2)?, row.try_get(3)?);
+        let since = since.unwrap_or("infinity");
         // What has been set since the cut is in the log, and counts.
         let statuses = "SELECT * FROM (SELECT DISTINCT ON (subject) subject, detail, actor, at, \
                             bool_or(detail = 'ACTIVE') OVER (PARTITION BY subject), \
@@ -138,7 +144,7 @@ impl Witness {
         let rows = self.client.query(statuses, &[&since, &until]).await?;
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
-        Ok(Some(Past { from: from_bigint(from), until, statuses }))
+        Ok(Some(Past { from: from_bigint(from), until, statuses, open }))
     }
 
     /// Every transfer that waits for an answer by which Spot is paid.

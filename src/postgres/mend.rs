@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Transaction};
 use wal::{Identity, Sequence};
 
+use super::cut::CLOSED;
 use super::database::asset_number;
 use super::incarnation::identity_text;
 use super::rebase::rebase_if_foreign;
@@ -130,7 +131,7 @@ pub async fn fence(
     Ok(u64::try_from(claim).unwrap_or(0))
 }
 
-/// Writes down where the log has these transfers now.
+/// Writes down where the log has these transfers now, and that the repair of every cut so far is done.
 ///
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
@@ -162,6 +163,8 @@ pub async fn renumber(
         let detail = format!("decided again on Spot; {renumbering}");
         transaction.execute(audit, &[&ACTOR, &req_id, &detail, &reason]).await?;
     }
+    let closed = "INSERT INTO admin_audit (actor, action, subject, detail, reason) VALUES ($1, $2, 'log', '', $3)";
+    transaction.execute(closed, &[&ACTOR, &CLOSED, &reason]).await?;
     Ok(transaction.commit().await?)
 }
 

@@ -16,7 +16,7 @@ use ubscore::adapters::funding::Funding;
 use ubscore::amount::{Amount, PRECISION_MAX};
 use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
 use ubscore::code::Code;
-use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request};
+use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request, Settled};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
@@ -723,6 +723,12 @@ impl World {
                 return;
             }
             None => return,
+        };
+        // As it is read anywhere else.
+        let Some(Ok(Settled { transfer: told, .. })) =
+            self.within(400, serving.coordinator.settled(told)).await
+        else {
+            return;
         };
         self.trace(format_args!("resolve {req_id}: {} {:?}", told.state.name(), told.code));
         let by_operator = told.code == Some(Code::ResolvedByOperator);

@@ -104,16 +104,17 @@ impl Copier {
     }
 
     /// Begins the segment `number`, after those before it that hold no record.
-    fn go_to(&mut self, reader: &Reader<Directory>, number: u64) -> Result<(), Error> {
+    fn go_to(&mut self, reader: &mut Reader<Directory>, number: u64) -> Result<(), Error> {
         let after = self.current.as_ref().map_or(0, |segment| segment.header.segment);
         if after == number {
             return Ok(());
         }
-        let headers =
-            reader.headers().filter(|head| head.segment > after && head.segment <= number);
-        for header in headers {
+        // A segment whose first record was torn holds none, and the next one follows it all the same.
+        let headers = reader.skipped().iter().chain(reader.headers());
+        for header in headers.filter(|head| head.segment > after && head.segment <= number) {
             self.begin(*header)?;
         }
+        reader.forget_skipped();
         Ok(())
     }
 

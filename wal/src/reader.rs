@@ -81,6 +81,18 @@ impl<M: Medium> Reader<M> {
         self.walk.iter().flat_map(Walk::headers)
     }
 
+    /// Forgets [`Reader::skipped`].
+    pub(crate) fn forget_skipped(&mut self) {
+        if let Some(walk) = &mut self.walk {
+            walk.forget_skipped();
+        }
+    }
+
+    /// Headers of the segments passed without a record in them, in order.
+    pub(crate) fn skipped(&self) -> &[SegmentHeader] {
+        self.walk.as_ref().map_or(&[], Walk::skipped)
+    }
+
     /// The next record; none if there is none as yet: call again to follow a live log. Never waits.
     ///
     /// # Errors

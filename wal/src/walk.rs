@@ -104,6 +104,8 @@ pub(crate) struct Walk<M: Medium> {
     medium: M,
     /// The segment the walk is in and those known to follow, in order, without gaps, never empty.
     segments: VecDeque<Listed>,
+    /// Those passed without a record in them since [`Walk::forget_skipped`].
+    skipped: Vec<SegmentHeader>,
     passed: Passed,
     source: M::Source,
     seed: u32,
@@ -204,6 +206,7 @@ impl<M: Medium> Walk<M> {
             buffer_offset: 0,
             medium,
             segments,
+            skipped: Vec::new(),
             passed: Passed::default(),
         })
     }
@@ -241,6 +244,17 @@ impl<M: Medium> Walk<M> {
     /// Headers of the segment the walk is in and of those known to follow, in order.
     pub(crate) fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
         self.segments.iter().map(|listed| &listed.header)
+    }
+
+    /// Headers of the segments passed without a record in them since [`Walk::forget_skipped`], in order: a start that died
+    /// within its first record has left one.
+    pub(crate) fn skipped(&self) -> &[SegmentHeader] {
+        &self.skipped
+    }
+
+    /// Forgets the segments passed without a record in them.
+    pub(crate) fn forget_skipped(&mut self) {
+        self.skipped.clear();
     }
 
     /// The last record read, or the last before the walk began.
@@ -370,7 +384,10 @@ impl<M: Medium> Walk<M> {
             _ => Error::medium("open", &next.name, source),
         })?;
         self.seed = next.header.identity.seed(next.header.segment);
-        self.segments.pop_front();
+        let left = self.segments.pop_front().expect("there is a next one");
+        if self.offset == SEGMENT_HEADER_BYTES {
+            self.skipped.push(left.header);
+        }
         self.offset = SEGMENT_HEADER_BYTES;
         self.forget();
         Ok(())

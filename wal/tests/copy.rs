@@ -22,11 +22,17 @@ fn log(directory: &Directory) -> Vec<Entry> {
         log.syncer.sync().unwrap();
         drop(log);
         if round == 0 {
-            let path = |number| directory.path().join(segment_name(number));
-            let path = (1..).map(path).take_while(|path| path.exists()).last().unwrap();
+            let path_of = |number| directory.path().join(segment_name(number));
+            let path = (1..).map(path_of).take_while(|path| path.exists()).last().unwrap();
             let mut bytes = fs::read(&path).unwrap();
             let end = bytes.iter().rposition(|&byte| byte != 0).unwrap().next_multiple_of(8) + 8;
             bytes[end..end + 16].fill(7);
+            fs::write(&path, bytes).unwrap();
+            // And a start that died within its first record.
+            drop(start(directory).unwrap());
+            let path = (1..).map(path_of).take_while(|path| path.exists()).last().unwrap();
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[4096..4112].fill(7);
             fs::write(&path, bytes).unwrap();
         }
     }

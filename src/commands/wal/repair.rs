@@ -223,10 +223,10 @@ impl Repair<'_> {
         let shelved = Snapshots { all, identity, log: &place.log };
         let (first_bad, damaged) = self.first_bad(&shelved, out)?;
         // The same command once more, when the service has gone on meanwhile, would take what has come since.
-        let sound = begun.is_none() && !damaged && !args.although_sound;
-        if let Some(asked) = args.accept_loss_from.filter(|asked| sound && *asked < first_bad) {
+        let meant = begun.is_some() || args.although_sound;
+        if let Some(asked) = args.accept_loss_from.filter(|asked| !meant && *asked < first_bad) {
             bail!(
-                "nothing is wrong with the log: records {asked} to {} would be given up for nothing; if that is to be, \
+                "nothing is wrong with the records {asked} to {}: they would be given up for nothing; if that is to be, \
                  say --although-sound",
                 first_bad - 1
             );

@@ -192,6 +192,8 @@ pub(super) async fn resolve(service: &Service, req_id: &str, call: Call) -> Outc
         transfer = progress.borrow().clone();
     }
     if transfer.code != Some(Code::ResolvedByOperator) {
+        // What was told before must not be taken back, though PostgreSQL may not have it yet.
+        let (transfer, _) = settle(service, transfer).await?;
         let state = transfer.state;
         let message = format!("The transfer is {}: there is nothing to resolve.", state.name());
         let transfer = Some((transfer.intent.req_id, Some(state)));
