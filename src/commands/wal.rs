@@ -1,4 +1,4 @@
-//! `ubscore wal`: reads the log, also while the service writes it, and changes nothing; all but [`repair`].
+//! `ubscore wal`: reads the log, also while the service writes it, and changes nothing; all but `repair`.
 //!
 //! Records go to `out` as they are read, one a line; how the log ends goes to `notes`, so that a
 //! pipe gets records alone. Exit codes: 0 also for a torn end, which is said; 1 for damage; 2 where

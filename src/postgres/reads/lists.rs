@@ -2,7 +2,7 @@
 //!
 //! No index names `state`, so nothing here looks for a state among all rows. Transfers that are not terminal are found by the
 //! order numbers that the coordinator has under way, of which there are few; those that are, among the newest
-//! [`ROWS_PER_PAGE`] before the page's beginning.
+//! `ROWS_PER_PAGE` before the page's beginning.
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
