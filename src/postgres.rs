@@ -73,6 +73,11 @@ pub enum Error {
     /// Another incarnation has begun.
     #[error("this process has been superseded")]
     Superseded,
+    /// What a cut of the log has lost is not brought back, statuses that only its records had among it.
+    #[error(
+        "the log has been cut, and not been repaired since: stop the service, and run `ubscore repair --apply`"
+    )]
+    Unrepaired,
     /// A row that this version cannot read.
     #[error("{table} holds what this version cannot read: {what}")]
     Row {

@@ -20,6 +20,7 @@ pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
 
 /// One transfer of a load: whose, and the body with its cid.
+#[derive(Clone)]
 pub(crate) struct Planned {
     pub(crate) user: u64,
     pub(crate) body: Value,

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, eventually, external,
-    send, token, units,
+    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, cli, eventually,
+    external, said, send, token, units,
 };
 
 const USER: u64 = 1001;
@@ -533,16 +532,6 @@ fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
     assert_eq!(server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "queued-1")).status, 200);
     assert_running(&site, &server);
     site.assert_verified();
-}
-
-/// Runs `ubscore` as an operator would.
-fn cli(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
-}
-
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]

@@ -713,6 +713,17 @@ fn wait_for_exit(child: &mut Child, said: &Mutex<String>) -> ExitStatus {
     }
 }
 
+/// Runs `ubscore` as an operator would.
+pub(crate) fn cli(arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
+}
+
+/// Its exit code, what it printed and what it said.
+pub(crate) fn said(output: &std::process::Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
+}
+
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
     child: Child,

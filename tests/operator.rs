@@ -1,6 +1,5 @@
 //! What an operator does about transfers that do not end: find them, see who has not answered, try them at once, end them.
 
-use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Balance, COIN, Hold, Reply, Request, Server, Session, Site, Way, assert_refused, crowd,
-    eventually, send, text, token,
+    ADMIN, Balance, COIN, Hold, Reply, Request, Server, Session, Site, Way, assert_refused, cli,
+    crowd, eventually, said, send, text, token,
 };
 
 const USER: u64 = 1001;
@@ -628,16 +627,6 @@ fn a_list_is_told_in_pages() {
     lock.sql("ROLLBACK");
     site.wait_for_rest();
     assert_eq!(list(&server, ""), Vec::<Value>::new());
-}
-
-/// Runs `ubscore` as an operator would.
-fn cli(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
-}
-
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
 }
 
 /// Goal: everything above from the command line, with exit codes that a script can trust.

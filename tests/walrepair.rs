@@ -10,7 +10,9 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use crate::crash::{assert_kept, endow, plan, post_to};
-use crate::harness::{Balance, COIN, Reply, Server, Site, Way, copy_files, crowd, eventually};
+use crate::harness::{
+    Balance, COIN, Reply, Server, Site, Way, assert_refused, copy_files, crowd, eventually,
+};
 use crate::snapshot::{force, snapshots};
 use crate::watermark::{forgetful, wait_for_all_below};
 
@@ -490,6 +492,32 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     assert_eq!((files(&bare), copies(&bare).len()), (untouched, 0));
     wal_repair(&bare, &[], &words(&accept_sound(newer + 1))).with_code(0);
     bring_back(&bare, &before);
+}
+
+/// Goal: a status that only the log had is not forgotten. Method: the record that has frozen an account is cut, which no sum
+/// tells; a start, whose resume is refused; the repair, with nothing else to do; the next one goes on, and the account is frozen.
+#[test]
+fn a_cut_that_has_lost_a_status_alone_is_not_resumed_before_its_repair() {
+    let site = Site::new();
+    let server = site.start();
+    server.transfer_accepted(USERS[0], Way::ToSpot, "5");
+    site.wait_for_rest();
+    server.set_status(USERS[0], "SPOT", "FROZEN");
+    server.kill();
+    let records = records(&site);
+    let status = records.iter().rfind(|record| record["kind"] == "STATUS").expect("a status");
+    wal_repair(&site, &[], &words(&accept_sound(number(status, "sequence")))).with_code(0);
+    let server = site.start();
+    let resume = |server: &Server| {
+        server.admin("POST", "/admin/v1/resume", &json!({ "reason": "it looks well" }))
+    };
+    assert_refused(&resume(&server), 503, "SERVICE_HALTED");
+    server.stop();
+    repair(&site, &[], &APPLY).with_code(0);
+    let server = site.start();
+    assert_eq!(resume(&server).status, 200);
+    let refused = server.transfer(USERS[0], Way::ToFunding, "1");
+    assert_eq!(refused.refusal(), (422, "ACCOUNT_FROZEN".to_owned()));
 }
 
 /// Story: whenever a database was repaired after a cut, however long ago, statuses that PostgreSQL remembered from the time of

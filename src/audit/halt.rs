@@ -223,7 +223,10 @@ impl Halt {
         }
         // PostgreSQL first, which writes down who has resumed: a crash in between leaves the file, which halts.
         let change = HaltChange::Resume { actor, reason };
-        self.store(change).await.map_err(NotResumed::Postgres)?;
+        self.store(change).await.map_err(|error| match error {
+            postgres::Error::Unrepaired => NotResumed::Objection(Objection(error.to_string())),
+            error => NotResumed::Postgres(error),
+        })?;
         self.forget_in_data_dir().await.map_err(NotResumed::DataDir)?;
         if let Err(in_force) = self.open(halts) {
             // Whoever has only objected writes nothing down.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Config, Row};
+use tokio_postgres::{Client, Config, GenericClient, Row};
 use wal::{Identity, Sequence};
 
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
@@ -22,6 +22,20 @@ use crate::transfer::{Direction, ReqId, State};
 const ACTOR: &str = "ubscore wal repair";
 /// What a repair notes in `admin_audit` once everything that a cut has lost is decided again or left.
 pub(super) const CLOSED: &str = "cut repaired";
+
+/// Refuses where a cut of the log has been followed by no repair. Nothing but the log and its repair knows of a status that
+/// was lost, so no check of the money would object.
+///
+/// # Errors
+/// [`Error::Unrepaired`]; PostgreSQL is away.
+pub(super) async fn refuse_unrepaired(client: &impl GenericClient) -> Result<(), Error> {
+    let open = "SELECT 1 FROM admin_audit WHERE actor = $1 AND action = 'cut' \
+                AND id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $2), 0) LIMIT 1";
+    match client.query_opt(open, &[&ACTOR, &CLOSED]).await? {
+        Some(_) => Err(Error::Unrepaired),
+        None => Ok(()),
+    }
+}
 
 /// What PostgreSQL claims of the log.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,7 @@ use tokio_postgres::{GenericClient, IsolationLevel, Row};
 use wal::Sequence;
 
 use super::Error;
+use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
 use crate::account::UserId;
@@ -286,8 +287,8 @@ impl Reads {
     /// transaction that had passed the fence has ended.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, or this process has been superseded. Whether it was done may be unknown; the same
-    /// change again is harmless.
+    /// [`Error::Unrepaired`]: it stays halted. Otherwise PostgreSQL is away, or this process has been superseded: whether it
+    /// was done may be unknown; the same change again is harmless.
     pub async fn change_halt(&self, change: HaltChange<'_>) -> Result<(), Error> {
         let (actor, action, in_force, reason) = match change {
             HaltChange::Halt { actor, reason, in_force } => (actor, "halt", Some(in_force), reason),
@@ -302,6 +303,9 @@ impl Reads {
             transaction.execute(update, &[&incarnation, &in_force.is_some(), &in_force]).await?;
         if rows == 0 {
             return Err(Error::Superseded);
+        }
+        if in_force.is_none() {
+            refuse_unrepaired(&*transaction).await?;
         }
         audit(&transaction, actor, action, "service", in_force.unwrap_or(""), reason).await?;
         Ok(transaction.commit().await?)
