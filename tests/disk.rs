@@ -189,7 +189,8 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             let (status, said) = server.wait();
             assert_eq!(status.code(), Some(EXIT_ENGINE), "{faults}: {status} {said}");
             assert_eq!(strikes(&said), 1, "{faults}: {said}");
-            assert!(last_line(&said).contains("stopped at once"), "{faults}: {said}");
+            // Not always the last line: an answer to what was durable before may be noted beside it.
+            assert!(said.contains("stopped at once"), "{faults}: {said}");
             said_only(&said, &[Alert::WalSyncFailed]);
             disk.mend();
             if cut {
