@@ -8,6 +8,9 @@ mod harness;
 /// Transfers as a client sees them: both ways, replayed, in a crowd, while something waits.
 mod http;
 
+/// Clients that do as `examples/` show.
+mod examples;
+
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
 
