@@ -381,3 +381,69 @@ impl Quotas {
         day.left_s(self.clock.now_s())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    /// A clock that stands where it is put, in milliseconds.
+    struct Standing(AtomicU64);
+
+    impl Clock for Standing {
+        fn now_ns(&self) -> u64 {
+            self.monotonic_ns()
+        }
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed) * 1_000_000
+        }
+        fn sleep(&self, _duration: Duration) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn user(number: u64) -> UserId {
+        UserId::new(number).expect("in range")
+    }
+
+    #[test]
+    fn a_second_holds_so_many_and_then_as_many_a_second() {
+        let clock = Arc::new(Standing(AtomicU64::new(5_000)));
+        let requests_per_second = NonZeroU32::new(10);
+        let options = Options { requests_per_second, ..Options::default() };
+        let quotas = Quotas::new(options, Arc::clone(&clock) as Arc<dyn Clock>);
+        let ask = |number| {
+            let mut told = Vec::new();
+            let counted = quotas.count_second(user(number), &mut told);
+            (counted, told[0].left)
+        };
+        for left in (0..10).rev() {
+            assert_eq!(ask(1), (Ok(()), left));
+        }
+        let refused = Refused { code: Code::RateLimitExceeded, retry_after_s: Some(1) };
+        assert_eq!(ask(1), (Err(refused), 0));
+        assert_eq!(ask(2), (Ok(()), 9), "another user");
+        clock.0.store(5_100, Ordering::Relaxed);
+        assert_eq!((ask(1), ask(1)), ((Ok(()), 0), (Err(refused), 0)), "a tenth of a second");
+        clock.0.store(9_000, Ordering::Relaxed);
+        assert_eq!(ask(1), (Ok(()), 9), "no more than a second's can be saved");
+    }
+
+    #[test]
+    fn who_holds_a_share_is_not_forgotten_and_no_more_users_are_kept_than_there_are_places() {
+        let clock = Arc::new(Standing(AtomicU64::new(0)));
+        let quotas = Quotas { users_max: 2, ..Quotas::new(Options::default(), clock) };
+        let known = |number| quotas.users.lock().contains_key(&user(number));
+        let first = quotas.user(user(1)).expect("a place");
+        drop(quotas.user(user(2)).expect("a place"));
+        let third = quotas.user(user(3)).expect("the place of the second");
+        assert_eq!((known(1), known(2), known(3)), (true, false, true));
+        assert_eq!(quotas.user(user(4)).expect_err("no place").code, Code::Overloaded);
+        let again = quotas.user(user(1)).expect("a place");
+        assert!(Arc::ptr_eq(&first, &again), "there is one of each user");
+        drop(third);
+        drop(quotas.user(user(4)).expect("the place of the third"));
+        assert_eq!((known(1), known(3), known(4)), (true, false, true));
+    }
+}

@@ -33,7 +33,7 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Wait};
+use crate::config::{self, Config, Wait};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
@@ -232,7 +232,7 @@ async fn start(
     }
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     let assets = reads.load_catalog().await.context("read the assets")?;
-    let quota_options = quota_options(config, &assets)?;
+    let quota_options = quota_options(config, &assets).context("load the configuration")?;
     info!(incarnation = incarnation.number, "begun");
     let log_watermark = replayed.ledger().watermark();
     let settled = replayed.ledger().settled(incarnation.watermark);
@@ -492,16 +492,21 @@ fn coordinator_options(config: &Config) -> Options {
 }
 
 /// What a user may use, in the numbers of the assets that there are.
-fn quota_options(config: &Config, assets: &Catalog) -> anyhow::Result<quota::Options> {
+fn quota_options(config: &Config, assets: &Catalog) -> Result<quota::Options, config::Error> {
     let limits = &config.limits;
     let key = "limits.user_amounts_per_day_max";
     let amount = |(symbol, text): &(String, String)| {
+        let wrong = |allowed: String| {
+            let value = format!("{symbol}={text}");
+            config::Error::Range { key, value, allowed }
+        };
         let asset = assets.by_symbol(symbol);
-        let asset = asset.with_context(|| format!("{key}: there is no asset {symbol}"))?;
-        match Amount::parse(text, asset.precision, u64::MAX) {
-            Ok(amount) => Ok((asset.id, amount.units())),
-            Err(code) => bail!("{key}: {symbol}={text}: {}", code.message()),
-        }
+        let asset = asset.ok_or_else(|| wrong("of an asset that there is".to_owned()))?;
+        let amount = Amount::parse(text, asset.precision, u64::MAX).map_err(|_| {
+            let decimals = asset.precision;
+            wrong(format!("a number above 0 with at most {decimals} decimals, 64 bits in all"))
+        })?;
+        Ok((asset.id, amount.units()))
     };
     let amounts = limits.user_amounts_per_day_max.0.iter().map(amount);
     let transfers = limits.user_transfers_per_day_max;
@@ -509,7 +514,7 @@ fn quota_options(config: &Config, assets: &Catalog) -> anyhow::Result<quota::Opt
         requests_per_second: NonZeroU32::new(limits.user_requests_per_second_max),
         day: DayMax {
             transfers: (transfers > 0).then_some(transfers),
-            amounts: amounts.collect::<anyhow::Result<_>>()?,
+            amounts: amounts.collect::<Result<_, config::Error>>()?,
         },
     })
 }

@@ -886,6 +886,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     unreachable!("queued together")
                 };
                 let replayed = transfer.intent.req_id != req_id;
+                // What a repeat had taken goes back.
+                let permit = queued.permit.filter(|_| !replayed);
                 if replayed {
                     self.under_way.remove(&intent.order_number);
                     if transfer.fingerprint != fingerprint {
@@ -898,8 +900,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         return;
                     }
                 }
-                // What a repeat had taken goes back.
-                let permit = if replayed { None } else { queued.permit };
                 let key = transfer.intent.req_id;
                 let progress = match self.active.get_mut(&key) {
                     Some(active) => {
