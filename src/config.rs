@@ -118,6 +118,8 @@ pub struct Config {
     pub conservation: Conservation,
     /// Bounds of an amount.
     pub amount: AmountBounds,
+    /// What one user may ask for.
+    pub limits: UserLimits,
     /// When somebody is alerted, and who.
     pub alert: Alert,
     /// What is logged, and how.
@@ -349,6 +351,41 @@ pub struct AmountBounds {
     pub safety_factor: u64,
 }
 
+/// The section `[limits]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UserLimits {
+    /// Transfers posted by one user in a second; 0: no limit.
+    pub user_requests_per_second_max: u32,
+    /// Transfers accepted of one user in a day of UTC; 0: no limit.
+    pub user_transfers_per_day_max: u64,
+    /// Amounts transferred by one user in a day of UTC.
+    pub user_amounts_per_day_max: AmountsBySymbol,
+}
+
+/// Amounts of assets, as `SYMBOL=AMOUNT, SYMBOL=AMOUNT`: symbol and decimal text, each symbol once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AmountsBySymbol(pub Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for AmountsBySymbol {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let mut amounts: Vec<(String, String)> = Vec::new();
+        for part in text.split(',').filter(|_| !text.trim().is_empty()) {
+            let pair = part.split_once('=').map(|(symbol, amount)| (symbol.trim(), amount.trim()));
+            let Some((symbol, amount)) = pair.filter(|(symbol, _)| !symbol.is_empty()) else {
+                let problem = format!("{part:?} is not SYMBOL=AMOUNT");
+                return Err(serde::de::Error::custom(problem));
+            };
+            if amounts.iter().any(|(other, _)| other == symbol) {
+                return Err(serde::de::Error::custom(format!("{symbol} stands twice")));
+            }
+            amounts.push((symbol.to_owned(), amount.to_owned()));
+        }
+        Ok(AmountsBySymbol(amounts))
+    }
+}
+
 /// The section `[alert]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -403,6 +440,7 @@ impl Default for Config {
             recovery: Recovery::default(),
             conservation: Conservation::default(),
             amount: AmountBounds::default(),
+            limits: UserLimits::default(),
             alert: Alert::default(),
             log: Log::default(),
         }
@@ -529,6 +567,16 @@ impl Default for Recovery {
 impl Default for AmountBounds {
     fn default() -> Self {
         Self { safety_factor: 1_000 }
+    }
+}
+
+impl Default for UserLimits {
+    fn default() -> Self {
+        Self {
+            user_requests_per_second_max: 10,
+            user_transfers_per_day_max: 100,
+            user_amounts_per_day_max: AmountsBySymbol::default(),
+        }
     }
 }
 
@@ -714,6 +762,14 @@ const BOUNDS: &[Bound] = &[
     bound("alert.repeat_ms", |c| Some(c.alert.repeat_ms), 0, HOUR_MS, "ms"),
     bound("alert.stuck_ms", |c| Some(c.alert.stuck_ms), 100, HOUR_MS, "ms"),
     bound("alert.user_requests_per_minute_max", |c| Some(c.alert.user_requests_per_minute_max), 1, 1_000_000, "transfers"),
+    bound(
+        "limits.user_requests_per_second_max",
+        |c| Some(c.limits.user_requests_per_second_max.into()),
+        0,
+        10_000,
+        "requests",
+    ),
+    bound("limits.user_transfers_per_day_max", |c| Some(c.limits.user_transfers_per_day_max), 0, 1_000_000, "transfers"),
     bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),
 ];
 
@@ -746,6 +802,9 @@ impl Config {
         lower.refuse_twins()?;
         upper.refuse_twins()?;
         lower.yield_twins(&upper);
+        let is_given = |key| lower.holds("limits", key) || upper.holds("limits", key);
+        let requests_given = is_given("user_requests_per_second_max");
+        let transfers_given = is_given("user_transfers_per_day_max");
 
         let mut config: Self =
             Figment::from(lower).merge(upper).extract_lossy().map_err(describe)?;
@@ -753,6 +812,13 @@ impl Config {
         config.read_secrets()?;
         if dev && config.auth.algorithm == Algorithm::Hs256 && config.auth.secret.is_none() {
             config.auth.secret = Some(Secret::new(DEVELOPMENT_SECRET));
+        }
+        // Whoever tries it out is not to be stopped by what they have not asked for.
+        if dev && !requests_given {
+            config.limits.user_requests_per_second_max = 0;
+        }
+        if dev && !transfers_given {
+            config.limits.user_transfers_per_day_max = 0;
         }
         config.validate(dev)?;
         Ok(config)
@@ -795,11 +861,12 @@ impl Config {
     /// What one key demands of another.
     fn validate_relations(&self) -> Result<(), Error> {
         let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
-        // POST waits this much longer for the coordinator's word, and a name to ask for it is better than none.
-        let accept_ms = http.accept_wait_ms() + 2_000;
+        // POST waits this much longer for what its user has used and for the coordinator's word, and a name to ask for it is
+        // better than none.
+        let accept_ms = http.accept_wait_ms() + 4_000;
         if http.request_timeout_ms <= accept_ms {
             let allowed = format!(
-                "above {accept_ms} ms: http.transfer_wait_ms or {ACCEPT_WAIT_MS_MIN}, whichever is more, and 2000"
+                "above {accept_ms} ms: http.transfer_wait_ms or {ACCEPT_WAIT_MS_MIN}, whichever is more, and 4000"
             );
             return Err(range("http.request_timeout_ms", http.request_timeout_ms, allowed));
         }
@@ -1279,7 +1346,7 @@ mod tests {
             ("[outcomes]\nkeep_hours = nan", "outcomes.keep_hours = NaN"),
             ("[outcomes]\nkeep_hours = 87601", "outcomes.keep_hours = 87601"),
             ("[wal]\nsegment_bytes = 67108865", "wal.segment_bytes = 67108865"),
-            ("[http]\nrequest_timeout_ms = 4000", "http.request_timeout_ms = 4000"),
+            ("[http]\nrequest_timeout_ms = 6000", "http.request_timeout_ms = 6000"),
             ("[postgres]\nlock_timeout_ms = 5001", "postgres.lock_timeout_ms = 5001"),
             ("[coordinator]\nqueue_max = 127", "coordinator.batch_max = 128"),
             ("[coordinator]\nbackoff_cap_ms = 99", "coordinator.backoff_cap_ms = 99"),
@@ -1356,6 +1423,47 @@ mod tests {
     fn embedded_is_the_absence_of_a_url() {
         let config = load("[postgres]\nurl = \"embedded\"", &[]).expect("loaded");
         assert_eq!(config.postgres.url, None);
+    }
+
+    #[test]
+    fn limits_are_on_unless_it_is_a_development_server_that_says_nothing_of_them() {
+        let limits = |text: &str, environment: &[(&str, &str)], dev: bool| {
+            let file = file(&format!("[auth]\nsecret = \"{OWN_SECRET}\"\n{text}"));
+            let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+            let config =
+                Config::load_from(Some(file.path()), environment, Overrides::default(), dev);
+            let limits = config.expect("loaded").limits;
+            (limits.user_requests_per_second_max, limits.user_transfers_per_day_max)
+        };
+        assert_eq!(limits("", &[], false), (10, 100));
+        assert_eq!(limits("", &[], true), (0, 0));
+        assert_eq!(limits("[limits]\nuser_requests_per_second_max = 10", &[], true), (10, 0));
+        let given = [("UBSCORE__LIMITS__USER_TRANSFERS_PER_DAY_MAX", "7")];
+        assert_eq!(limits("", &given, true), (0, 7));
+        assert_eq!(limits("[limits]\nuser_requests_per_second_max = 0", &given, false), (0, 7));
+    }
+
+    #[test]
+    fn amounts_by_symbol_are_read_from_one_text() {
+        let amounts = |text: &str| {
+            let given = [("UBSCORE__LIMITS__USER_AMOUNTS_PER_DAY_MAX", text)];
+            load("", &given).map(|config| config.limits.user_amounts_per_day_max.0)
+        };
+        let pair = |symbol: &str, amount: &str| (symbol.to_owned(), amount.to_owned());
+        assert_eq!(amounts(" ").expect("none"), []);
+        assert_eq!(amounts("5=7").expect("one"), [pair("5", "7")]);
+        let two = amounts("USDT=100000, BTC = 2.5").expect("two");
+        assert_eq!(two, [pair("USDT", "100000"), pair("BTC", "2.5")]);
+        for (text, problem) in [
+            ("USDT", "\"USDT\" is not SYMBOL=AMOUNT"),
+            ("USDT=1,", "\"\" is not SYMBOL=AMOUNT"),
+            ("=1", "\"=1\" is not SYMBOL=AMOUNT"),
+            ("BTC=1, BTC=2", "BTC stands twice"),
+        ] {
+            let said = amounts(text).expect_err(text).to_string();
+            assert!(said.starts_with("limits.user_amounts_per_day_max: "), "{said}");
+            assert!(said.contains(problem), "{said}");
+        }
     }
 
     /// Goal: no way to print a configuration, or to get it wrong, shows a secret.

@@ -28,6 +28,7 @@ use crate::entropy::Entropy;
 use crate::gate::Gate;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
+use crate::quota::Permit;
 use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
 use crate::validation::Checked;
 
@@ -55,7 +56,7 @@ pub struct Options {
 }
 
 /// A transfer to accept.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Request {
     /// Whose money.
     pub user: UserId,
@@ -65,6 +66,8 @@ pub struct Request {
     pub checked: Checked,
     /// What a repeat of the cid must equal.
     pub fingerprint: String,
+    /// Its share of what the user may use of the day, where that is limited.
+    pub permit: Option<Permit>,
 }
 
 /// An accepted transfer, and how it goes on. Dropping it changes nothing.
@@ -314,7 +317,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         &self,
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
-        let Request { user, cid, checked, fingerprint } = request;
+        let Request { user, cid, checked, fingerprint, permit } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
         if self.in_hand() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
@@ -336,7 +339,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.trading.check(&ask)?;
         let intent = ask.intent;
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Submit { intent, fingerprint, reply })?;
+        self.send(user, Message::Submit { intent, fingerprint, permit, reply })?;
         Ok((req_id, receiver))
     }
 

@@ -28,7 +28,7 @@
 //! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work, and
 //!    [`audit::halt`] stops everything by closing the [`gate`].
 //! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
-//! 9. [`http`]: listeners, tokens, routes, JSON.
+//! 9. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
 //! 10. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
 //! 11. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
@@ -60,6 +60,7 @@ pub mod gate;
 pub mod http;
 pub mod keeper;
 pub mod postgres;
+pub mod quota;
 pub mod telemetry;
 pub mod transfer;
 pub mod validation;

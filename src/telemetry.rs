@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
+use crate::code::Code;
 use crate::config::{Format, Log};
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
@@ -49,6 +50,8 @@ pub const WATERMARK_OLDEST_SECONDS: &str = "ubscore_watermark_oldest_transfer_se
 pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 /// Counter: HTTP requests answered, by `route` and `status`.
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
+/// Counter: transfers refused because of a limit of their user's, by `limit`: second, day, amount.
+pub const HTTP_LIMITED_TOTAL: &str = "ubscore_http_limited_total";
 /// Counter: alerts raised, by `alert`.
 pub const ALERTS_TOTAL: &str = "ubscore_alerts_total";
 /// Counter: rounds of the audit, by `result`: clean, mismatch, failed.
@@ -154,6 +157,17 @@ pub fn count_http_request(route: &'static str, status: u16) {
         .increment(1);
 }
 
+/// Counts a refused transfer, if it was refused because of a limit.
+pub fn count_limited(code: Code) {
+    let limit = match code {
+        Code::RateLimitExceeded => "second",
+        Code::DailyLimitExceeded => "day",
+        Code::DailyAmountExceeded => "amount",
+        _ => return,
+    };
+    metrics::counter!(HTTP_LIMITED_TOTAL, "limit" => limit).increment(1);
+}
+
 /// Notes how long one commit of a batch, or one question to a participant, took.
 pub fn step(step: &'static str, took_ns: u64) {
     let seconds = Duration::from_nanos(took_ns).as_secs_f64();
@@ -212,6 +226,7 @@ pub fn describe() {
     describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
+    describe_counter!(HTTP_LIMITED_TOTAL, Unit::Count, "Transfers refused because of a limit of their user's.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
     describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
     describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");

@@ -14,6 +14,9 @@ mod examples;
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
 
+/// What one user may ask for in a second and in a day.
+mod limits;
+
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 

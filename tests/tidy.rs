@@ -44,7 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("entropy", &[]),
     ("crash", &[]),
     ("gate", &[]),
-    ("telemetry", &["config"]),
+    ("telemetry", &["code", "config"]),
     ("alert", &["clock", "config", "telemetry"]),
     (
         "engine",
@@ -78,6 +78,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "quota",
+        &["account", "asset", "clock", "code", "postgres", "telemetry", "transfer", "validation"],
+    ),
+    (
         "coordinator",
         &[
             "account",
@@ -91,6 +95,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "entropy",
             "gate",
             "postgres",
+            "quota",
             "telemetry",
             "transfer",
             "validation",

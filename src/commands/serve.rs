@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -24,6 +25,7 @@ use super::{dev, restore};
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{self, Alert, alert, webhook};
+use crate::amount::Amount;
 use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
 use crate::audit::frequency::Frequency;
@@ -31,7 +33,7 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Wait};
+use crate::config::{self, Config, Wait};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
@@ -48,6 +50,8 @@ use crate::postgres::incarnation::{self, Behind, Incarnation};
 use crate::postgres::reads::Reads;
 use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
+use crate::quota::usage::DayMax;
+use crate::quota::{self, Quotas};
 use crate::telemetry::{self, Metrics, chain, init_logging};
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
@@ -228,6 +232,7 @@ async fn start(
     }
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     let assets = reads.load_catalog().await.context("read the assets")?;
+    let quota_options = quota_options(config, &assets).context("load the configuration")?;
     info!(incarnation = incarnation.number, "begun");
     let log_watermark = replayed.ledger().watermark();
     let settled = replayed.ledger().settled(incarnation.watermark);
@@ -326,6 +331,7 @@ async fn start(
         coordinator,
         trading,
         reads,
+        quotas: Quotas::new(quota_options, Arc::clone(&clock)),
         engine: Mutex::new(engine.handle()),
         snapshots: keeper.requests(),
         verifier: Verifier::new(&config.auth).context("read the token key")?,
@@ -483,6 +489,34 @@ fn coordinator_options(config: &Config) -> Options {
         stuck_ms: config.alert.stuck_ms,
         accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
     }
+}
+
+/// What a user may use, in the numbers of the assets that there are.
+fn quota_options(config: &Config, assets: &Catalog) -> Result<quota::Options, config::Error> {
+    let limits = &config.limits;
+    let key = "limits.user_amounts_per_day_max";
+    let amount = |(symbol, text): &(String, String)| {
+        let wrong = |allowed: String| {
+            let value = format!("{symbol}={text}");
+            config::Error::Range { key, value, allowed }
+        };
+        let asset = assets.by_symbol(symbol);
+        let asset = asset.ok_or_else(|| wrong("of an asset that there is".to_owned()))?;
+        let amount = Amount::parse(text, asset.precision, u64::MAX).map_err(|_| {
+            let decimals = asset.precision;
+            wrong(format!("a number above 0 with at most {decimals} decimals, 64 bits in all"))
+        })?;
+        Ok((asset.id, amount.units()))
+    };
+    let amounts = limits.user_amounts_per_day_max.0.iter().map(amount);
+    let transfers = limits.user_transfers_per_day_max;
+    Ok(quota::Options {
+        requests_per_second: NonZeroU32::new(limits.user_requests_per_second_max),
+        day: DayMax {
+            transfers: (transfers > 0).then_some(transfers),
+            amounts: amounts.collect::<Result<_, config::Error>>()?,
+        },
+    })
 }
 
 fn alert_options(config: &Config) -> alert::Options {

@@ -35,6 +35,7 @@ use crate::postgres::store::{
     Call, External, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished,
     differing_fields,
 };
+use crate::quota::Permit;
 use crate::telemetry;
 use crate::transfer::{Cid, Intent, Op, Participant, ReqId, State};
 
@@ -68,6 +69,7 @@ pub(crate) enum Message {
     Submit {
         intent: Intent,
         fingerprint: String,
+        permit: Option<Permit>,
         reply: oneshot::Sender<Result<Accepted, Rejection>>,
     },
     FindCid {
@@ -131,12 +133,15 @@ struct Queued {
     tries: u32,
     /// Its place in the order in which the worker's calls have come, see [`Worker::enqueue`].
     arrival: u64,
+    /// Of an accept that is not decided.
+    permit: Option<Permit>,
 }
 
 impl Queued {
     /// What nobody outside waits for.
     fn own(call: Call, whose: Whose) -> Queued {
-        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0, arrival: 0 }
+        let (maybe, deadline_ns, permit) = (false, u64::MAX, None);
+        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
@@ -209,11 +214,28 @@ struct Active {
     started_ns: u64,
     /// When its end was told, before the store has the mark.
     told_ns: Option<u64>,
+    /// Until it has ended, where this process has accepted it.
+    permit: Option<Permit>,
 }
 
 impl Active {
     fn order_number(&self) -> u64 {
         self.transfer.intent.order_number
+    }
+
+    /// Takes the permit of its accept, which is decided.
+    fn hold(&mut self, permit: Option<Permit>) {
+        if let Some(mut permit) = permit {
+            permit.accept(self.transfer.created_at);
+            self.permit = Some(permit);
+        }
+    }
+
+    /// It has ended: before anybody is told, what it has not moved is free for another.
+    fn release(&mut self, state: State) {
+        if let Some(permit) = self.permit.take() {
+            permit.end(state);
+        }
     }
 }
 
@@ -550,12 +572,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             return;
         }
         let full = self.under_way.len() >= self.parts.options.active_max;
+        let mut share = None;
         let (call, whose) = match message {
             Message::Submit { .. } if full => {
                 message.reject(Rejection::of(Code::Overloaded));
                 return;
             }
-            Message::Submit { mut intent, fingerprint, reply } => {
+            Message::Submit { mut intent, fingerprint, permit, reply } => {
+                share = permit;
                 intent.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(intent.order_number);
                 self.numbers.set_count(self.shard, self.under_way.len());
@@ -588,7 +612,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 return;
             }
         };
-        self.enqueue(Queued { deadline_ns, ..Queued::own(call, whose) });
+        self.enqueue(Queued { deadline_ns, permit: share, ..Queued::own(call, whose) });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -670,7 +694,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     if !self.active.contains_key(&transfer.intent.req_id) {
                         let state = transfer.state.name();
                         info!(transfer = %transfer.intent.req_id, state, "taking up");
-                        self.adopt(transfer);
+                        self.adopt(transfer, None);
                     }
                 }
                 match page.after {
@@ -811,14 +835,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Stops doing what somebody outside asked for, and tells them.
-    fn give_up(&mut self, queued: Queued, rejection: Rejection) {
+    fn give_up(&mut self, mut queued: Queued, rejection: Rejection) {
         match (&queued.call, queued.maybe) {
             // It may have been accepted after all. A later batch tells: once it is committed, none given up before it
             // can be.
             (Call::Accept { intent, .. }, true) => {
                 let call = Call::Find(Sought::ReqId(intent.req_id));
                 let whose = Whose::Lost(intent.order_number);
-                self.enqueue(Queued::own(call, whose));
+                let permit = queued.permit.take();
+                self.enqueue(Queued { permit, ..Queued::own(call, whose) });
             }
             _ => self.forget(&queued.call),
         }
@@ -861,6 +886,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     unreachable!("queued together")
                 };
                 let replayed = transfer.intent.req_id != req_id;
+                // What a repeat had taken goes back.
+                let permit = queued.permit.filter(|_| !replayed);
                 if replayed {
                     self.under_way.remove(&intent.order_number);
                     if transfer.fingerprint != fingerprint {
@@ -874,11 +901,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     }
                 }
                 let key = transfer.intent.req_id;
-                let progress = match self.active.get(&key) {
-                    Some(active) => active.tell.subscribe(),
+                let progress = match self.active.get_mut(&key) {
+                    Some(active) => {
+                        active.hold(permit);
+                        active.tell.subscribe()
+                    }
                     // Over long ago.
                     None if replayed && transfer.state.is_terminal() => watch::channel(*transfer).1,
-                    None => self.adopt(*transfer),
+                    None => self.adopt(*transfer, permit),
                 };
                 drop(answer_to.send(Ok(Accepted { progress, replayed })));
             }
@@ -912,11 +942,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             (Whose::Nobody, Reply::Done) => {}
             (Whose::Lost(order_number), Reply::Found(found)) => match found {
-                Some(transfer) if !self.active.contains_key(&transfer.intent.req_id) => {
-                    warn!(transfer = %transfer.intent.req_id, "it was accepted after all");
-                    self.adopt(*transfer);
-                }
-                Some(_) => {}
+                Some(transfer) => match self.active.get_mut(&transfer.intent.req_id) {
+                    Some(active) => active.hold(queued.permit),
+                    None => {
+                        warn!(transfer = %transfer.intent.req_id, "it was accepted after all");
+                        self.adopt(*transfer, queued.permit);
+                    }
+                },
                 None => {
                     self.under_way.remove(&order_number);
                 }
@@ -942,7 +974,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         return;
                     }
                     warn!(transfer = %req_id, "it was in nobody's hands");
-                    self.adopt(*transfer);
+                    self.adopt(*transfer, None);
                 }
                 self.attend(req_id, deed, answer_to, queued.deadline_ns);
             }
@@ -956,22 +988,24 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         self.give_up(unclear, Rejection::unknown());
                     }
                     // Until somebody has mended the row, a restart will say so again.
-                    _ => {}
+                    _ => queued.permit.map_or((), Permit::keep),
                 }
             }
             (_, reply) => unreachable!("{reply:?} answers another call"),
         }
     }
 
-    /// Takes a stored transfer into hand and goes on with it.
-    fn adopt(&mut self, transfer: Transfer) -> watch::Receiver<Transfer> {
+    /// Takes a stored transfer into hand and goes on with it. `permit`: of one that has just been accepted.
+    fn adopt(&mut self, transfer: Transfer, permit: Option<Permit>) -> watch::Receiver<Transfer> {
         let (tell, progress) = watch::channel(transfer.clone());
         let req_id = transfer.intent.req_id;
         let row =
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
-        self.active.insert(req_id, Active { row, transfer, tell, started_ns, told_ns: None });
+        let mut active = Active { row, transfer, tell, started_ns, told_ns: None, permit: None };
+        active.hold(permit);
+        self.active.insert(req_id, active);
         self.advance(req_id, Happened::Due);
         progress
     }
@@ -1050,6 +1084,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let Some(active) = self.active.get_mut(&req_id) else { return };
         active.told_ns = Some(now);
+        active.release(state);
         let active = &*active;
         active.tell.send_modify(|transfer| {
             *transfer = active.transfer.clone();
@@ -1059,7 +1094,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     fn finish(&mut self, req_id: ReqId) {
-        let Some(active) = self.active.remove(&req_id) else { return };
+        let Some(mut active) = self.active.remove(&req_id) else { return };
+        active.release(active.transfer.state);
         self.under_way.remove(&active.transfer.intent.order_number);
         let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
         let ended_ns = active.told_ns.unwrap_or_else(|| self.now());

@@ -11,13 +11,15 @@ use tracing::{error, info};
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
+    tell_limits,
 };
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
-use crate::telemetry::chain;
+use crate::quota::Standing;
+use crate::telemetry::{chain, count_limited};
 use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
@@ -64,7 +66,25 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     ROUTES.answer(call, handler).await
 }
 
+/// Answers a transfer, and how the limits stand, where it has come as far as them.
 async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let mut standings = Vec::new();
+    let outcome = transfer(service, caller, call, &mut standings).await;
+    let mut answer = outcome.unwrap_or_else(|refusal| {
+        count_limited(refusal.code);
+        refusal.answer(&request_id)
+    });
+    tell_limits(&mut answer, &standings);
+    Ok(answer)
+}
+
+async fn transfer(
+    service: &Service,
+    caller: Caller,
+    call: Call,
+    standings: &mut Vec<Standing>,
+) -> Outcome {
     let request_id = call.request_id.clone();
     let draft: Draft = parse(&service.body(call).await?)?;
     if draft.user_id.is_some_and(|user| user != caller.user.number()) {
@@ -80,14 +100,21 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         true => Err(Code::ServiceHalted),
         false => draft.check(&catalog, service.limits.units_max),
     };
-    let checked = match checked {
-        Ok(checked) => checked,
+    let admitted = match checked {
+        Ok(checked) => {
+            let admitted = service.quotas.admit(&service.reads, caller.user, &checked, standings);
+            admitted.await.map(|permit| (checked, permit)).map_err(Refusal::from)
+        }
+        Err(code) => Err(code.into()),
+    };
+    let (checked, permit) = match admitted {
+        Ok(admitted) => admitted,
         // A known cid is answered before any of these, so that the retry of a transfer that went through is never
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
-        Err(code) => {
-            let Some(cid) = &cid else { return Err(code.into()) };
+        Err(refusal) => {
+            let Some(cid) = &cid else { return Err(refusal) };
             let transfer = match service.coordinator.find_cid(caller.user, cid.clone()).await {
-                Ok(found) => found.ok_or(code)?,
+                Ok(found) => found.ok_or(refusal)?,
                 Err(rejection) => {
                     let sought = Sought::Cid(caller.user, cid.clone());
                     glimpse(service, &sought).await.ok_or(rejection.code)?
@@ -104,7 +131,8 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
     };
     let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
-    let request = TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy };
+    let request =
+        TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy, permit };
     let (req_id, accepted) = match service.coordinator.submit(request) {
         Ok(submitted) => submitted,
         Err(code @ Code::Overloaded) => match glimpse().await {

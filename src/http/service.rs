@@ -30,6 +30,7 @@ use crate::entropy::Entropy;
 use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
+use crate::quota::Quotas;
 use crate::telemetry::{Metrics, ROUTE_NONE, count_http_request};
 use crate::validation::parse_object;
 
@@ -59,6 +60,8 @@ pub struct Service {
     pub halt: Arc<Halt>,
     /// How often each user transfers.
     pub frequency: Mutex<Frequency>,
+    /// How much each user may transfer.
+    pub quotas: Quotas,
     /// Limits of one request.
     pub limits: RequestLimits,
 }

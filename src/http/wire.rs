@@ -16,10 +16,18 @@ use crate::engine::outcomes::Recorded;
 use crate::postgres::reads::Passed;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
+use crate::quota::{Refused, Standing};
 use crate::transfer::{Decision, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
+
+/// What is allowed, and of which window.
+const RATELIMIT_POLICY: &str = "ratelimit-policy";
+/// What is left of it, and until when.
+const RATELIMIT: &str = "ratelimit";
+/// The largest whole number in a structured field (RFC 9651, 3.3.1): of more there is at least so much.
+const STRUCTURED_INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// An answer.
 pub type Answer = Response<Full<Bytes>>;
@@ -39,6 +47,8 @@ pub struct Refusal {
     pub transfer: Option<(ReqId, Option<State>)>,
     /// It may have been done.
     pub unknown: bool,
+    /// When another try can succeed, s, where that is known.
+    pub retry_after_s: Option<u64>,
 }
 
 impl From<Code> for Refusal {
@@ -50,7 +60,14 @@ impl From<Code> for Refusal {
             retryable: None,
             transfer: None,
             unknown: false,
+            retry_after_s: None,
         }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        Refusal { retry_after_s: refused.retry_after_s, ..Refusal::from(refused.code) }
     }
 }
 
@@ -99,9 +116,34 @@ impl Refusal {
         };
         let mut answer = json(status, &body, request_id);
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+            let retry_after_s = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s));
         }
         answer
+    }
+}
+
+/// Says on an answer how each limit stands, where there is one.
+///
+/// Source: draft-ietf-httpapi-ratelimit-headers-10: two lists of structured fields (RFC 9651). An amount is counted in its
+/// asset's smallest units.
+pub fn tell_limits(answer: &mut Answer, standings: &[Standing]) {
+    if standings.is_empty() {
+        return;
+    }
+    let whole = |number: u64| number.min(STRUCTURED_INTEGER_MAX);
+    let (mut policies, mut limits) = (Vec::new(), Vec::new());
+    for standing in standings {
+        let Standing { name, units, max, window_s, left, reset_s } = standing;
+        let unit = if *units { ";qu=\"smallest-units\"" } else { "" };
+        policies.push(format!("{name:?};q={}{unit};w={window_s}", whole(*max)));
+        limits.push(format!("{name:?};r={};t={reset_s}", whole(*left)));
+    }
+    for (header, values) in [(RATELIMIT_POLICY, policies), (RATELIMIT, limits)] {
+        // A symbol is whatever an operator has called an asset.
+        if let Ok(value) = HeaderValue::from_str(&values.join(", ")) {
+            answer.headers_mut().insert(header, value);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
 
+pub mod accepted;
 pub mod lists;
 
 use std::sync::Arc;

@@ -813,11 +813,12 @@ impl Client {
         let (from, to) = direction.accounts();
         let cid = (!self.chance.one_in(5)).then(|| Cid::new(&name).expect("a cid"));
         let amount = Amount::new(units).expect("not 0");
-        let request = Request {
+        let request = || Request {
             user: user(number),
             cid: cid.clone(),
             checked: Checked { direction, asset: asset(), amount },
             fingerprint: fingerprint(from, to, "USDT", &units.to_string()),
+            permit: None,
         };
         // Whoever has no cid may not ask twice.
         let tries = if cid.is_some() { 12 } else { 1 };
@@ -841,7 +842,7 @@ impl Client {
                     Some(Err(_)) | None => {}
                 }
             }
-            match serving.coordinator.submit(request.clone()) {
+            match serving.coordinator.submit(request()) {
                 Err(_) => {}
                 Ok((req_id, answer)) => {
                     handed_over.push(req_id.number());

@@ -1,0 +1,88 @@
+//! What a user has had accepted since a moment, for the limits of a day.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Reads;
+use crate::account::UserId;
+use crate::amount::Amount;
+use crate::asset::AssetId;
+use crate::postgres::Error;
+use crate::transfer::State;
+
+/// Rows read at once.
+const ROWS_PER_PAGE: i64 = 256;
+/// A user's rows lie in the order of their stamps but for what one batch commits together and what waits for its turn:
+/// seconds. The search ends at a row that is older by this much.
+const DISORDER: SignedDuration = SignedDuration::from_secs(60);
+
+/// A transfer that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted {
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// Where it stands.
+    pub state: State,
+}
+
+impl Reads {
+    /// What time it is for PostgreSQL.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn now(&self) -> Result<Timestamp, Error> {
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached("SELECT clock_timestamp()").await?;
+        Ok(client.query_one(&statement, &[]).await?.try_get(0)?)
+    }
+
+    /// Tells `each` of every transfer of a user's that was accepted since a moment, newest first, as long as it says
+    /// that it wants more. It reads those and little more, however many the user has ever had.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or a row cannot be read.
+    pub async fn accepted_since(
+        &self,
+        user: UserId,
+        since: Timestamp,
+        mut each: impl FnMut(Accepted) -> bool,
+    ) -> Result<(), Error> {
+        let select = "SELECT order_number, created_at, asset_id, amount, state FROM transfers_tb \
+                      WHERE user_id = $1 AND order_number < $2 \
+                      ORDER BY order_number DESC LIMIT $3";
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(select).await?;
+        let catalog = self.catalog.load();
+        let mut before = i64::MAX;
+        loop {
+            let rows = client.query(&statement, &[&user.bigint(), &before, &ROWS_PER_PAGE]).await?;
+            for row in &rows {
+                before = row.try_get(0)?;
+                let at: Timestamp = row.try_get(1)?;
+                if at + DISORDER < since {
+                    return Ok(());
+                }
+                if at < since {
+                    continue;
+                }
+                let bad =
+                    |what| Error::Row { table: "transfers_tb", what: format!("{before}: {what}") };
+                let id = u32::try_from(row.try_get::<_, i32>(2)?).map_err(|_| bad("asset_id"))?;
+                let asset = catalog.by_id(AssetId(id)).ok_or_else(|| bad("unknown asset"))?;
+                let amount = Amount::from_decimal(row.try_get(3)?, asset.precision);
+                let accepted = Accepted {
+                    asset: asset.id,
+                    amount: amount.ok_or_else(|| bad("amount"))?,
+                    state: State::from_number(row.try_get(4)?).ok_or_else(|| bad("state"))?,
+                };
+                if !each(accepted) {
+                    return Ok(());
+                }
+            }
+            if i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_PAGE) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What one user has used of a day: pure, so that a test can hold it against a model.
+//!
+//! A transfer belongs to the UTC day in which PostgreSQL has stamped its row, and its share is *open* from before it is
+//! handed over until its accept is decided. An open share counts in whatever day it is: so no day is ever given more than
+//! its limit, whichever side of midnight an accept commits on. It takes a clock of PostgreSQL's that steps back over
+//! midnight to give a day more than that.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use crate::asset::AssetId;
+
+/// Seconds in a day.
+const DAY_S: i64 = 86_400;
+
+/// A day of UTC: so many have begun since 1970-01-01.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Day(i64);
+
+impl Day {
+    /// The day of a moment.
+    pub fn of(moment: Timestamp) -> Day {
+        Day(moment.as_second().div_euclid(DAY_S))
+    }
+
+    /// The day of a moment in whole seconds since the Unix epoch.
+    pub fn of_second(second: u64) -> Day {
+        Day(i64::try_from(second).expect("2^63 seconds").div_euclid(DAY_S))
+    }
+
+    /// When it begins.
+    pub fn start(self) -> Timestamp {
+        Timestamp::from_second(self.0 * DAY_S).expect("the day of a timestamp")
+    }
+
+    /// Seconds from a moment until the day is over, at least one.
+    pub fn left_s(self, now_s: u64) -> u64 {
+        let end = u64::try_from((self.0 + 1) * DAY_S).expect("after 1970");
+        end.saturating_sub(now_s).max(1)
+    }
+}
+
+/// What every user may use of a day.
+#[derive(Clone, Debug, Default)]
+pub struct DayMax {
+    /// Accepted transfers.
+    pub transfers: Option<u64>,
+    /// Smallest units of one asset, by asset. What ends FAILED or ROLLED_BACK has not been used.
+    pub amounts: HashMap<AssetId, u64>,
+}
+
+impl DayMax {
+    /// Whether nothing is limited.
+    pub fn is_off(&self) -> bool {
+        self.transfers.is_none() && self.amounts.is_empty()
+    }
+}
+
+/// What one transfer uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Of what.
+    pub asset: AssetId,
+    /// Smallest units; 0 where nobody counts them.
+    pub units: u64,
+}
+
+/// Transfers and smallest units by asset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// How many.
+    pub transfers: u64,
+    /// Of how much.
+    pub amounts: HashMap<AssetId, u128>,
+}
+
+impl Sums {
+    /// Smallest units of one asset.
+    pub fn units(&self, asset: AssetId) -> u128 {
+        self.amounts.get(&asset).copied().unwrap_or(0)
+    }
+
+    /// Counts a transfer.
+    pub fn add(&mut self, share: Share) {
+        self.transfers += 1;
+        if share.units > 0 {
+            *self.amounts.entry(share.asset).or_default() += u128::from(share.units);
+        }
+    }
+
+    fn remove(&mut self, share: Share) {
+        self.transfers = self.transfers.checked_sub(1).expect("added before");
+        self.remove_units(share);
+    }
+
+    fn remove_units(&mut self, share: Share) {
+        let left = self.units(share.asset).checked_sub(u128::from(share.units));
+        match left.expect("added before") {
+            0 => drop(self.amounts.remove(&share.asset)),
+            left => drop(self.amounts.insert(share.asset, left)),
+        }
+    }
+}
+
+/// Which limit of a day is in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Of transfers.
+    Transfers,
+    /// Of the asset's amount.
+    Amount,
+}
+
+/// Whether there is room for one more transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is, and it is taken.
+    Taken,
+    /// There is none today.
+    None(Limit),
+    /// It depends on what becomes of the open shares.
+    Perhaps,
+}
+
+/// One user's day.
+#[derive(Debug)]
+pub struct Usage {
+    day: Day,
+    used: Sums,
+    open: Sums,
+}
+
+impl Usage {
+    /// A user who has used this much of a day, with no share open.
+    pub fn new(day: Day, used: Sums) -> Usage {
+        Usage { day, used, open: Sums::default() }
+    }
+
+    /// The latest day that PostgreSQL has been seen in.
+    pub fn day(&self) -> Day {
+        self.day
+    }
+
+    /// PostgreSQL has been seen in this day. Whatever was accepted in a new one has held a share of this user's, so that
+    /// nothing needs to be read.
+    pub fn seen(&mut self, day: Day) {
+        if day > self.day {
+            (self.day, self.used) = (day, Sums::default());
+        }
+    }
+
+    /// Opens a share, if there is room for it.
+    pub fn take(&mut self, max: &DayMax, share: Share) -> Room {
+        let (used, open) = (&self.used, &self.open);
+        let counts =
+            (Limit::Transfers, max.transfers, used.transfers.into(), open.transfers.into(), 1);
+        let of_asset = max.amounts.get(&share.asset).copied();
+        let units = (used.units(share.asset), open.units(share.asset));
+        let amounts = (Limit::Amount, of_asset, units.0, units.1, share.units);
+        for (limit, max, used, open, more) in [counts, amounts] {
+            let Some(max) = max.map(u128::from) else { continue };
+            let with_this = used + u128::from(more);
+            if with_this > max {
+                return Room::None(limit);
+            }
+            if with_this + open > max {
+                return Room::Perhaps;
+            }
+        }
+        self.open.add(share);
+        Room::Taken
+    }
+
+    /// An open share has come to nothing.
+    pub fn release(&mut self, share: Share) {
+        self.open.remove(share);
+    }
+
+    /// An open share's transfer was accepted in this day.
+    pub fn accept(&mut self, share: Share, day: Day) {
+        self.open.remove(share);
+        self.seen(day);
+        if day == self.day {
+            self.used.add(share);
+        }
+    }
+
+    /// A transfer that was accepted in this day has moved nothing after all; it stays counted.
+    pub fn restore(&mut self, share: Share, day: Day) {
+        if day == self.day {
+            self.used.remove_units(share);
+        }
+    }
+
+    /// What is left of each limit of the day: transfers, and smallest units of one asset.
+    pub fn left(&self, max: &DayMax, asset: AssetId) -> (Option<u64>, Option<u64>) {
+        let taken = self.used.transfers + self.open.transfers;
+        let units = self.used.units(asset) + self.open.units(asset);
+        let units_left = |max: u64| {
+            let left = u128::from(max).saturating_sub(units);
+            u64::try_from(left).expect("at most the limit")
+        };
+        let transfers = max.transfers.map(|max| max.saturating_sub(taken));
+        (transfers, max.amounts.get(&asset).copied().map(units_left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ASSETS: [AssetId; 2] = [AssetId(1), AssetId(2)];
+
+    #[test]
+    fn a_day_begins_and_ends_at_midnight() {
+        let at = |text: &str| -> Timestamp { text.parse().expect("a timestamp") };
+        let day = Day::of(at("2026-03-01T23:59:59.999Z"));
+        assert_eq!(day.start(), at("2026-03-01T00:00:00Z"));
+        assert_eq!(Day::of(day.start()), day);
+        assert!(Day::of(at("2026-03-02T00:00:00Z")) > day);
+        let end = u64::try_from(at("2026-03-02T00:00:00Z").as_second()).expect("after 1970");
+        assert_eq!((day.left_s(end - 1), day.left_s(end - 60)), (1, 60));
+        assert_eq!(day.left_s(end + 5), 1, "our clock is ahead of PostgreSQL's");
+        assert_eq!(Day::of_second(end - 1), day);
+    }
+
+    /// What may happen to a user, as a generator makes it up.
+    #[derive(Clone, Debug)]
+    enum Deed {
+        Ask(usize, u64),
+        /// Of an open share, by its place: its accept has come to nothing.
+        Release(usize),
+        /// PostgreSQL has stamped and committed its row.
+        Stamp(usize),
+        /// Its accept is answered.
+        Accept(usize),
+        /// Of an accepted transfer, by its place: it has moved nothing.
+        Restore(usize),
+        /// A day passes in PostgreSQL, and nobody has noticed yet.
+        Midnight,
+        /// Somebody asks PostgreSQL what day it is.
+        See,
+        /// The process dies: everything is read from PostgreSQL.
+        Reload,
+    }
+
+    fn deed() -> impl Strategy<Value = Deed> {
+        prop_oneof![
+            6 => (0..2usize, 1..40u64).prop_map(|(asset, units)| Deed::Ask(asset, units)),
+            1 => (0..8usize).prop_map(Deed::Release),
+            2 => (0..8usize).prop_map(Deed::Stamp),
+            4 => (0..8usize).prop_map(Deed::Accept),
+            2 => (0..8usize).prop_map(Deed::Restore),
+            1 => Just(Deed::Midnight),
+            1 => Just(Deed::See),
+            1 => Just(Deed::Reload),
+        ]
+    }
+
+    /// One row of PostgreSQL's, in the model.
+    struct Row {
+        share: Share,
+        day: Day,
+        answered: bool,
+        moved: bool,
+    }
+
+    fn sums<'a>(rows: impl IntoIterator<Item = &'a Row>, day: Day) -> Sums {
+        let mut sums = Sums::default();
+        for row in rows.into_iter().filter(|row| row.day == day) {
+            sums.add(row.share);
+            if !row.moved {
+                sums.remove_units(row.share);
+            }
+        }
+        sums
+    }
+
+    proptest! {
+        /// Goal: no day has more than its limits, and nobody is refused for the day while there is room. Method: the
+        /// table against a list of rows with their days, which is added up anew each time.
+        #[test]
+        fn no_day_has_more_than_its_limits_and_nobody_is_refused_who_has_room(
+            deeds in proptest::collection::vec(deed(), 1..200),
+            transfers in proptest::option::of(1..8u64),
+            units in proptest::option::of(1..100u64),
+        ) {
+            let amounts = units.map(|units| (ASSETS[0], units)).into_iter().collect();
+            let max = DayMax { transfers, amounts };
+            let mut today = Day(20_000);
+            let mut rows: Vec<Row> = Vec::new();
+            // Each with its row, once there is one.
+            let mut open: Vec<(Share, Option<usize>)> = Vec::new();
+            let mut usage = Usage::new(today, Sums::default());
+            for deed in deeds {
+                match deed {
+                    Deed::Ask(asset, units) => {
+                        let share = Share { asset: ASSETS[asset], units };
+                        let used = sums(rows.iter().filter(|row| row.answered), usage.day());
+                        let fits = |used: u128, more: u64, max: Option<u64>| {
+                            max.is_none_or(|max| used + u128::from(more) <= u128::from(max))
+                        };
+                        let transfers = fits(used.transfers.into(), 1, max.transfers);
+                        let limit = max.amounts.get(&share.asset).copied();
+                        let amount = fits(used.units(share.asset), units, limit);
+                        match usage.take(&max, share) {
+                            Room::Taken => {
+                                prop_assert!(transfers && amount);
+                                open.push((share, None));
+                            }
+                            Room::None(Limit::Transfers) => prop_assert!(!transfers),
+                            Room::None(Limit::Amount) => prop_assert!(!amount),
+                            Room::Perhaps => prop_assert!(!open.is_empty()),
+                        }
+                    }
+                    Deed::Release(place) => {
+                        let unstamped = open.iter().position(|(_, row)| row.is_none());
+                        if let Some(first) = unstamped && place > 0 {
+                            usage.release(open.swap_remove(first).0);
+                        }
+                    }
+                    Deed::Stamp(place) if !open.is_empty() => {
+                        let place = place % open.len();
+                        let (share, number) = &mut open[place];
+                        if number.is_none() {
+                            *number = Some(rows.len());
+                            rows.push(Row { share: *share, day: today, answered: false, moved: true });
+                        }
+                    }
+                    Deed::Accept(place) if !open.is_empty() => {
+                        let place = place % open.len();
+                        let (share, number) = open.swap_remove(place);
+                        let number = number.unwrap_or_else(|| {
+                            rows.push(Row { share, day: today, answered: false, moved: true });
+                            rows.len() - 1
+                        });
+                        rows[number].answered = true;
+                        usage.accept(share, rows[number].day);
+                    }
+                    Deed::Restore(place) if !rows.is_empty() => {
+                        let place = place % rows.len();
+                        if rows[place].answered && std::mem::take(&mut rows[place].moved) {
+                            usage.restore(rows[place].share, rows[place].day);
+                        }
+                    }
+                    Deed::Stamp(_) | Deed::Accept(_) | Deed::Restore(_) => {}
+                    Deed::Midnight => today = Day(today.0 + 1),
+                    Deed::See => usage.seen(today),
+                    Deed::Reload => {
+                        open.clear();
+                        rows.iter_mut().for_each(|row| row.answered = true);
+                        usage = Usage::new(today, sums(&rows, today));
+                    }
+                }
+                for day in (20_000..=today.0).map(Day) {
+                    let used = sums(&rows, day);
+                    prop_assert!(max.transfers.is_none_or(|max| used.transfers <= max));
+                    for (asset, max) in &max.amounts {
+                        prop_assert!(used.units(*asset) <= u128::from(*max));
+                    }
+                }
+                let answered = rows.iter().filter(|row| row.answered);
+                prop_assert_eq!(&usage.used, &sums(answered, usage.day()));
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! What one user may ask for: in a second, in a day, of an asset.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    COIN, Reply, Server, Site, Way, assert_refused, crowd, eventually, now_s, refused,
+};
+
+const USER: u64 = 1001;
+const OTHER: u64 = 1002;
+const SECOND: &str = "UBSCORE__LIMITS__USER_REQUESTS_PER_SECOND_MAX";
+const DAY: &str = "UBSCORE__LIMITS__USER_TRANSFERS_PER_DAY_MAX";
+const AMOUNTS: &str = "UBSCORE__LIMITS__USER_AMOUNTS_PER_DAY_MAX";
+const DAY_S: u64 = 86_400;
+
+/// A test of a day must not run across its end.
+fn away_from_midnight() {
+    const LONGEST_S: u64 = 50;
+    eventually("the next day", || (DAY_S - now_s() % DAY_S > LONGEST_S).then_some(()));
+}
+
+/// Asserts a refusal for the day that says when the day ends.
+#[track_caller]
+fn assert_refused_for_the_day(reply: &Reply, code: &str) {
+    assert_refused(reply, 429, code);
+    assert_eq!(reply.json()["retryable"], json!(true));
+    let left_s = DAY_S - now_s() % DAY_S;
+    let said: u64 = reply.header("retry-after").expect("a time").parse().expect("seconds");
+    // Between the answer and now, some seconds may have passed.
+    assert!((left_s..left_s + 30).contains(&said), "{said} s, and it was {left_s} s");
+}
+
+/// The parameter of one limit in one of the two headers.
+fn standing(reply: &Reply, header: &str, name: &str, parameter: &str) -> Option<String> {
+    let items = reply.header(header)?.split(", ");
+    let mut of_limit = items.filter(|item| item.split(';').next() == Some(&format!("{name:?}")));
+    let mut parameters = of_limit.next()?.split(';').skip(1);
+    let value = parameters.find_map(|text| text.strip_prefix(&format!("{parameter}=")))?;
+    Some(value.to_owned())
+}
+
+/// What is left of a limit.
+#[track_caller]
+fn left(reply: &Reply, name: &str) -> u64 {
+    let left = standing(reply, "ratelimit", name, "r");
+    left.unwrap_or_else(|| panic!("{name} is not told: {reply:?}")).parse().expect("a number")
+}
+
+fn is_replayed(reply: &Reply) -> bool {
+    reply.header("idempotent-replayed") == Some("true")
+}
+
+/// Posts until it is not told that others are in the way.
+fn post(server: &Server, user: u64, body: &Value) -> Reply {
+    eventually("an answer", || {
+        let reply = server.post(user, body);
+        (reply.status != 503).then_some(reply)
+    })
+}
+
+fn limited(server: &Server, limit: &str) -> u64 {
+    let name = format!("ubscore_http_limited_total{{limit=\"{limit}\"}} ");
+    let metrics = server.metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    line.map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[test]
+fn without_a_limit_nobody_is_told_of_one() {
+    let site = Site::new();
+    let server = site.start();
+    let replies = crowd(20, |_| server.transfer(USER, Way::ToSpot, "1"));
+    for reply in replies {
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!((reply.header("ratelimit"), reply.header("ratelimit-policy")), (None, None));
+    }
+}
+
+/// Goal: of a crowd some are refused, and told a time after which they are not; a known cid never is, nor is whoever is
+/// refused for another reason, nor another user.
+#[test]
+fn who_asks_too_often_in_a_second_is_told_when_to_come_again() {
+    let site = Site::new().with(SECOND, 1);
+    let server = site.start();
+    let body = Way::ToSpot.body_with_cid("USDT", "1", "known");
+    let first = server.post(USER, &body);
+    assert_eq!(first.status, 200, "{first:?}");
+    assert_eq!(first.header("ratelimit-policy"), Some("\"second\";q=1;w=1"));
+    assert_eq!(first.header("ratelimit"), Some("\"second\";r=0;t=1"));
+
+    let replies = crowd(40, |_| server.transfer(USER, Way::ToSpot, "1"));
+    let (taken, refused): (Vec<_>, Vec<_>) = replies.iter().partition(|r| r.status == 200);
+    assert!(!refused.is_empty(), "40 at once are more than one a second");
+    for reply in &refused {
+        assert_refused(reply, 429, "RATE_LIMIT_EXCEEDED");
+        assert_eq!(reply.json()["retryable"], json!(true));
+        assert_eq!(reply.header("retry-after"), Some("1"));
+        assert_eq!(left(reply, "second"), 0);
+    }
+    let count = |count: usize| u64::try_from(count).expect("few");
+    assert_eq!(limited(&server, "second"), count(refused.len()));
+
+    for reply in crowd(20, |_| server.post(USER, &body)) {
+        assert_eq!((reply.status, is_replayed(&reply)), (200, true), "{reply:?}");
+        assert_eq!(reply.req_id(), first.req_id());
+    }
+    let another = Way::ToSpot.body_with_cid("USDT", "2", "known");
+    for reply in crowd(10, |_| server.post(USER, &another)) {
+        assert_refused(&reply, 409, "DUPLICATE_REQUEST");
+    }
+    for reply in crowd(10, |_| server.post(USER, &Way::ToSpot.body("NONE", "1"))) {
+        assert_refused(&reply, 400, "INVALID_ASSET");
+        assert_eq!(reply.header("ratelimit"), None, "it has not come as far");
+    }
+    assert_eq!(limited(&server, "second"), count(refused.len()), "those were not limited");
+    assert_eq!(server.transfer(OTHER, Way::ToSpot, "1").status, 200, "another user");
+    eventually("the next second", || {
+        (server.transfer(USER, Way::ToSpot, "1").status == 200).then_some(())
+    });
+    let of_user = format!("SELECT count(*) FROM transfers_tb WHERE user_id = {USER}");
+    assert_eq!(site.sql_value(&of_user), (taken.len() + 2).to_string());
+}
+
+/// Goal: a day's transfers are counted whatever becomes of them, and only they are; the limit comes after every other
+/// check but the balance, holds across kills, and ends with the day of PostgreSQL's stamps.
+#[test]
+fn a_day_holds_so_many_transfers_and_survives_a_kill() {
+    away_from_midnight();
+    let site = Site::new().with(DAY, 3);
+    let server = site.start();
+    let body = Way::ToSpot.body_with_cid("USDT", "1", "known");
+    let first = server.post(USER, &body);
+    assert_eq!((first.status, left(&first, "day")), (200, 2), "{first:?}");
+    assert_eq!(first.header("ratelimit-policy"), Some("\"day\";q=3;w=86400"));
+    let again = server.post(USER, &body);
+    assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
+    assert_refused(&server.transfer(USER, Way::ToSpot, "-1"), 400, "INVALID_AMOUNT");
+    let failed = server.transfer(USER, Way::ToSpot, "1000000");
+    assert_refused(&failed, 422, "INSUFFICIENT_BALANCE");
+    assert_eq!(left(&failed, "day"), 1, "what is accepted counts");
+    let third = server.transfer(USER, Way::ToFunding, "1");
+    assert_eq!((third.status, left(&third, "day")), (200, 0), "{third:?}");
+
+    let all_used = |server: &Server| {
+        let refused = server.transfer(USER, Way::ToSpot, "1");
+        assert_refused_for_the_day(&refused, "DAILY_LIMIT_EXCEEDED");
+        assert_eq!(left(&refused, "day"), 0);
+        let unheard = Way::ToSpot.body_with_cid("USDT", "1", "unheard");
+        assert_refused_for_the_day(&server.post(USER, &unheard), "DAILY_LIMIT_EXCEEDED");
+        let poor = server.transfer(USER, Way::ToSpot, "1000000");
+        assert_refused_for_the_day(&poor, "DAILY_LIMIT_EXCEEDED");
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
+        assert_eq!(again.req_id(), first.req_id());
+        let another = Way::ToSpot.body_with_cid("USDT", "2", "known");
+        assert_refused(&server.post(USER, &another), 409, "DUPLICATE_REQUEST");
+        for (body, status, code) in [
+            (Way::ToSpot.body("USDT", "0"), 400, "INVALID_AMOUNT"),
+            (Way::ToSpot.body("SUSP", "1"), 422, "ASSET_SUSPENDED"),
+            (
+                json!({"from": "SPOT", "to": "SPOT", "asset": "USDT", "amount": "1"}),
+                400,
+                "SAME_ACCOUNT",
+            ),
+        ] {
+            assert_refused(&server.post(USER, &body), status, code);
+        }
+    };
+    all_used(&server);
+    assert_eq!(limited(&server, "day"), 3);
+    let other = server.transfer(OTHER, Way::ToSpot, "1");
+    assert_eq!((other.status, left(&other, "day")), (200, 2), "another user");
+    server.kill();
+
+    let server = site.start();
+    all_used(&server);
+    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
+    assert_eq!(halted.status, 200, "{halted:?}");
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
+    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "a test"}));
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    let other = server.transfer(OTHER, Way::ToSpot, "1");
+    assert_eq!((other.status, left(&other, "day")), (200, 1), "{other:?}");
+    site.wait_for_rest();
+    server.kill();
+
+    // Yesterday's do not count, however many there are.
+    site.sql("UPDATE transfers_tb SET created_at = created_at - interval '1 day'");
+    let server = site.start();
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    assert_eq!((reply.status, left(&reply, "day")), (200, 2), "{reply:?}");
+    site.assert_conserved(&server);
+}
+
+/// Goal: in a crowd exactly as many as the limit says are accepted, and both of two that share a cid are told the same.
+#[test]
+fn a_crowd_gets_exactly_what_the_day_holds() {
+    away_from_midnight();
+    let site = Site::new().with(DAY, 7).with(AMOUNTS, "BTC=1");
+    let server = site.start();
+    let replies = crowd(50, |index| {
+        let cid = format!("crowd-{}", index % 25);
+        post(&server, USER, &Way::ToSpot.body_with_cid("USDT", "1", &cid))
+    });
+    let mut told: BTreeMap<usize, BTreeSet<Option<String>>> = BTreeMap::new();
+    for (index, reply) in replies.iter().enumerate() {
+        let accepted = (reply.status == 200).then(|| reply.req_id());
+        if accepted.is_none() {
+            assert_refused_for_the_day(reply, "DAILY_LIMIT_EXCEEDED");
+        }
+        told.entry(index % 25).or_default().insert(accepted);
+    }
+    assert!(told.values().all(|told| told.len() == 1), "{told:?}");
+    assert_eq!(told.values().filter(|told| !told.contains(&None)).count(), 7);
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "7");
+
+    // Of 50 that ask for a tenth each, ten get it.
+    let site = Site::new().with(AMOUNTS, "BTC=1");
+    let server = site.start();
+    let replies = crowd(50, |_| post(&server, USER, &Way::ToSpot.body("BTC", "0.1")));
+    let accepted = replies.iter().filter(|reply| reply.status == 200).count();
+    assert_eq!(accepted, 10);
+    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "1.00000000");
+    for reply in replies.iter().filter(|reply| reply.status != 200) {
+        assert_refused_for_the_day(reply, "DAILY_AMOUNT_EXCEEDED");
+    }
+    assert_eq!(limited(&server, "amount"), 40);
+    site.assert_conserved(&server);
+}
+
+/// Goal: what moved nothing leaves the amount free for others, at once and after a kill, and nothing else does. Method:
+/// more than the limit is refused by either source and by a target, before the limit is used up by what moves.
+#[test]
+fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
+    away_from_midnight();
+    let site = Site::new().with(AMOUNTS, "USDT=15000, ETH=1");
+    let server = site.start();
+    for (way, code) in
+        [(Way::ToSpot, "INSUFFICIENT_BALANCE"), (Way::ToFunding, "SOURCE_ACCOUNT_NOT_FOUND")]
+    {
+        let reply = server.transfer(USER, way, "12000");
+        assert_refused(&reply, 422, code);
+        assert_eq!(left(&reply, "day-USDT"), 300_000_000_000, "as it stood when it was accepted");
+        let policy = "\"day-USDT\";q=1500000000000;qu=\"smallest-units\";w=86400";
+        assert_eq!(reply.header("ratelimit-policy"), Some(policy));
+    }
+    // Rolled back, twice.
+    server.set_status(OTHER, "SPOT", "DISABLED");
+    for _ in 0..2 {
+        let reply = server.transfer(OTHER, Way::ToSpot, "9000");
+        assert_refused(&reply, 422, "ACCOUNT_DISABLED");
+        assert_eq!(reply.json()["state"], json!("ROLLED_BACK"));
+    }
+    let too_much = server.transfer(USER, Way::ToSpot, "15000.00000001");
+    assert_refused_for_the_day(&too_much, "DAILY_AMOUNT_EXCEEDED");
+    assert_eq!(left(&too_much, "day-USDT"), 1_500_000_000_000, "nothing has moved");
+    let body = Way::ToSpot.body_with_cid("USDT", "9000", "known");
+    assert_eq!(server.post(USER, &body).status, 200);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "6000").status, 200, "both ways together");
+
+    let all_used = |server: &Server| {
+        let refused = server.transfer(USER, Way::ToSpot, "0.00000001");
+        assert_refused_for_the_day(&refused, "DAILY_AMOUNT_EXCEEDED");
+        assert_eq!(left(&refused, "day-USDT"), 0);
+        let again = server.post(USER, &body);
+        assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
+        let reply = server.post(USER, &Way::ToSpot.body("BTC", "0.00000001"));
+        assert_eq!((reply.status, reply.header("ratelimit")), (200, None), "not limited");
+        let eth = server.post(USER, &Way::ToSpot.body("ETH", "1"));
+        assert_refused(&eth, 422, "INSUFFICIENT_BALANCE");
+    };
+    all_used(&server);
+    site.wait_for_rest();
+    server.kill();
+    let server = site.start();
+    all_used(&server);
+    let other = server.transfer(OTHER, Way::ToFunding, "15000");
+    assert_refused(&other, 422, "ACCOUNT_DISABLED");
+    site.wait_for_rest();
+    assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
+    site.assert_books(&server);
+}
+
+/// Goal: while it is not known whether the last transfer of the day has been accepted, nobody else gets its place, and
+/// nobody is told to come again tomorrow. Method: an accept hangs in its own commit, its client is told so; once with the
+/// connection cut, so that nothing was accepted until a later try of the worker's.
+#[test]
+fn an_accept_that_is_not_known_keeps_its_place() {
+    for cut in [false, true] {
+        away_from_midnight();
+        let site = Site::new()
+            .with(DAY, 1)
+            .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000)
+            .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000);
+        let server = site.start();
+        let held = site.session();
+        held.sql(&format!("BEGIN; SELECT 1 FROM balances_tb WHERE user_id = {USER} FOR UPDATE"));
+        let replies = crowd(3, |_| server.transfer(USER, Way::ToSpot, "1"));
+        let unknown = |reply: &Reply| reply.json()["outcome"] == json!("unknown");
+        assert_eq!(replies.iter().filter(|reply| unknown(reply)).count(), 1, "{replies:?}");
+        for reply in replies.iter().filter(|reply| !unknown(reply)) {
+            assert_refused(reply, 503, "OVERLOADED");
+        }
+        if cut {
+            site.cut_connections();
+        }
+        held.sql("ROLLBACK");
+        let last = eventually("a certain answer", || {
+            let reply = server.transfer(USER, Way::ToSpot, "2");
+            (reply.status != 503).then_some(reply)
+        });
+        // The one that was not known was accepted or was given up: in either case there is one.
+        if last.status != 200 {
+            assert_refused_for_the_day(&last, "DAILY_LIMIT_EXCEEDED");
+        }
+        let next = post(&server, USER, &Way::ToSpot.body("USDT", "3"));
+        assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
+        site.wait_for_rest();
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+        site.assert_books(&server);
+        server.kill();
+        let server = site.start();
+        let next = server.transfer(USER, Way::ToSpot, "3");
+        assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
+    }
+}
+
+/// Goal: no kill under load gives a day more than it holds. Method: a crowd asks for more than there is, the server is
+/// killed in the midst of it and started again, three times.
+#[test]
+fn kills_under_load_give_no_day_more_than_it_holds() {
+    away_from_midnight();
+    let site = Site::new().with(DAY, 40).with(AMOUNTS, "USDT=30");
+    for round in 1..=3u64 {
+        let server = site.start();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                // It ends when the server does.
+                scope.spawn(|| {
+                    let path = "/api/v1/internal_transfer";
+                    let body = Way::ToSpot.body("USDT", "1");
+                    while server.try_ask(USER, "POST", path, Some(&body)).is_ok() {}
+                });
+            }
+            let session = site.session();
+            eventually("some of the crowd", || {
+                let count = session.sql("SELECT count(*) FROM transfers_tb");
+                let count: u64 = count[0][0].parse().expect("a number");
+                (count >= (8 * round).min(30)).then_some(())
+            });
+            server.signal(rustix::process::Signal::KILL);
+        });
+        drop(server);
+    }
+    let server = site.start();
+    site.wait_for_rest();
+    let reply = eventually("the end of the day's amount", || {
+        let reply = server.transfer(USER, Way::ToSpot, "1");
+        (reply.status != 200).then_some(reply)
+    });
+    assert_refused_for_the_day(&reply, "DAILY_AMOUNT_EXCEEDED");
+    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "30.00000000");
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// What is not known to be allowed is not.
+#[test]
+fn a_day_that_cannot_be_read_is_an_error_of_ours() {
+    let site = Site::new().with(DAY, 5);
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.admit_connections(false);
+    assert_refused(&server.transfer(OTHER, Way::ToSpot, "1"), 503, "SYSTEM_ERROR");
+    site.admit_connections(true);
+    let reply = post(&server, OTHER, &Way::ToSpot.body("USDT", "1"));
+    assert_eq!((reply.status, left(&reply, "day")), (200, 4), "{reply:?}");
+}
+
+#[test]
+fn a_limit_that_cannot_be_is_named_and_stops_the_start() {
+    let key = "limits.user_amounts_per_day_max";
+    for (name, value, said) in [
+        (AMOUNTS, "NONE=1", format!("{key} = NONE=1: must be of an asset that there is")),
+        (AMOUNTS, "USDT=0.000000001", format!("{key} = USDT=0.000000001: must be a number")),
+        (AMOUNTS, "USDT=0", format!("{key} = USDT=0: must be a number above 0")),
+        (AMOUNTS, "USDT", format!("{key}: \"USDT\" is not SYMBOL=AMOUNT")),
+        (DAY, "-1", "limits.user_transfers_per_day_max: ".to_owned()),
+        (SECOND, "10001", "limits.user_requests_per_second_max = 10001".to_owned()),
+    ] {
+        let (code, stderr) = refused(Site::new().with(name, value).command());
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(&said), "{said} is not in {stderr}");
+    }
+}
