@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::cli::{Cli, Command};
 use crate::clock::SystemClock;
 use crate::config;
+use crate::http::auth::keys::KeyError;
 
 pub mod account;
 pub mod backup;
@@ -88,7 +89,8 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
+    let configuration =
+        error.chain().any(|cause| cause.is::<config::Error>() || cause.is::<KeyError>());
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
         || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)
         || error.downcast_ref::<backup::Occupied>().is_some();

@@ -33,6 +33,7 @@ use crate::telemetry;
 pub mod api;
 pub mod auth;
 pub mod ops;
+pub mod rotation;
 pub mod service;
 pub mod wire;
 

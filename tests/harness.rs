@@ -19,6 +19,13 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{DecodingKey, EncodingKey};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519};
+use rsa::RsaPrivateKey;
+use rsa::pkcs1::EncodeRsaPrivateKey;
+use rsa::pkcs8::{EncodePublicKey, LineEnding};
+use rsa::rand_core::OsRng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -1019,6 +1026,73 @@ impl Way {
         body["cid"] = json!(cid);
         body
     }
+}
+
+/// A pair of keys that sign tokens.
+pub(crate) struct Issuer {
+    algorithm: jsonwebtoken::Algorithm,
+    key: EncodingKey,
+    public_pem: String,
+}
+
+impl Issuer {
+    /// A new pair for EdDSA, ES256 or RS256.
+    pub(crate) fn new(algorithm: jsonwebtoken::Algorithm) -> Issuer {
+        let pair = |kind| KeyPair::generate_for(kind).expect("a pair of keys");
+        let (key, public_pem) = match algorithm {
+            jsonwebtoken::Algorithm::EdDSA => {
+                let pair = pair(&PKCS_ED25519);
+                (EncodingKey::from_ed_der(pair.serialized_der()), pair.public_key_pem())
+            }
+            jsonwebtoken::Algorithm::ES256 => {
+                let pair = pair(&PKCS_ECDSA_P256_SHA256);
+                (EncodingKey::from_ec_der(pair.serialized_der()), pair.public_key_pem())
+            }
+            jsonwebtoken::Algorithm::RS256 => {
+                const BITS: usize = 2_048;
+                let pair = RsaPrivateKey::new(&mut OsRng, BITS).expect("a pair of keys");
+                let private = pair.to_pkcs1_der().expect("DER");
+                let public = pair.to_public_key().to_public_key_pem(LineEnding::LF).expect("PEM");
+                (EncodingKey::from_rsa_der(private.as_bytes()), public)
+            }
+            other => panic!("{other:?} is not served"),
+        };
+        Issuer { algorithm, key, public_pem }
+    }
+
+    /// The public key as PEM.
+    pub(crate) fn public_pem(&self) -> &str {
+        &self.public_pem
+    }
+
+    /// The public key as a member of a JWK Set.
+    pub(crate) fn jwk(&self, kid: &str) -> Value {
+        let pem = self.public_pem.as_bytes();
+        let key = match self.algorithm {
+            jsonwebtoken::Algorithm::EdDSA => DecodingKey::from_ed_pem(pem),
+            jsonwebtoken::Algorithm::ES256 => DecodingKey::from_ec_pem(pem),
+            _ => DecodingKey::from_rsa_pem(pem),
+        };
+        let key = Jwk::from_decoding_key(&key.expect("our own key"), Some(self.algorithm));
+        let mut jwk = serde_json::to_value(key.expect("a JWK")).expect("JSON");
+        jwk["kid"] = json!(kid);
+        jwk
+    }
+
+    /// A token, good for an hour.
+    pub(crate) fn token(&self, kid: Option<&str>, user: u64) -> String {
+        let mut header = jsonwebtoken::Header::new(self.algorithm);
+        header.kid = kid.map(str::to_owned);
+        let claims = json!({"sub": user.to_string(), "exp": now_s() + 3_600});
+        jsonwebtoken::encode(&header, &claims, &self.key).expect("a token")
+    }
+}
+
+/// Puts a file in the place of another, so that nobody reads half of it.
+pub(crate) fn replace(path: &Path, content: &str) {
+    let next = path.with_extension("next");
+    fs::write(&next, content).expect("written");
+    fs::rename(&next, path).expect("renamed");
 }
 
 /// A token that the development secret signs, good for an hour.

@@ -14,6 +14,9 @@ mod refusals;
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 
+/// The keys of tokens: kinds, names, and their change while requests flow.
+mod keys;
+
 /// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
 mod halt;
 

@@ -12,7 +12,7 @@ use crate::amount::Amount;
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
 use crate::config::Config;
 use crate::coordinator::Coordinator;
-use crate::http::auth;
+use crate::http::auth::{self, SignError};
 use crate::postgres::store::External;
 use crate::transfer::Op;
 
@@ -85,7 +85,10 @@ pub fn guide(
     ops: SocketAddr,
     now_s: u64,
 ) -> anyhow::Result<String> {
-    let token = |user| auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s);
+    let token = |user| match auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s) {
+        Err(SignError::NotShared(_)) => Ok(format!("A-TOKEN-OF-YOUR-ISSUER-FOR-{user}")),
+        signed => signed,
+    };
     let data = config.data_dir.display();
     let [first, second] = [token(USERS[0])?, token(USERS[1])?];
     let post = format!(

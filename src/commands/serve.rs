@@ -38,6 +38,7 @@ use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
+use crate::http::rotation::{self, Rotating};
 use crate::http::service::{RequestLimits, Service};
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
@@ -81,6 +82,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     // First, so that a signal during a long replay ends the process in order as well.
     let mut signals = Signals::new()?;
+    let hangups = signal(SignalKind::hangup())?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let verifier = Arc::new(Verifier::new(&config.auth).context("read the keys of tokens")?);
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
     restore::refuse_unfinished(&config.data_dir)?;
@@ -107,9 +111,14 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
     let mut ops_task = tokio::spawn(ops_task);
 
+    let rotating: Vec<Arc<dyn Rotating>> = vec![Arc::clone(&verifier) as Arc<dyn Rotating>];
+    let every = Duration::from_millis(config.reload.every_ms);
+    let rotation = rotation::keep(rotating, every, Arc::clone(&clock), hangups);
+    let rotation = tokio::spawn(rotation);
+
     let server = start_embedded(config).await?;
     let started = tokio::select! {
-        started = start(config, development, closed, server.as_ref()) => started,
+        started = start(config, development, closed, server.as_ref(), (clock, verifier)) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
     };
     let started = match started {
@@ -152,6 +161,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let stopping = clock.sleep(limit);
     drop((stop, stopped));
     upkeep.abort();
+    rotation.abort();
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
     drop(ready);
@@ -193,8 +203,8 @@ async fn start(
     development: bool,
     closed: Closed,
     server: Option<&Embedded>,
+    (clock, verifier): (Arc<dyn Clock>, Arc<Verifier>),
 ) -> anyhow::Result<Started> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Metrics::install();
     alert::start(&alert_options(config), Arc::clone(&clock)).context("start alerting")?;
     metrics.sized(config.engine.ring_slots);
@@ -328,7 +338,7 @@ async fn start(
         reads,
         engine: Mutex::new(engine.handle()),
         snapshots: keeper.requests(),
-        verifier: Verifier::new(&config.auth).context("read the token key")?,
+        verifier,
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
         metrics,

@@ -46,7 +46,7 @@ pub struct Service {
     /// The way to ask for a snapshot.
     pub snapshots: keeper::Requests,
     /// Tokens.
-    pub verifier: Verifier,
+    pub verifier: Arc<Verifier>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Request ids.
