@@ -66,6 +66,9 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
 
 async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
+    if caller.is_read_only() {
+        return Err(Code::Forbidden.into());
+    }
     let draft: Draft = parse(&service.body(call).await?)?;
     if draft.user_id.is_some_and(|user| user != caller.user.number()) {
         return Err(Code::Forbidden.into());
@@ -241,7 +244,7 @@ async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &st
     let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
     let (transfer, history) = found
-        .filter(|(transfer, _)| caller.admin || transfer.intent.user == caller.user)
+        .filter(|(transfer, _)| caller.sees_everyone() || transfer.intent.user == caller.user)
         .ok_or(Code::TransferNotFound)?;
     let (transfer, funds_at) = settle(service, transfer).await?;
     let catalog = service.reads.catalog();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use clap::ValueEnum;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{EncodingKey, Header, TokenData, Validation};
 use quick_cache::sync::Cache;
@@ -22,16 +23,27 @@ use crate::config;
 /// Largest user id: PostgreSQL's BIGINT has no more.
 pub const USER_ID_MAX: u64 = i64::MAX as u64;
 
-const ADMIN: &str = "admin";
 /// Tokens that are remembered, and the longest of them, bytes: 16 MiB and what the map needs.
 const REMEMBERED_MAX: usize = 16_384;
 const REMEMBERED_BYTES_MAX: usize = 1_024;
 
 /// What a user may do beyond their own money.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// Operators' routes, and everyone's transfers.
     Admin,
+    /// The same to look at; changes nothing, not even the user's own money.
+    Viewer,
+}
+
+impl Role {
+    /// As tokens write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Admin => "admin",
+            Role::Viewer => "viewer",
+        }
+    }
 }
 
 /// What a verified token says.
@@ -232,7 +244,10 @@ impl Verifier {
             .and_then(serde_json::Value::as_str)
             .and_then(user_id)
             .ok_or(Unauthorized::Subject)?;
-        let role = claims.role.is_some_and(|role| role == ADMIN).then_some(Role::Admin);
+        let role = claims.role.as_ref().and_then(serde_json::Value::as_str);
+        let role =
+            role.and_then(|name| Role::value_variants().iter().find(|role| role.name() == name));
+        let role = role.copied();
         Ok(Verified { claims: Claims { user_id, role }, begins_s, expires_s })
     }
 
@@ -301,7 +316,7 @@ pub fn sign(
         sub: user_id.to_string(),
         iat: now_s,
         exp: now_s.saturating_add(ttl.as_secs()),
-        role: role.map(|Role::Admin| ADMIN),
+        role: role.map(Role::name),
         iss: auth.issuer.as_deref(),
         aud: auth.audience.as_deref(),
     };
@@ -455,7 +470,9 @@ mod tests {
 
     #[test]
     fn what_is_signed_is_accepted_and_says_who() {
-        for (user, role) in [(1, None), (1001, Some(Role::Admin)), (USER_ID_MAX, None)] {
+        for (user, role) in
+            [(1, None), (7, Some(Role::Viewer)), (1001, Some(Role::Admin)), (USER_ID_MAX, None)]
+        {
             let signed = sign(&shared(), user, role, Duration::from_secs(60), NOW_S);
             let header = format!("Bearer {}", signed.expect("signed"));
             assert_eq!(verify(&shared(), &header), Ok(Claims { user_id: user, role }));
@@ -744,10 +761,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_admin_makes_an_admin() {
+    fn only_the_word_itself_makes_a_role() {
         let role = |value: Value| judge(&json!({"role": value})).expect("a user").role;
         assert_eq!(role(json!("admin")), Some(Role::Admin));
-        for other in [json!("Admin"), json!("admin "), json!(["admin"]), json!(true), json!(null)] {
+        assert_eq!(role(json!("viewer")), Some(Role::Viewer));
+        for other in [
+            json!("Admin"),
+            json!("admin "),
+            json!(["admin"]),
+            json!(true),
+            json!(null),
+            json!("VIEWER"),
+        ] {
             assert_eq!(role(other.clone()), None, "{other}");
         }
     }

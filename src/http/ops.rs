@@ -83,6 +83,11 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
     Routes::new(TABLE)
 });
 
+/// Every method and pattern of the operators' listener.
+pub fn patterns() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    ROUTES.patterns()
+}
+
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.receive(request);
@@ -183,8 +188,8 @@ struct MismatchBody {
 
 /// Checks everything now, and answers what was found.
 async fn conservation(service: &Service, call: Call) -> Outcome {
+    service.authenticate_viewer(&call)?;
     query(&call, "")?;
-    service.authenticate_admin(&call)?;
     let found = service.check.now().await.map_err(|unchecked| {
         error!(error = telemetry::chain(&unchecked), "a check was not made");
         Refusal::because(Code::SystemError, format!("{unchecked}."))

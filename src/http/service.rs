@@ -85,8 +85,23 @@ pub struct RequestLimits {
 pub struct Caller {
     /// The token's user.
     pub user: UserId,
-    /// Whether it is an operator.
-    pub admin: bool,
+    /// What they may do beyond their own money.
+    pub role: Option<Role>,
+}
+
+impl Caller {
+    /// Whether they may look at what is another's.
+    pub fn sees_everyone(self) -> bool {
+        match self.role {
+            Some(Role::Admin | Role::Viewer) => true,
+            None => false,
+        }
+    }
+
+    /// Whether they may change nothing.
+    pub fn is_read_only(self) -> bool {
+        self.role == Some(Role::Viewer)
+    }
 }
 
 /// A request on its way through a route.
@@ -125,16 +140,25 @@ impl Service {
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
-        Ok(Caller { user, admin: claims.role == Some(Role::Admin) })
+        Ok(Caller { user, role: claims.role })
     }
 
-    /// Who asks, if it is an operator.
+    /// Who asks, if it is an operator who may change something.
     ///
     /// # Errors
     /// UNAUTHORIZED; FORBIDDEN without the role.
     pub fn authenticate_admin(&self, call: &Call) -> Result<Caller, Refusal> {
         let caller = self.authenticate(call)?;
-        if caller.admin { Ok(caller) } else { Err(Code::Forbidden.into()) }
+        if caller.role == Some(Role::Admin) { Ok(caller) } else { Err(Code::Forbidden.into()) }
+    }
+
+    /// Who asks, if it is an operator who may look at what is everyone's.
+    ///
+    /// # Errors
+    /// UNAUTHORIZED; FORBIDDEN without a role.
+    pub fn authenticate_viewer(&self, call: &Call) -> Result<Caller, Refusal> {
+        let caller = self.authenticate(call)?;
+        if caller.sees_everyone() { Ok(caller) } else { Err(Code::Forbidden.into()) }
     }
 
     /// The request's body.
@@ -260,6 +284,13 @@ pub struct Matched<R> {
 enum Unrouted {
     NotFound,
     MethodNotAllowed { pattern: &'static str, allow: String },
+}
+
+impl<R> Routes<R> {
+    /// Every method and pattern.
+    pub fn patterns(&self) -> impl Iterator<Item = (&'static Method, &'static str)> {
+        self.table.iter().map(|row| (&row.method, row.pattern))
+    }
 }
 
 impl<R: Copy> Routes<R> {
