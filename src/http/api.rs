@@ -156,7 +156,7 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let read = if pending { self::glimpse(service, &name).await } else { None };
     let told = accepted.progress.borrow().clone();
     let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
-    info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
+    info!(req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 

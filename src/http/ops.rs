@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::error;
+use tracing::{Instrument, error};
 
 use super::api::away;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
@@ -137,7 +137,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::spawn(work).await.map_err(|_broken| Code::SystemError)?
+    tokio::spawn(work.in_current_span()).await.map_err(|_broken| Code::SystemError)?
 }
 
 /// Answers a request of the operators' listener before there is a service: it lives, and is not ready.

@@ -9,7 +9,7 @@ use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tracing::info;
+use tracing::{Instrument, error_span, info};
 use ulid::Ulid;
 
 use super::auth::{Role, Verifier};
@@ -136,7 +136,7 @@ impl Service {
             _ => None,
         };
         let claims = self.verifier.verify(header, self.clock.now_s()).map_err(|reason| {
-            info!(request_id = call.request_id, %reason, "token refused");
+            info!(%reason, "token refused");
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
@@ -341,7 +341,9 @@ impl<R: Copy> Routes<R> {
             }
             Ok(matched) => {
                 let pattern = matched.pattern;
-                let answer = match handler(matched, call).await {
+                // At the level of errors, so that no filter takes the id from a line that it lets through.
+                let span = error_span!("request", %request_id);
+                let answer = match handler(matched, call).instrument(span).await {
                     Ok(answer) => answer,
                     Err(refusal) => refusal.answer(&request_id),
                 };
