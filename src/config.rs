@@ -136,11 +136,15 @@ pub struct Config {
 pub struct Http {
     /// Address of the public listener.
     pub listen: SocketAddr,
+    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub tls_key_file: Option<PathBuf>,
     /// Largest request body, bytes.
     pub body_bytes_max: usize,
     /// Largest request line and headers together, bytes.
     pub header_bytes_max: usize,
-    /// Time for the next whole header, ms; also how long an idle connection is kept.
+    /// Time for the next whole header, and for a TLS handshake, ms; also how long an idle connection is kept.
     pub header_read_timeout_ms: u64,
     /// Time for a whole body, ms.
     pub body_read_timeout_ms: u64,
@@ -162,6 +166,32 @@ impl Http {
     pub fn accept_wait_ms(&self) -> u64 {
         self.transfer_wait_ms.max(ACCEPT_WAIT_MS_MIN)
     }
+
+    /// What the listener needs to speak TLS, if it is to.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::new("http", &self.tls_certificate_file, &self.tls_key_file)
+    }
+}
+
+/// The files of a listener that speaks TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// `http` or `ops`.
+    pub section: &'static str,
+    /// The certificate and what leads to its issuer.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    fn new(
+        section: &'static str,
+        certificate: &Option<PathBuf>,
+        key: &Option<PathBuf>,
+    ) -> Option<TlsFiles> {
+        Some(TlsFiles { section, certificate: certificate.clone()?, key: key.clone()? })
+    }
 }
 
 /// The section `[ops]`.
@@ -170,6 +200,17 @@ impl Http {
 pub struct Ops {
     /// Address of the operators' listener.
     pub listen: SocketAddr,
+    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub tls_key_file: Option<PathBuf>,
+}
+
+impl Ops {
+    /// What the listener needs to speak TLS, if it is to.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::new("ops", &self.tls_certificate_file, &self.tls_key_file)
+    }
 }
 
 /// How tokens are signed, by the names of RFC 7518.
@@ -435,6 +476,8 @@ impl Default for Http {
     fn default() -> Self {
         Self {
             listen: SocketAddr::new(LOOPBACK, 8080),
+            tls_certificate_file: None,
+            tls_key_file: None,
             body_bytes_max: 16_384,
             header_bytes_max: 16_384,
             header_read_timeout_ms: 5_000,
@@ -449,7 +492,11 @@ impl Default for Http {
 
 impl Default for Ops {
     fn default() -> Self {
-        Self { listen: SocketAddr::new(LOOPBACK, 9090) }
+        Self {
+            listen: SocketAddr::new(LOOPBACK, 9090),
+            tls_certificate_file: None,
+            tls_key_file: None,
+        }
     }
 }
 
@@ -824,6 +871,24 @@ impl Config {
     /// What one key demands of another.
     fn validate_relations(&self) -> Result<(), Error> {
         let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
+        let ops = &self.ops;
+        for (files, keys) in [
+            (
+                [&http.tls_certificate_file, &http.tls_key_file],
+                ["http.tls_certificate_file", "http.tls_key_file"],
+            ),
+            (
+                [&ops.tls_certificate_file, &ops.tls_key_file],
+                ["ops.tls_certificate_file", "ops.tls_key_file"],
+            ),
+        ] {
+            let [certificate, key] = files.map(Option::is_some);
+            if certificate != key {
+                let key = keys[usize::from(certificate)];
+                let advice = "TLS needs a certificate and its private key";
+                return Err(Error::Missing { key, advice });
+            }
+        }
         // POST waits this much longer for the coordinator's word, and a name to ask for it is better than none.
         let accept_ms = http.accept_wait_ms() + 2_000;
         if http.request_timeout_ms <= accept_ms {
@@ -1377,6 +1442,18 @@ mod tests {
         ] {
             let said = refusal(text, &[]);
             assert!(said.starts_with(key), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_and_its_key_are_given_together() {
+        for section in ["http", "ops"] {
+            for (given, missing) in
+                [("tls_certificate_file", "tls_key_file"), ("tls_key_file", "tls_certificate_file")]
+            {
+                let said = refusal(&format!("[{section}]\n{given} = \"a.pem\""), &[]);
+                assert!(said.starts_with(&format!("{section}.{missing} is missing")), "{said}");
+            }
         }
     }
 

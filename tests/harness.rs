@@ -21,7 +21,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{DecodingKey, EncodingKey};
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ED25519,
+};
 use rsa::RsaPrivateKey;
 use rsa::pkcs1::EncodeRsaPrivateKey;
 use rsa::pkcs8::{EncodePublicKey, LineEnding};
@@ -1026,6 +1029,73 @@ impl Way {
         body["cid"] = json!(cid);
         body
     }
+}
+
+/// A certificate and its private key, as files of a test; and who vouches for it.
+pub(crate) struct Certificate {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// The certificate to trust.
+    pub(crate) issuer: PathBuf,
+}
+
+impl Certificate {
+    /// One for loopback that an authority of its own has issued.
+    pub(crate) fn issued(site: &Site) -> Certificate {
+        let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Of two of one name, a client would try the wrong one.
+        let name = format!("authority {}", unique());
+        authority.distinguished_name.push(DnType::CommonName, name);
+        let authority_key = KeyPair::generate().expect("a pair of keys");
+        let issuer_pem = authority.self_signed(&authority_key).expect("a certificate").pem();
+        let issuer = rcgen::Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().expect("a pair of keys");
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let leaf = CertificateParams::new(names).expect("names");
+        let leaf = leaf.signed_by(&key, &issuer).expect("a certificate").pem();
+        Certificate::write(site, &leaf, &key.serialize_pem(), &issuer_pem)
+    }
+
+    /// One for loopback that vouches for itself.
+    pub(crate) fn self_signed(site: &Site) -> Certificate {
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let pem = made.cert.pem();
+        Certificate::write(site, &pem, &made.signing_key.serialize_pem(), &pem)
+    }
+
+    fn write(site: &Site, certificate: &str, key: &str, issuer: &str) -> Certificate {
+        let file = |name, content| {
+            let path = site.fresh_path(name);
+            fs::write(&path, content).expect("written");
+            path
+        };
+        Certificate {
+            certificate: file("certificate", certificate),
+            key: file("key", key),
+            issuer: file("issuer", issuer),
+        }
+    }
+
+    /// Puts another one's content in the place of this one's files.
+    pub(crate) fn replace_by(&self, other: &Certificate) {
+        for (path, other) in [(&self.certificate, &other.certificate), (&self.key, &other.key)] {
+            replace(path, &fs::read_to_string(other).expect("our own file"));
+        }
+    }
+}
+
+/// What curl is told, by a server whose certificate one issuer vouches for: its exit code and all it was told.
+pub(crate) fn curl(issuer: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*", "--cacert"])
+        .arg(issuer)
+        .args(arguments)
+        .output()
+        .expect("curl");
+    let (code, out, err) = said(&output);
+    (code, out + &err)
 }
 
 /// A pair of keys that sign tokens.

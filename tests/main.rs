@@ -17,6 +17,9 @@ mod admin;
 /// The keys of tokens: kinds, names, and their change while requests flow.
 mod keys;
 
+/// TLS on both listeners, and what is spoken to them in another way.
+mod tls;
+
 /// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
 mod halt;
 

@@ -31,7 +31,7 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Wait};
+use crate::config::{Config, TlsFiles, Wait};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
@@ -40,6 +40,7 @@ use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
 use crate::http::rotation::{self, Rotating};
 use crate::http::service::{RequestLimits, Service};
+use crate::http::tls::Tls;
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
@@ -85,6 +86,10 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let hangups = signal(SignalKind::hangup())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let verifier = Arc::new(Verifier::new(&config.auth).context("read the keys of tokens")?);
+    let tls =
+        |files: Option<TlsFiles>| files.map(Tls::new).transpose().map(|tls| tls.map(Arc::new));
+    let http_tls = tls(config.http.tls_files()).context("read a certificate")?;
+    let ops_tls = tls(config.ops.tls_files()).context("read a certificate")?;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
     restore::refuse_unfinished(&config.data_dir)?;
@@ -108,10 +113,14 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             }
         }
     };
-    let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
+    let ops_task =
+        crate::http::serve(ops, limits, ops_tls.clone(), ops_handler, wait(stopped.clone()));
     let mut ops_task = tokio::spawn(ops_task);
 
-    let rotating: Vec<Arc<dyn Rotating>> = vec![Arc::clone(&verifier) as Arc<dyn Rotating>];
+    let mut rotating: Vec<Arc<dyn Rotating>> = vec![Arc::clone(&verifier) as Arc<dyn Rotating>];
+    for tls in [&http_tls, &ops_tls].into_iter().flatten() {
+        rotating.push(Arc::clone(tls) as Arc<dyn Rotating>);
+    }
     let every = Duration::from_millis(config.reload.every_ms);
     let rotation = rotation::keep(rotating, every, Arc::clone(&clock), hangups);
     let rotation = tokio::spawn(rotation);
@@ -133,7 +142,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     assert!(ready.set(Arc::clone(&service)).is_ok(), "there is one service");
     let api_service = Arc::clone(&service);
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
-    let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
+    let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
     let upkeep = keep_watch(service.clock.clone(), service.metrics, config.clone());
     let upkeep = tokio::spawn(upkeep);

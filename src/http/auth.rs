@@ -278,8 +278,8 @@ impl Trust {
 }
 
 impl Rotating for Verifier {
-    fn name(&self) -> &'static str {
-        "keys of tokens"
+    fn name(&self) -> String {
+        "keys of tokens".to_owned()
     }
 
     fn reload(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {

@@ -13,7 +13,7 @@ use crate::telemetry::chain;
 /// Something that is read from files, and read again.
 pub trait Rotating: Send + Sync + 'static {
     /// What it is, for the log.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 
     /// Reads the files; blocks. What they hold is in force from then on; returns whether that is anything new.
     ///
