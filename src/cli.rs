@@ -530,6 +530,9 @@ pub struct AccessArgs {
     /// The operators' listener; default: where the configuration says.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
+    /// The issuers of the listener's certificate, PEM; default: what the configuration names, else those of browsers.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Who you are; it is written down.
     #[arg(long, value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
     pub user: u64,

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use crate::cli::{Cli, Command};
 use crate::clock::SystemClock;
 use crate::config;
+use crate::http::auth::keys::KeyError;
+use crate::http::tls::TlsError;
 
 pub mod account;
 pub mod backup;
@@ -77,6 +79,12 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
+/// The URL of a listener, `tls`: if it speaks that.
+fn url(listen: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", reachable(listen))
+}
+
 /// An address that everybody is listened to on is reached by loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
@@ -88,7 +96,9 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let configuration = error.chain().any(<dyn std::error::Error>::is::<config::Error>);
+    let configuration = error.chain().any(|cause| {
+        cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>()
+    });
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
         || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)
         || error.downcast_ref::<backup::Occupied>().is_some();

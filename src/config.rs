@@ -38,11 +38,15 @@ pub const SECRET_BYTES_MIN: usize = 32;
 /// Longest file that is read for a secret, bytes. A larger one is another file by mistake.
 const SECRET_FILE_BYTES_MAX: u64 = 65_536;
 
+/// Longest file of public keys or certificates, bytes: an issuer's set is some thousand.
+const KEY_FILE_BYTES_MAX: u64 = 1_048_576;
+
 const _: () = assert!(DEVELOPMENT_SECRET.len() >= SECRET_BYTES_MIN);
 
 /// Keys that may be given as a value or as the name of a file that holds the value.
-const TWINS: [(&str, &str, &str); 3] = [
+const TWINS: [(&str, &str, &str); 4] = [
     ("auth", "secret", "secret_file"),
+    ("auth", "previous_secret", "previous_secret_file"),
     ("postgres", "url", "url_file"),
     ("alert", "webhook_url", "webhook_url_file"),
 ];
@@ -100,6 +104,8 @@ pub struct Config {
     pub ops: Ops,
     /// Who may ask.
     pub auth: Auth,
+    /// Files that are read again while the service runs.
+    pub reload: Reload,
     /// Funding's database.
     pub postgres: Postgres,
     /// UBSCore's thread and its bounds.
@@ -132,11 +138,15 @@ pub struct Config {
 pub struct Http {
     /// Address of the public listener.
     pub listen: SocketAddr,
+    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub tls_key_file: Option<PathBuf>,
     /// Largest request body, bytes.
     pub body_bytes_max: usize,
     /// Largest request line and headers together, bytes.
     pub header_bytes_max: usize,
-    /// Time for the next whole header, ms; also how long an idle connection is kept.
+    /// Time for the next whole header, and for a TLS handshake, ms; also how long an idle connection is kept.
     pub header_read_timeout_ms: u64,
     /// Time for a whole body, ms.
     pub body_read_timeout_ms: u64,
@@ -158,6 +168,32 @@ impl Http {
     pub fn accept_wait_ms(&self) -> u64 {
         self.transfer_wait_ms.max(ACCEPT_WAIT_MS_MIN)
     }
+
+    /// What the listener needs to speak TLS, if it is to.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::new("http", &self.tls_certificate_file, &self.tls_key_file)
+    }
+}
+
+/// The files of a listener that speaks TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// `http` or `ops`.
+    pub section: &'static str,
+    /// The certificate and what leads to its issuer.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    fn new(
+        section: &'static str,
+        certificate: &Option<PathBuf>,
+        key: &Option<PathBuf>,
+    ) -> Option<TlsFiles> {
+        Some(TlsFiles { section, certificate: certificate.clone()?, key: key.clone()? })
+    }
 }
 
 /// The section `[ops]`.
@@ -166,6 +202,17 @@ impl Http {
 pub struct Ops {
     /// Address of the operators' listener.
     pub listen: SocketAddr,
+    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub tls_key_file: Option<PathBuf>,
+}
+
+impl Ops {
+    /// What the listener needs to speak TLS, if it is to.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::new("ops", &self.tls_certificate_file, &self.tls_key_file)
+    }
 }
 
 /// How tokens are signed, by the names of RFC 7518.
@@ -195,7 +242,12 @@ pub struct Auth {
     pub secret: Option<Secret>,
     /// A file that holds the secret.
     pub secret_file: Option<PathBuf>,
-    /// The public key of the other algorithms, PEM.
+    /// The secret before this one, while tokens that it has signed are about. After loading it holds the file's content
+    /// too, and is absent where that is empty.
+    pub previous_secret: Option<Secret>,
+    /// A file that holds the secret before this one, or nothing.
+    pub previous_secret_file: Option<PathBuf>,
+    /// The public keys of the other algorithms: one as PEM, or a JWK Set.
     pub public_key_file: Option<PathBuf>,
     /// What `iss` must be.
     pub issuer: Option<String>,
@@ -203,6 +255,14 @@ pub struct Auth {
     pub audience: Option<String>,
     /// How far the issuer's clock may differ from ours, s.
     pub leeway_s: u64,
+}
+
+/// The section `[reload]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reload {
+    /// Between two looks at the files of keys, secrets of tokens and certificates, ms.
+    pub every_ms: u64,
 }
 
 /// The section `[postgres]`.
@@ -431,6 +491,7 @@ impl Default for Config {
             http: Http::default(),
             ops: Ops::default(),
             auth: Auth::default(),
+            reload: Reload::default(),
             postgres: Postgres::default(),
             engine: Engine::default(),
             outcomes: Outcomes::default(),
@@ -453,6 +514,8 @@ impl Default for Http {
     fn default() -> Self {
         Self {
             listen: SocketAddr::new(LOOPBACK, 8080),
+            tls_certificate_file: None,
+            tls_key_file: None,
             body_bytes_max: 16_384,
             header_bytes_max: 16_384,
             header_read_timeout_ms: 5_000,
@@ -467,7 +530,11 @@ impl Default for Http {
 
 impl Default for Ops {
     fn default() -> Self {
-        Self { listen: SocketAddr::new(LOOPBACK, 9090) }
+        Self {
+            listen: SocketAddr::new(LOOPBACK, 9090),
+            tls_certificate_file: None,
+            tls_key_file: None,
+        }
     }
 }
 
@@ -477,11 +544,19 @@ impl Default for Auth {
             algorithm: Algorithm::Hs256,
             secret: None,
             secret_file: None,
+            previous_secret: None,
+            previous_secret_file: None,
             public_key_file: None,
             issuer: None,
             audience: None,
             leeway_s: 5,
         }
+    }
+}
+
+impl Default for Reload {
+    fn default() -> Self {
+        Self { every_ms: 5_000 }
     }
 }
 
@@ -724,6 +799,7 @@ const BOUNDS: &[Bound] = &[
     bound("http.transfer_wait_ms", |c| Some(c.http.transfer_wait_ms), 0, MINUTE_MS, "ms"),
     bound("http.shutdown_timeout_ms", |c| Some(c.http.shutdown_timeout_ms), 0, FIVE_MINUTES_MS, "ms"),
     bound("auth.leeway_s", |c| Some(c.auth.leeway_s), 0, 5, "s"),
+    bound("reload.every_ms", |c| Some(c.reload.every_ms), 100, HOUR_MS, "ms"),
     bound("postgres.connections_max", |c| Some(c.postgres.connections_max as u64), 1, 512, "connections"),
     bound("postgres.connect_timeout_ms", |c| Some(c.postgres.connect_timeout_ms), 100, MINUTE_MS, "ms"),
     bound("postgres.statement_timeout_ms", |c| Some(c.postgres.statement_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
@@ -861,6 +937,24 @@ impl Config {
     /// What one key demands of another.
     fn validate_relations(&self) -> Result<(), Error> {
         let (http, engine, coordinator) = (&self.http, &self.engine, &self.coordinator);
+        let ops = &self.ops;
+        for (files, keys) in [
+            (
+                [&http.tls_certificate_file, &http.tls_key_file],
+                ["http.tls_certificate_file", "http.tls_key_file"],
+            ),
+            (
+                [&ops.tls_certificate_file, &ops.tls_key_file],
+                ["ops.tls_certificate_file", "ops.tls_key_file"],
+            ),
+        ] {
+            let [certificate, key] = files.map(Option::is_some);
+            if certificate != key {
+                let key = keys[usize::from(certificate)];
+                let advice = "TLS needs a certificate and its private key";
+                return Err(Error::Missing { key, advice });
+            }
+        }
         // POST waits this much longer for what its user has used and for the coordinator's word, and a name to ask for it is
         // better than none.
         let accept_ms = http.accept_wait_ms() + 4_000;
@@ -916,7 +1010,7 @@ impl Config {
                 Some(_) => Ok(()),
                 None => Err(Error::Missing {
                     key: "auth.public_key_file",
-                    advice: "name the PEM file of the public key, or use HS256",
+                    advice: "name the file of the public keys, PEM or a JWK Set, or use HS256",
                 }),
             };
         }
@@ -927,14 +1021,11 @@ impl Config {
                          or --dev for the development secret",
             });
         };
-        if secret.expose().len() < SECRET_BYTES_MIN {
-            let allowed = format!("at least {SECRET_BYTES_MIN} bytes");
-            return Err(range("auth.secret", secret, allowed));
+        check_secret("auth.secret", secret, dev)?;
+        if let Some(previous) = &auth.previous_secret {
+            check_secret("auth.previous_secret", previous, false)?;
         }
         if secret.expose() == DEVELOPMENT_SECRET {
-            if !dev {
-                return Err(range("auth.secret", secret, "your own: this one needs --dev"));
-            }
             // Everyone knows the secret, so everyone who can connect is everyone's user and admin.
             for (key, listen) in
                 [("http.listen", self.http.listen), ("ops.listen", self.ops.listen)]
@@ -950,8 +1041,8 @@ impl Config {
 
     /// Replaces the names of files by what they hold, and "embedded" by nothing.
     fn read_secrets(&mut self) -> Result<(), Error> {
+        self.auth.read_secrets()?;
         for (key, secret, file) in [
-            ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),
             ("postgres.url_file", &mut self.postgres.url, &self.postgres.url_file),
             ("alert.webhook_url_file", &mut self.alert.webhook_url, &self.alert.webhook_url_file),
         ] {
@@ -961,6 +1052,40 @@ impl Config {
         }
         self.postgres.url.take_if(|url| url.expose() == POSTGRES_EMBEDDED);
         self.alert.webhook_url.take_if(|url| url.expose().is_empty());
+        Ok(())
+    }
+}
+
+impl Auth {
+    /// The same with the secrets that its files hold now.
+    ///
+    /// # Errors
+    /// As of [`Config::load`]; the development secret is refused, since nobody looks at the listeners' addresses again.
+    pub fn read_again(&self) -> Result<Auth, Error> {
+        let mut auth = self.clone();
+        auth.read_secrets()?;
+        for (key, secret, file) in [
+            ("auth.secret", &auth.secret, &auth.secret_file),
+            ("auth.previous_secret", &auth.previous_secret, &auth.previous_secret_file),
+        ] {
+            if let (Some(secret), Some(_)) = (secret, file) {
+                check_secret(key, secret, false)?;
+            }
+        }
+        Ok(auth)
+    }
+
+    /// Replaces the names of files by what they hold.
+    fn read_secrets(&mut self) -> Result<(), Error> {
+        for (key, secret, file) in [
+            ("auth.secret_file", &mut self.secret, &self.secret_file),
+            ("auth.previous_secret_file", &mut self.previous_secret, &self.previous_secret_file),
+        ] {
+            if let Some(path) = file {
+                *secret = Some(read_secret(key, path)?);
+            }
+        }
+        self.previous_secret.take_if(|secret| secret.expose().is_empty());
         Ok(())
     }
 }
@@ -999,14 +1124,39 @@ fn range(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>
     Error::Range { key, value: value.to_string(), allowed: allowed.into() }
 }
 
+/// Whether a secret may sign tokens; `dev`: whether it may be the one that everyone knows.
+fn check_secret(key: &'static str, secret: &Secret, dev: bool) -> Result<(), Error> {
+    if secret.expose().len() < SECRET_BYTES_MIN {
+        return Err(range(key, secret, format!("at least {SECRET_BYTES_MIN} bytes")));
+    }
+    if secret.expose() == DEVELOPMENT_SECRET && !dev {
+        return Err(range(key, secret, "your own: this one needs --dev"));
+    }
+    Ok(())
+}
+
+/// Reads a file of public keys or certificates.
+///
+/// # Errors
+/// What the system said; or it is no file, or longer than any such file is.
+pub fn read_key_file(path: &Path) -> io::Result<Vec<u8>> {
+    check_file(path, KEY_FILE_BYTES_MAX)?;
+    fs::read(path)
+}
+
+/// A device or a pipe would be read for ever.
+fn check_file(path: &Path, bytes_max: u64) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > bytes_max {
+        let problem = format!("not a file of at most {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+    }
+    Ok(())
+}
+
 fn read_secret(key: &str, path: &Path) -> Result<Secret, Error> {
     let failed = |source| Error::SecretFile { key: key.to_owned(), path: path.to_owned(), source };
-    // A device or a pipe would be read for ever.
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() || metadata.len() > SECRET_FILE_BYTES_MAX {
-        let problem = format!("not a file of at most {SECRET_FILE_BYTES_MAX} bytes");
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, problem)));
-    }
+    check_file(path, SECRET_FILE_BYTES_MAX).map_err(failed)?;
     let mut text = fs::read_to_string(path).map_err(failed)?;
     // Editors and `echo` end the line; nobody means that as part of the secret.
     if text.ends_with('\n') {
@@ -1363,6 +1513,18 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_and_its_key_are_given_together() {
+        for section in ["http", "ops"] {
+            for (given, missing) in
+                [("tls_certificate_file", "tls_key_file"), ("tls_key_file", "tls_certificate_file")]
+            {
+                let said = refusal(&format!("[{section}]\n{given} = \"a.pem\""), &[]);
+                assert!(said.starts_with(&format!("{section}.{missing} is missing")), "{said}");
+            }
+        }
+    }
+
+    #[test]
     fn flags_beat_the_environment_and_that_beats_the_file() {
         let text = "data_dir = \"/file\"\n[http]\nlisten = \"127.0.0.1:1\"\nconnections_max = 7";
         let environment = [
@@ -1394,6 +1556,32 @@ mod tests {
         assert_eq!(said, "auth.secret_file = /nowhere/at/all: cannot be read");
         let said = refusal("[auth]\nsecret_file = \"/dev/zero\"", &[]);
         assert_eq!(said, "auth.secret_file = /dev/zero: cannot be read");
+    }
+
+    #[test]
+    fn the_previous_secret_comes_from_its_file_unless_that_is_empty() {
+        let (secret, previous) = (file(OWN_SECRET), file(""));
+        let text = format!(
+            "[auth]\nsecret_file = \"{}\"\nprevious_secret_file = \"{}\"",
+            secret.path().display(),
+            previous.path().display()
+        );
+        let config = load(&text, &[]).expect("loaded");
+        assert_eq!(config.auth.previous_secret, None);
+        let older = "fedcba9876543210fedcba9876543210";
+        fs::write(previous.path(), older).expect("written");
+        let again = config.auth.read_again().expect("read");
+        assert_eq!(again.previous_secret, Some(Secret::new(older)));
+        assert_eq!(again.secret, config.auth.secret);
+
+        fs::write(previous.path(), "short").expect("written");
+        let said = config.auth.read_again().expect_err("short").to_string();
+        assert_eq!(said, "auth.previous_secret = ***: must be at least 32 bytes");
+        assert_eq!(refusal(&text, &[]), said);
+        fs::write(previous.path(), "").expect("written");
+        fs::write(secret.path(), DEVELOPMENT_SECRET).expect("written");
+        let said = config.auth.read_again().expect_err("public").to_string();
+        assert_eq!(said, "auth.secret = ***: must be your own: this one needs --dev");
     }
 
     #[test]

@@ -21,19 +21,24 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time;
+use tokio_rustls::TlsAcceptor;
 use tracing::{debug, error, info, warn};
 
+use self::tls::Tls;
 use crate::config;
 use crate::telemetry;
 
 pub mod api;
 pub mod auth;
 pub mod ops;
+pub mod rotation;
 pub mod service;
+pub mod tls;
 pub mod wire;
 
 /// The header that carries a request's id, in both directions.
@@ -65,7 +70,7 @@ const DISCARD_BYTES_MAX: usize = 262_144;
 pub struct Limits {
     /// Request line and headers together, bytes; more is answered 431.
     pub header_bytes_max: usize,
-    /// Time for the next whole header; then the connection is closed.
+    /// Time for the next whole header, and for a TLS handshake; then the connection is closed.
     pub header_read_timeout: Duration,
     /// Time for an answer; then 503. A client that takes no bytes for as long is cut off.
     pub request_timeout: Duration,
@@ -115,14 +120,16 @@ pub enum BodyError {
 
 /// Serves connections until `shutdown` resolves, then lets those in flight finish.
 ///
-/// `handler`: request in, response out. Its future is dropped, at any await, when the client hangs
-/// up, when the request times out and when the stop's time is over; what must go on belongs in a
-/// task of its own. A panic closes the connection it happened on and no other.
+/// `tls`: what every connection is made secure by, if at all. `handler`: request in, response out.
+/// Its future is dropped, at any await, when the client hangs up, when the request times out and
+/// when the stop's time is over; what must go on belongs in a task of its own. A panic closes the
+/// connection it happened on and no other.
 ///
 /// Returns when every connection has ended, at most `limits.shutdown_timeout` after `shutdown`.
 pub async fn serve<H, F>(
     listener: TcpListener,
     limits: Limits,
+    tls: Option<Arc<Tls>>,
     handler: H,
     shutdown: impl Future<Output = ()>,
 ) -> Drained
@@ -163,14 +170,15 @@ where
             debug!(%error, "a connection ended before it began");
             continue;
         }
+        let tls = tls.as_ref().map(|tls| tls.acceptor());
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-            let connection = converse(stream, limits, handler.clone(), stopped.clone());
+            let connection = welcome(stream, tls, limits, handler.clone(), stopped.clone());
             connections.spawn(async move {
                 connection.await;
                 drop(permit);
             });
         } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-            let connection = refuse(stream, limits, stopped.clone());
+            let connection = refuse(stream, tls, limits, stopped.clone());
             connections.spawn(async move {
                 connection.await;
                 drop(permit);
@@ -263,9 +271,36 @@ fn builder(limits: Limits) -> http1::Builder {
     builder
 }
 
+/// Makes a connection secure where the listener speaks TLS, and serves it.
+async fn welcome<H, F>(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    limits: Limits,
+    handler: H,
+    mut stopped: watch::Receiver<()>,
+) where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    let Some(acceptor) = tls else {
+        return converse(stream, limits, handler, stopped).await;
+    };
+    let handshake = time::timeout(limits.header_read_timeout, acceptor.accept(stream));
+    let secured = tokio::select! {
+        secured = handshake => secured,
+        _ = stopped.changed() => return,
+    };
+    match secured {
+        Ok(Ok(stream)) => converse(stream, limits, handler, stopped).await,
+        // Plain HTTP, no protocol in common, a client that does not trust the certificate: the client's business.
+        Ok(Err(error)) => debug!(%error, "a connection was not made secure"),
+        Err(_) => debug!("a connection was not made secure in time"),
+    }
+}
+
 /// Serves one connection until either side is done with it, or the stop comes.
 async fn converse<H, F>(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     limits: Limits,
     handler: H,
     mut stopped: watch::Receiver<()>,
@@ -299,13 +334,19 @@ async fn converse<H, F>(
 }
 
 /// Answers the first request of a connection over the limit, and closes it.
-async fn refuse(stream: TcpStream, limits: Limits, stopped: watch::Receiver<()>) {
+async fn refuse(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    limits: Limits,
+    stopped: watch::Receiver<()>,
+) {
     let handler = |request: Request<Incoming>| async move {
         let id = request.headers().get(X_REQUEST_ID);
         let message = "too many connections; try again shortly";
         answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message, true, id)
     };
-    if time::timeout(REFUSAL_TIMEOUT, converse(stream, limits, handler, stopped)).await.is_err() {
+    let connection = welcome(stream, tls, limits, handler, stopped);
+    if time::timeout(REFUSAL_TIMEOUT, connection).await.is_err() {
         debug!("a connection over the limit did not ask in time");
     }
 }
@@ -465,7 +506,7 @@ mod tests {
                     Response::new(Full::new(text.into()))
                 }
             };
-            let served = runtime.spawn(serve(listener, limits, handler, async {
+            let served = runtime.spawn(serve(listener, limits, None, handler, async {
                 // A dropped sender stops the server as well.
                 stopping.await.ok();
             }));

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
+use ubscore::http::ops;
 
 use crate::harness::{
     ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, crowd, eventually,
@@ -327,6 +328,97 @@ fn an_operators_mistake_changes_nothing() {
         assert_refused(&reply, 400, code);
     }
     assert_eq!(rows(), before);
+}
+
+/// Goal: no route is open to anybody by oversight. Method: every route of the table, by nobody, a user, a viewer and an
+/// admin; who is let in is told what is wrong with an empty body, so that nothing changes.
+#[test]
+fn every_route_asks_for_its_role() {
+    let site = Site::new();
+    let server = site.start();
+    let tokens = [None, Some(Role::Viewer), Some(Role::Admin)].map(|role| token(ADMIN, role));
+    let ask = |token: &str, method: &str, path: &str| {
+        let body = json!({});
+        let body = (method != "GET").then_some(&body);
+        send(server.ops, &Request { body, ..Request::new(token, method, path) }).expect("an answer")
+    };
+    let mut changing = 0;
+    for (method, pattern) in ops::patterns() {
+        let path = pattern
+            .replace("{user_id}", &USER.to_string())
+            .replace("{account_type}", "SPOT")
+            .replace("{symbol}", "USDT")
+            .replace("{req_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U");
+        assert!(!path.contains('{'), "{pattern}: what stands there?");
+        let method = method.as_str();
+        if !path.starts_with("/admin/") {
+            assert_eq!(ask("", method, &path).status, 200, "{path} is for everybody");
+            continue;
+        }
+        assert_refused(&ask("", method, &path), 401, "UNAUTHORIZED");
+        let [user, viewer, admin] = tokens.each_ref().map(|token| ask(token, method, &path));
+        assert_refused(&user, 403, "FORBIDDEN");
+        assert!(![401, 403, 500].contains(&admin.status), "{method} {path}: {admin:?}");
+        if method == "GET" {
+            assert_eq!(viewer.status, admin.status, "{path}: {viewer:?}");
+        } else {
+            assert_refused(&viewer, 403, "FORBIDDEN");
+            changing += 1;
+        }
+    }
+    assert!(changing >= 9, "{changing} routes change something");
+    assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
+}
+
+/// A viewer sees what an admin sees, and whatever they ask for, nothing moves: not even their own money.
+#[test]
+fn a_viewer_sees_everything_and_changes_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let transfer = server.transfer(USER, Way::ToSpot, "3");
+    let req_id = transfer.req_id();
+    let viewer = token(USER + 1, Some(Role::Viewer));
+    let get = |address, path: &str| {
+        send(address, &Request::new(&viewer, "GET", path)).expect("an answer").json()
+    };
+    let public = get(server.http, &format!("/api/v1/internal_transfer/{req_id}"));
+    assert_eq!((&public["state"], &public["amount"]), (&json!("COMMITTED"), &json!("3")));
+    let shown = get(server.ops, &format!("/admin/v1/transfers/{req_id}"));
+    assert_eq!(shown["req_id"], json!(req_id), "{shown}");
+    let listed = get(server.ops, "/admin/v1/transfers?state=COMMITTED");
+    assert_eq!(listed["transfers"][0]["req_id"], json!(req_id), "{listed}");
+    assert_eq!(get(server.ops, "/admin/v1/conservation")["ok"], json!(true));
+    // Of balances everybody sees their own.
+    assert_eq!(get(server.http, "/api/v1/balances")["balances"][0]["spot"], Value::Null);
+
+    let reason = json!({"reason": "curiosity"});
+    let status = json!({"status": "FROZEN", "reason": "curiosity"});
+    for (address, method, path, body) in [
+        (server.ops, "POST", "/admin/v1/halt".to_owned(), &reason),
+        (server.ops, "POST", "/admin/v1/resume".to_owned(), &reason),
+        (server.ops, "POST", "/admin/v1/snapshot".to_owned(), &reason),
+        (server.ops, "POST", format!("/admin/v1/transfers/{req_id}/retry"), &reason),
+        (server.ops, "POST", format!("/admin/v1/transfers/{req_id}/resolve"), &reason),
+        (server.ops, "POST", DEPOSITS.to_owned(), &external(USER, "USDT", "1", "in")),
+        (server.ops, "POST", WITHDRAWALS.to_owned(), &external(USER, "USDT", "1", "out")),
+        (server.ops, "PUT", format!("/admin/v1/accounts/{USER}/FUNDING/status"), &status),
+        (server.ops, "PUT", format!("/admin/v1/accounts/{USER}/SPOT/status"), &status),
+        (server.ops, "PUT", "/admin/v1/assets/USDT".to_owned(), &reason),
+        (
+            server.http,
+            "POST",
+            "/api/v1/internal_transfer".to_owned(),
+            &Way::ToSpot.body("USDT", "1"),
+        ),
+    ] {
+        let request = Request { body: Some(body), ..Request::new(&viewer, method, &path) };
+        assert_refused(&send(address, &request).expect("an answer"), 403, "FORBIDDEN");
+    }
+    assert_eq!(server.ready(), 200);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
+    assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
+    site.assert_books(&server);
 }
 
 #[test]

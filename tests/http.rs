@@ -496,6 +496,45 @@ fn every_answer_has_a_request_id_the_clients_own_where_it_is_sane() {
     }
 }
 
+/// Goal: whoever has a request's id finds every line about it, in both formats, and finds the id once in each. Method: a
+/// transfer, its replay, and a token that is refused, each under an id of its own.
+#[test]
+fn every_line_about_a_request_carries_its_id() {
+    for (format, field) in [("text", "request_id=mine-1"), ("json", r#""request_id":"mine-1""#)] {
+        let server = Site::new().with("UBSCORE__LOG__FORMAT", format).start();
+        let body = Way::ToSpot.body_with_cid("USDT", "1", "once");
+        let good = token(USER, None);
+        for (id, token, status) in [("mine-1", &good, 200), ("mine-2", &"no-token".into(), 401)] {
+            let request = Request {
+                headers: &[("X-Request-Id", id)],
+                body: Some(&body),
+                ..Request::new(token, "POST", "/api/v1/internal_transfer")
+            };
+            let reply = send(server.http, &request).expect("an answer");
+            assert_eq!(reply.status, status, "{reply:?}");
+        }
+        let line = |words: &str| {
+            let said = server.said();
+            said.lines().find(|line| line.contains(words)).map(str::to_owned)
+        };
+        let answered = eventually("the transfer's line", || line("answered"));
+        assert!(answered.contains(field), "{answered}");
+        let refused = eventually("the refusal's line", || line("token refused"));
+        assert!(refused.contains(&field.replace("mine-1", "mine-2")), "{refused}");
+        if format == "text" {
+            assert_eq!(answered.matches("mine-1").count(), 1, "{answered}");
+            assert!(answered.contains(" req_id="), "{answered}");
+        } else {
+            let answered: Value = serde_json::from_str(&answered).expect("JSON");
+            assert_eq!(answered["span"]["request_id"], json!("mine-1"), "{answered}");
+            assert_eq!(answered["fields"].get("request_id"), None, "{answered}");
+            assert_eq!(answered["fields"]["state"], json!("COMMITTED"), "{answered}");
+            assert!(answered["fields"]["req_id"].is_string(), "{answered}");
+        }
+        server.stop();
+    }
+}
+
 #[test]
 fn an_unknown_path_and_a_wrong_method_are_told_apart() {
     let server = Site::new().start();

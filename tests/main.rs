@@ -20,6 +20,12 @@ mod limits;
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 
+/// The keys of tokens: kinds, names, and their change while requests flow.
+mod keys;
+
+/// TLS on both listeners, and what is spoken to them in another way.
+mod tls;
+
 /// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
 mod halt;
 

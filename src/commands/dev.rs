@@ -1,6 +1,7 @@
 //! What `serve --dev` adds: assets, money for two users, and a guide for the first minutes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,7 +13,7 @@ use crate::amount::Amount;
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
 use crate::config::Config;
 use crate::coordinator::Coordinator;
-use crate::http::auth;
+use crate::http::auth::{self, SignError};
 use crate::postgres::store::External;
 use crate::transfer::Op;
 
@@ -85,18 +86,28 @@ pub fn guide(
     ops: SocketAddr,
     now_s: u64,
 ) -> anyhow::Result<String> {
-    let token = |user| auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s);
+    let token = |user| match auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s) {
+        Err(SignError::NotShared(_)) => Ok(format!("A-TOKEN-OF-YOUR-ISSUER-FOR-{user}")),
+        signed => signed,
+    };
     let data = config.data_dir.display();
+    // Nobody else vouches for a certificate of one's own.
+    let curl = |file: &Option<PathBuf>| match file {
+        Some(file) => ("https", format!("curl --cacert {}", file.display())),
+        None => ("http", "curl".to_owned()),
+    };
+    let (scheme, curl_http) = curl(&config.http.tls_certificate_file);
+    let (ops_scheme, _) = curl(&config.ops.tls_certificate_file);
     let [first, second] = [token(USERS[0])?, token(USERS[1])?];
     let post = format!(
-        "curl -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
-         http://{http}/api/v1/internal_transfer \\\n    -d"
+        "{curl_http} -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
+         {scheme}://{http}/api/v1/internal_transfer \\\n    -d"
     );
     Ok(format!(
         r#"
 data directory   {data}
-public API       http://{http}
-operators        http://{ops}/metrics
+public API       {scheme}://{http}
+operators        {ops_scheme}://{ops}/metrics
 
 The development secret is known to everyone; so this listens on loopback only.
 Users {a} and {b} were given 10000 USDT and 10 BTC in Funding at the first start.
@@ -108,8 +119,8 @@ Funding to Spot, and back:
   {post} '{{"from":"SPOT","to":"FUNDING","asset":"USDT","amount":"100"}}'
 
 Balances, and the history of one transfer:
-  curl -s -H "Authorization: Bearer $TOKEN" http://{http}/api/v1/balances
-  curl -s -H "Authorization: Bearer $TOKEN" http://{http}/api/v1/internal_transfer/REQ_ID
+  {curl_http} -s -H "Authorization: Bearer $TOKEN" {scheme}://{http}/api/v1/balances
+  {curl_http} -s -H "Authorization: Bearer $TOKEN" {scheme}://{http}/api/v1/internal_transfer/REQ_ID
 
 The log of Spot:
   ./target/release/ubscore wal dump {data}

@@ -165,18 +165,22 @@ impl Plan {
         phases: usize,
         now_s: u64,
     ) -> anyhow::Result<Plan> {
-        let url = |given: &Option<String>, listen: std::net::SocketAddr| {
-            let url =
-                given.clone().unwrap_or_else(|| format!("http://{}", super::reachable(listen)));
+        let url = |given: &Option<String>, listen: std::net::SocketAddr, tls: bool| {
+            let url = given.clone().unwrap_or_else(|| super::url(listen, tls));
             let host =
                 url.strip_prefix("http://").map(|host| host.trim_end_matches('/').to_owned());
-            host.with_context(|| format!("{url}: only http:// is spoken here"))
+            host.with_context(|| {
+                format!(
+                    "{url}: only http:// is spoken here; offer the load to a listener without TLS"
+                )
+            })
         };
+        let (http_tls, ops_tls) = (config.http.tls_files(), config.ops.tls_files());
         let seconds = args.duration + args.warm_up;
         let life = seconds * u32::try_from(phases)? + TOKEN_MARGIN;
         let most =
             args.rate.iter().sum::<u64>().max(if args.rate.is_empty() { RATE_MAX } else { 0 });
-        let host = url(&args.url, config.http.listen)?;
+        let host = url(&args.url, config.http.listen, http_tls.is_some())?;
         let token = auth::sign(&config.auth, args.first_user, None, life, now_s)?;
         let precision = precision(&host, &token, &args.asset).await?;
         let units = units(&args.amount, precision)?;
@@ -191,7 +195,7 @@ impl Plan {
         };
         Ok(Plan {
             host,
-            ops: url(&args.ops, config.ops.listen)?,
+            ops: url(&args.ops, config.ops.listen, ops_tls.is_some())?,
             operator: auth::sign(&config.auth, OPERATOR, Some(Role::Admin), life, now_s)?,
             asset: args.asset.clone(),
             precision,

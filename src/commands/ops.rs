@@ -2,14 +2,16 @@
 //!
 //! Whoever can read the configuration's secret is an operator; the token made from it lives for some minutes.
 
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::cli::AccessArgs;
 use crate::clock::Clock;
-use crate::config::{Config, Overrides};
+use crate::config::{self, Config, Overrides};
 use crate::http::auth::{self, Role};
 
 /// Until a connection stands.
@@ -36,14 +38,19 @@ impl Ops {
             .context("load the configuration")?;
         let url = match &access.ops {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("http://{}", super::reachable(config.ops.listen)),
+            None => super::url(config.ops.listen, config.ops.tls_certificate_file.is_some()),
         };
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = access.ca.as_ref().or(config.ops.tls_certificate_file.as_ref()) {
+            tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
+        }
         let role = Some(Role::Admin);
         let token = auth::sign(&config.auth, access.user, role, TOKEN_LIFE, clock.now_s())?;
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))
             .http_status_as_error(false)
+            .tls_config(tls.build())
             .build()
             .into();
         Ok(Ops { url, token, agent })
@@ -98,8 +105,13 @@ impl Ops {
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> anyhow::Result<Value> {
         let ops = &self.url;
-        let mut answer = answer
-            .with_context(|| format!("no answer from {ops}; is the service running there?"))?;
+        let mut answer = answer.with_context(|| {
+            let tls = match ops.starts_with("https:") {
+                true => ", with a certificate for that name, by an issuer that --ca names",
+                false => "",
+            };
+            format!("no answer from {ops}; is the service running there{tls}?")
+        })?;
         let text = answer.body_mut().read_to_string().context("read the answer")?;
         let body: Value = serde_json::from_str(&text).with_context(|| {
             format!("{ops} does not answer as ubscore does: {}", answer.status())
@@ -110,4 +122,18 @@ impl Ops {
         }
         Ok(body)
     }
+}
+
+/// The certificates of a PEM file.
+fn certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
+    let what = || format!("read the certificates of {}", path.display());
+    let pem = config::read_key_file(path).with_context(what)?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.with_context(what)? {
+            certificates.push(certificate);
+        }
+    }
+    ensure!(!certificates.is_empty(), "{}: no PEM of a certificate", path.display());
+    Ok(certificates)
 }

@@ -33,14 +33,16 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Config, Wait};
+use crate::config::{self, Config, TlsFiles, Wait};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
+use crate::http::rotation::{self, Rotating};
 use crate::http::service::{RequestLimits, Service};
+use crate::http::tls::Tls;
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
@@ -85,6 +87,13 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     // First, so that a signal during a long replay ends the process in order as well.
     let mut signals = Signals::new()?;
+    let hangups = signal(SignalKind::hangup())?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let verifier = Arc::new(Verifier::new(&config.auth).context("read the keys of tokens")?);
+    let tls =
+        |files: Option<TlsFiles>| files.map(Tls::new).transpose().map(|tls| tls.map(Arc::new));
+    let http_tls = tls(config.http.tls_files()).context("read a certificate")?;
+    let ops_tls = tls(config.ops.tls_files()).context("read a certificate")?;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
     restore::refuse_unfinished(&config.data_dir)?;
@@ -108,12 +117,21 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             }
         }
     };
-    let ops_task = crate::http::serve(ops, limits, ops_handler, wait(stopped.clone()));
+    let ops_task =
+        crate::http::serve(ops, limits, ops_tls.clone(), ops_handler, wait(stopped.clone()));
     let mut ops_task = tokio::spawn(ops_task);
+
+    let mut rotating: Vec<Arc<dyn Rotating>> = vec![Arc::clone(&verifier) as Arc<dyn Rotating>];
+    for tls in [&http_tls, &ops_tls].into_iter().flatten() {
+        rotating.push(Arc::clone(tls) as Arc<dyn Rotating>);
+    }
+    let every = Duration::from_millis(config.reload.every_ms);
+    let rotation = rotation::keep(rotating, every, Arc::clone(&clock), hangups);
+    let rotation = tokio::spawn(rotation);
 
     let server = start_embedded(config).await?;
     let started = tokio::select! {
-        started = start(config, development, closed, server.as_ref()) => started,
+        started = start(config, development, closed, server.as_ref(), (clock, verifier)) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
     };
     let started = match started {
@@ -128,7 +146,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     assert!(ready.set(Arc::clone(&service)).is_ok(), "there is one service");
     let api_service = Arc::clone(&service);
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
-    let api_task = crate::http::serve(http, limits, api_handler, wait(stopped.clone()));
+    let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
     let upkeep = keep_watch(service.clock.clone(), service.metrics, config.clone());
     let upkeep = tokio::spawn(upkeep);
@@ -156,6 +174,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let stopping = clock.sleep(limit);
     drop((stop, stopped));
     upkeep.abort();
+    rotation.abort();
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
     drop(ready);
@@ -197,8 +216,8 @@ async fn start(
     development: bool,
     closed: Closed,
     server: Option<&Embedded>,
+    (clock, verifier): (Arc<dyn Clock>, Arc<Verifier>),
 ) -> anyhow::Result<Started> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Metrics::install();
     alert::start(&alert_options(config), Arc::clone(&clock)).context("start alerting")?;
     metrics.sized(config.engine.ring_slots);
@@ -334,7 +353,7 @@ async fn start(
         quotas: Quotas::new(quota_options, Arc::clone(&clock)),
         engine: Mutex::new(engine.handle()),
         snapshots: keeper.requests(),
-        verifier: Verifier::new(&config.auth).context("read the token key")?,
+        verifier,
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
         metrics,

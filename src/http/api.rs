@@ -69,6 +69,9 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
 /// Answers a transfer, and how the limits stand, where it has come as far as them.
 async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
+    if caller.is_read_only() {
+        return Err(Code::Forbidden.into());
+    }
     let mut standings = Vec::new();
     let outcome = transfer(service, caller, call, &mut standings).await;
     let mut answer = outcome.unwrap_or_else(|refusal| {
@@ -181,7 +184,7 @@ async fn transfer(
     let read = if pending { self::glimpse(service, &name).await } else { None };
     let told = accepted.progress.borrow().clone();
     let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
-    info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
+    info!(req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 
@@ -269,7 +272,7 @@ async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &st
     let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
     let (transfer, history) = found
-        .filter(|(transfer, _)| caller.admin || transfer.intent.user == caller.user)
+        .filter(|(transfer, _)| caller.sees_everyone() || transfer.intent.user == caller.user)
         .ok_or(Code::TransferNotFound)?;
     let (transfer, funds_at) = settle(service, transfer).await?;
     let catalog = service.reads.catalog();

@@ -1,33 +1,49 @@
 //! Who is asking: reads and makes the tokens that stand in `Authorization: Bearer`.
 //!
 //! A token is a JSON Web Token (RFC 7519). What it says about how it is signed is compared with
-//! the configuration, never followed; the time comes from the caller.
+//! the configuration, never followed; the time comes from the caller. Keys are in [`keys`].
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+pub mod keys;
+
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use clap::ValueEnum;
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::{DecodingKey, EncodingKey, Header, TokenData, Validation};
+use jsonwebtoken::{EncodingKey, Header, TokenData, Validation};
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 
+use self::keys::{KeyError, Keys, Material};
+use super::rotation::Rotating;
 use crate::config;
 
 /// Largest user id: PostgreSQL's BIGINT has no more.
 pub const USER_ID_MAX: u64 = i64::MAX as u64;
 
-const ADMIN: &str = "admin";
 /// Tokens that are remembered, and the longest of them, bytes: 16 MiB and what the map needs.
 const REMEMBERED_MAX: usize = 16_384;
 const REMEMBERED_BYTES_MAX: usize = 1_024;
 
 /// What a user may do beyond their own money.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// Operators' routes, and everyone's transfers.
     Admin,
+    /// The same to look at; changes nothing, not even the user's own money.
+    Viewer,
+}
+
+impl Role {
+    /// As tokens write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Admin => "admin",
+            Role::Viewer => "viewer",
+        }
+    }
 }
 
 /// What a verified token says.
@@ -55,6 +71,9 @@ pub enum Unauthorized {
     /// Signed by another algorithm than the configured one.
     #[error("algorithm not allowed")]
     Algorithm,
+    /// `kid` names no key, or is missing where there are several.
+    #[error("no such key")]
+    Key,
     /// Not signed by our key.
     #[error("wrong signature")]
     Signature,
@@ -78,35 +97,6 @@ pub enum Unauthorized {
     Subject,
 }
 
-/// Why tokens cannot be checked. The operator must change the configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    /// `Config::validate` was not asked, or it would have said so.
-    #[error("{key} is missing")]
-    Missing {
-        /// `section.key`.
-        key: &'static str,
-    },
-    /// The file of the public key cannot be read.
-    #[error("auth.public_key_file = {}: cannot be read", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file holds no public key of the configured algorithm.
-    #[error("auth.public_key_file = {}: not a public key for {algorithm:?}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What it should be for.
-        algorithm: config::Algorithm,
-        /// What the parser said.
-        source: jsonwebtoken::errors::Error,
-    },
-}
-
 /// Why no token can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
@@ -124,14 +114,18 @@ pub enum SignError {
     Signing(#[source] jsonwebtoken::errors::Error),
 }
 
-/// Checks tokens against one key and one algorithm. A token that was good once is known by its bytes from then on, and only
-/// its times are looked at again.
+/// Checks tokens against the keys in force and one algorithm.
 pub struct Verifier {
-    key: DecodingKey,
+    auth: config::Auth,
     validation: Validation,
-    issuer: Option<String>,
-    audience: Option<String>,
-    leeway_s: u64,
+    trust: ArcSwap<Trust>,
+}
+
+/// Keys, and the tokens that they have vouched for. A token that was good once is known by its bytes from then on, and only
+/// its times are looked at again; it is forgotten with the keys, so that none outlives the key that has signed it.
+struct Trust {
+    material: Material,
+    keys: Keys,
     known: Cache<Box<str>, Verified>,
 }
 
@@ -169,33 +163,19 @@ struct SignedClaims<'a> {
 }
 
 impl Verifier {
-    /// Reads the key that the configuration names.
+    /// Reads the keys that the configuration names.
     ///
     /// # Errors
     /// [`KeyError`]: the operator must change the configuration.
     pub fn new(auth: &config::Auth) -> Result<Self, KeyError> {
-        let key = match auth.algorithm {
-            config::Algorithm::Hs256 => {
-                let secret =
-                    auth.secret.as_ref().ok_or(KeyError::Missing { key: "auth.secret" })?;
-                DecodingKey::from_secret(secret.expose().as_bytes())
-            }
-            _ => public_key(auth)?,
-        };
+        let trust = Trust::new(Material::read(auth)?, auth)?;
         let mut validation = Validation::new(algorithm(auth.algorithm));
         // The library would compare with the system's clock; all claims are checked in `decode`, and times in `verify`.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
         validation.required_spec_claims.clear();
-        Ok(Self {
-            key,
-            validation,
-            issuer: auth.issuer.clone(),
-            audience: auth.audience.clone(),
-            leeway_s: auth.leeway_s,
-            known: Cache::new(REMEMBERED_MAX),
-        })
+        Ok(Self { auth: auth.clone(), validation, trust: ArcSwap::from_pointee(trust) })
     }
 
     /// Reads the user from a request's `Authorization` header.
@@ -213,29 +193,29 @@ impl Verifier {
             return Err(Unauthorized::Scheme);
         }
         let token = token.trim();
-        let verified = match self.known.get(token) {
+        let (trust, leeway_s) = (self.trust.load(), self.auth.leeway_s);
+        let verified = match trust.known.get(token) {
             Some(verified) => verified,
             None => {
-                let verified = self.decode(token)?;
+                let verified = self.decode(token, &trust.keys)?;
                 if token.len() <= REMEMBERED_BYTES_MAX {
-                    self.known.insert(token.into(), verified);
+                    trust.known.insert(token.into(), verified);
                 }
                 verified
             }
         };
-        if now_s >= verified.expires_s.saturating_add(self.leeway_s) {
+        if now_s >= verified.expires_s.saturating_add(leeway_s) {
             return Err(Unauthorized::Expired);
         }
-        if verified.begins_s > now_s.saturating_add(self.leeway_s) {
+        if verified.begins_s > now_s.saturating_add(leeway_s) {
             return Err(Unauthorized::NotYetValid);
         }
         Ok(verified.claims)
     }
 
     /// Everything but the times.
-    fn decode(&self, token: &str) -> Result<Verified, Unauthorized> {
-        let token: TokenData<WireClaims> = jsonwebtoken::decode(token, &self.key, &self.validation)
-            .map_err(|error| reason(error.kind()))?;
+    fn decode(&self, token: &str, keys: &Keys) -> Result<Verified, Unauthorized> {
+        let token = self.signed(token, keys)?;
         // An extension that must be understood, and is not (RFC 7515, 4.1.11).
         if token.header.crit.is_some() {
             return Err(Unauthorized::Malformed);
@@ -243,12 +223,12 @@ impl Verifier {
         let claims = token.claims;
         let expires_s = numeric_date(&claims.exp.ok_or(Unauthorized::NoExpiry)?)?;
         let begins_s = claims.nbf.map_or(Ok(0), |begins| numeric_date(&begins))?;
-        if let Some(issuer) = &self.issuer
+        if let Some(issuer) = &self.auth.issuer
             && claims.iss.as_ref().and_then(serde_json::Value::as_str) != Some(issuer)
         {
             return Err(Unauthorized::Issuer);
         }
-        if let Some(audience) = &self.audience {
+        if let Some(audience) = &self.auth.audience {
             let matches = match &claims.aud {
                 Some(serde_json::Value::Array(all)) => all.iter().any(|one| one == audience),
                 Some(one) => one == audience,
@@ -264,8 +244,51 @@ impl Verifier {
             .and_then(serde_json::Value::as_str)
             .and_then(user_id)
             .ok_or(Unauthorized::Subject)?;
-        let role = claims.role.is_some_and(|role| role == ADMIN).then_some(Role::Admin);
+        let role = claims.role.as_ref().and_then(serde_json::Value::as_str);
+        let role =
+            role.and_then(|name| Role::value_variants().iter().find(|role| role.name() == name));
+        let role = role.copied();
         Ok(Verified { claims: Claims { user_id, role }, begins_s, expires_s })
+    }
+
+    /// A token by the one key that it must be signed by.
+    fn signed(&self, token: &str, keys: &Keys) -> Result<TokenData<WireClaims>, Unauthorized> {
+        let refused = |error: jsonwebtoken::errors::Error| reason(error.kind());
+        let header = jsonwebtoken::decode_header(token).map_err(refused)?;
+        if header.alg != algorithm(self.auth.algorithm) {
+            return Err(Unauthorized::Algorithm);
+        }
+        let mut refusal = Unauthorized::Key;
+        for key in keys.for_token(header.kid.as_deref()) {
+            match jsonwebtoken::decode(token, key, &self.validation).map_err(refused) {
+                Ok(token) => return Ok(token),
+                // With a previous secret, either may have signed it.
+                Err(other) => refusal = other,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+impl Trust {
+    fn new(material: Material, auth: &config::Auth) -> Result<Trust, KeyError> {
+        let keys = material.keys(auth.algorithm)?;
+        Ok(Trust { material, keys, known: Cache::new(REMEMBERED_MAX) })
+    }
+}
+
+impl Rotating for Verifier {
+    fn name(&self) -> String {
+        "keys of tokens".to_owned()
+    }
+
+    fn reload(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        let material = Material::read(&self.auth)?;
+        if material == self.trust.load().material {
+            return Ok(false);
+        }
+        self.trust.store(Arc::new(Trust::new(material, &self.auth)?));
+        Ok(true)
     }
 }
 
@@ -293,7 +316,7 @@ pub fn sign(
         sub: user_id.to_string(),
         iat: now_s,
         exp: now_s.saturating_add(ttl.as_secs()),
-        role: role.map(|Role::Admin| ADMIN),
+        role: role.map(Role::name),
         iss: auth.issuer.as_deref(),
         aud: auth.audience.as_deref(),
     };
@@ -311,29 +334,6 @@ pub fn user_id(text: &str) -> Option<u64> {
         return None;
     }
     text.parse().ok().filter(|id| (1..=USER_ID_MAX).contains(id))
-}
-
-fn public_key(auth: &config::Auth) -> Result<DecodingKey, KeyError> {
-    let path =
-        auth.public_key_file.as_ref().ok_or(KeyError::Missing { key: "auth.public_key_file" })?;
-    let pem = fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
-    let parse = match auth.algorithm {
-        config::Algorithm::Hs256 => unreachable!("HS256 has no public key"),
-        config::Algorithm::EdDsa => DecodingKey::from_ed_pem,
-        config::Algorithm::Rs256 => DecodingKey::from_rsa_pem,
-        config::Algorithm::Es256 => DecodingKey::from_ec_pem,
-    };
-    parse(&pem)
-        .and_then(|key| {
-            // Parsing PEM does not look at the curve: check a signature, which is wrong in any
-            // case, so that a key that fits no token is found here and not at the first request.
-            jsonwebtoken::crypto::verify("", b"", &key, algorithm(auth.algorithm)).map(|_| key)
-        })
-        .map_err(|source| KeyError::Invalid {
-            path: path.clone(),
-            algorithm: auth.algorithm,
-            source,
-        })
 }
 
 fn algorithm(algorithm: config::Algorithm) -> jsonwebtoken::Algorithm {
@@ -367,8 +367,13 @@ fn numeric_date(number: &serde_json::Number) -> Result<u64, Unauthorized> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
+    use std::path::PathBuf;
 
+    use jsonwebtoken::DecodingKey;
+    use jsonwebtoken::jwk::Jwk;
+    use rcgen::{KeyPair, PKCS_ED25519};
     use serde_json::{Value, json};
     use tempfile::NamedTempFile;
 
@@ -380,13 +385,13 @@ mod tests {
 
     // Keys and tokens were made once with openssl; the private halves were thrown away. Each token
     // says sub 1001, role admin, exp NOW_S + 3600.
-    const ED_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+    pub(super) const ED_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
     MCowBQYDK2VwAyEAr9NzaL2KM/8SpVxxonOZ4Y2t4SSXAv6Wos4OEn4FHfY=\n\
     -----END PUBLIC KEY-----\n";
     const ED_TOKEN: &str = "eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMDAxIiwiZXhwIjoxNzAwMDAzNjAwLCJyb2x\
     lIjoiYWRtaW4ifQ.ujAq4FJKiwmoLGag0HSiLOm7i4CEyLcdtLtR2lwwpUNV375uxr8XEkoXk0cGgtS53YfI\
     _OsdHclkvR4hJ284Dw";
-    const RSA_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+    pub(super) const RSA_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
     MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAoHnyefUvzM0UIoa6bq7w\n\
     ZrJ44b8c8qSJansdZv2ICULHhqZ/K8EK7Pefw6QDK9763tgNP7R1oNOIfvG9hdJl\n\
     iatSL2C43WLTSjZZ8pZkWeTAr9YdviDI1NiRmnatp13hAxfnKnn3GfPQWbTYCxhb\n\
@@ -401,18 +406,34 @@ mod tests {
     G2wCYeSQKOAYtl2VehYJzk7M1mWEWUpxAmHdi4lVT5lUnhQSPrJ3_-IIugUAD5YERwUnQFKde-metHwCEBEo\
     IgpiG1nXFo8IpNXH5ySmOo5-ulxkaRKy35nvDAY5nB4OxdGglitWnY1-QF0yKC5Ktqndg9cJ79-1RQ8BEPOZ\
     jtib5C6-KlG7VU3ViM6teQ";
-    const EC_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+    pub(super) const EC_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
     MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEZ3pVNTOMpkUbzCLAT01xPdIgwrAC\n\
     QHO0GVPRzQ8YFQlMxkxAmt2sZ+N7AN6JGpc2zVvgxpr+PNGwAQ2ejiYBcQ==\n\
     -----END PUBLIC KEY-----\n";
     const EC_TOKEN: &str = "eyJhbGciOiJFUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMDAxIiwiZXhwIjoxNzAwMDAzNjAwLCJyb2x\
     lIjoiYWRtaW4ifQ.L6BznvGZ9MNZA2MAfmNaVItl2e--xeAasmh6FExs77vmTxDbUEfoLon0tVA67SKqtm1v\
     fISB2skzT8T39jpmSQ";
-    const EC384_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+    pub(super) const EC384_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
     MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAE/4iJjxeYfOzz5wdgBptK+rBlh+9u53Zj\n\
     zZNV6uvDFk8jSLwsSbKdsNLzK1ZHvN1LXrW2mOQfUqfuat5NksFmKjsig6AqPVXX\n\
     OMXz5KsbNPDImBMUBwbxJjqpcdY6C7HX\n\
     -----END PUBLIC KEY-----\n";
+
+    /// A public key as a JWK, with what else it says.
+    pub(super) fn jwk(algorithm: config::Algorithm, pem: &str, mut jwk: Value) -> Value {
+        let parse = match algorithm {
+            config::Algorithm::EdDsa => DecodingKey::from_ed_pem,
+            config::Algorithm::Rs256 => DecodingKey::from_rsa_pem,
+            _ => DecodingKey::from_ec_pem,
+        };
+        let key = parse(pem.as_bytes()).expect("a public key");
+        let made = Jwk::from_decoding_key(&key, None).expect("a JWK");
+        let made = serde_json::to_value(made).expect("JSON");
+        for (name, value) in made.as_object().expect("an object") {
+            jwk[name] = value.clone();
+        }
+        jwk
+    }
 
     fn shared() -> config::Auth {
         config::Auth { secret: Some(Secret::new(SECRET)), ..config::Auth::default() }
@@ -449,7 +470,9 @@ mod tests {
 
     #[test]
     fn what_is_signed_is_accepted_and_says_who() {
-        for (user, role) in [(1, None), (1001, Some(Role::Admin)), (USER_ID_MAX, None)] {
+        for (user, role) in
+            [(1, None), (7, Some(Role::Viewer)), (1001, Some(Role::Admin)), (USER_ID_MAX, None)]
+        {
             let signed = sign(&shared(), user, role, Duration::from_secs(60), NOW_S);
             let header = format!("Bearer {}", signed.expect("signed"));
             assert_eq!(verify(&shared(), &header), Ok(Claims { user_id: user, role }));
@@ -475,12 +498,89 @@ mod tests {
             let signed = sign(&shared(), user, None, Duration::from_secs(60), NOW_S);
             assert!(verify(&signed.expect("signed"), NOW_S).is_ok());
         }
-        assert!(verifier.known.len() <= REMEMBERED_MAX);
+        let known = || verifier.trust.load().known.len();
+        assert!(known() <= REMEMBERED_MAX);
         let long = json!({"sub": "7", "exp": NOW_S + 60, "x": "y".repeat(REMEMBERED_BYTES_MAX)});
         let long = token(&Header::default(), &long, SECRET);
-        let before = verifier.known.len();
+        let before = known();
         assert!(verifier.verify(Some(&long), NOW_S).is_ok());
-        assert_eq!(verifier.known.len(), before);
+        assert_eq!(known(), before);
+    }
+
+    /// Goal: a secret can be changed without refusing a token that was good, and then is gone. Method: one token of each
+    /// secret, at each step of the change; the old one is remembered from the first step on.
+    #[test]
+    fn a_token_is_good_as_long_as_the_secret_that_signed_it() {
+        const OLD: &str = "the secret of yesterday, as long as any";
+        let [secret, previous] = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
+        let write = |file: &NamedTempFile, text| fs::write(file.path(), text).expect("written");
+        write(&secret, OLD);
+        let auth = config::Auth {
+            secret_file: Some(secret.path().to_owned()),
+            previous_secret_file: Some(previous.path().to_owned()),
+            ..config::Auth::default()
+        };
+        let verifier = Verifier::new(&auth).expect("a secret");
+        let claims = json!({"sub": "1001", "exp": NOW_S + 60});
+        let [old, new] = [OLD, SECRET].map(|secret| token(&Header::default(), &claims, secret));
+        let verdicts = || [&old, &new].map(|token| verifier.verify(Some(token), NOW_S).map(drop));
+        let good = [Ok(()), Err(Unauthorized::Signature)];
+        assert_eq!(verdicts(), good);
+        assert!(!verifier.reload().expect("nothing new"));
+
+        write(&previous, OLD);
+        assert!(verifier.reload().expect("another"));
+        assert_eq!(verdicts(), good);
+        write(&secret, SECRET);
+        assert!(verifier.reload().expect("another"));
+        assert_eq!(verdicts(), [Ok(()), Ok(())]);
+        write(&secret, "half of");
+        assert!(verifier.reload().is_err());
+        assert_eq!(verdicts(), [Ok(()), Ok(())]);
+        write(&secret, SECRET);
+        write(&previous, "");
+        assert!(verifier.reload().expect("another"));
+        assert_eq!(verdicts(), [Err(Unauthorized::Signature), Ok(())]);
+    }
+
+    /// A `kid` says which key of a set; a key has no other name.
+    #[test]
+    fn a_token_of_a_set_is_checked_by_the_key_it_names() {
+        let pair = || KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+        let [mine, other] = [pair(), pair()];
+        let signed = |kid: Option<&str>| {
+            let mut header = Header::new(jsonwebtoken::Algorithm::EdDSA);
+            header.kid = kid.map(str::to_owned);
+            let claims = json!({"sub": "1001", "exp": NOW_S + 60});
+            let key = EncodingKey::from_ed_der(mine.serialized_der());
+            format!("Bearer {}", jsonwebtoken::encode(&header, &claims, &key).expect("signed"))
+        };
+        let jwk =
+            |pair: &KeyPair, common| jwk(config::Algorithm::EdDsa, &pair.public_key_pem(), common);
+        let (a, b) = (json!({"kid": "a"}), json!({"kid": "b"}));
+        let (good, unknown) = (Ok(()), Err(Unauthorized::Key));
+        for (keys, kid, verdict) in [
+            (vec![jwk(&mine, a.clone())], None, good),
+            (vec![jwk(&mine, json!({}))], None, good),
+            (vec![jwk(&mine, a.clone())], Some("a"), good),
+            (vec![jwk(&mine, a.clone())], Some("A"), unknown),
+            (vec![jwk(&mine, json!({}))], Some("a"), unknown),
+            (vec![jwk(&mine, json!({})), jwk(&other, b.clone())], None, unknown),
+            (vec![jwk(&mine, a.clone()), jwk(&other, b.clone())], None, unknown),
+            (vec![jwk(&mine, a.clone()), jwk(&other, b.clone())], Some("a"), good),
+            // Its own key is there, under another name.
+            (vec![jwk(&mine, a), jwk(&other, b)], Some("b"), Err(Unauthorized::Signature)),
+        ] {
+            let set = json!({"keys": keys}).to_string();
+            let (auth, _file) = public(config::Algorithm::EdDsa, &set);
+            assert_eq!(verify(&auth, &signed(kid)).map(drop), verdict, "{kid:?} {set}");
+        }
+        // PEM and secrets have no names.
+        let (auth, _file) = public(config::Algorithm::EdDsa, &mine.public_key_pem());
+        assert!(verify(&auth, &signed(Some("b"))).is_ok());
+        let header = Header { kid: Some("b".to_owned()), ..Header::default() };
+        let claims = json!({"sub": "1001", "exp": NOW_S + 60});
+        assert!(verify(&shared(), &token(&header, &claims, SECRET)).is_ok());
     }
 
     #[test]
@@ -661,10 +761,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_admin_makes_an_admin() {
+    fn only_the_word_itself_makes_a_role() {
         let role = |value: Value| judge(&json!({"role": value})).expect("a user").role;
         assert_eq!(role(json!("admin")), Some(Role::Admin));
-        for other in [json!("Admin"), json!("admin "), json!(["admin"]), json!(true), json!(null)] {
+        assert_eq!(role(json!("viewer")), Some(Role::Viewer));
+        for other in [
+            json!("Admin"),
+            json!("admin "),
+            json!(["admin"]),
+            json!(true),
+            json!(null),
+            json!("VIEWER"),
+        ] {
             assert_eq!(role(other.clone()), None, "{other}");
         }
     }

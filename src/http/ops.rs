@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::error;
+use tracing::{Instrument, error};
 
 use super::api::away;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
@@ -83,6 +83,11 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
     Routes::new(TABLE)
 });
 
+/// Every method and pattern of the operators' listener.
+pub fn patterns() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    ROUTES.patterns()
+}
+
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.receive(request);
@@ -132,7 +137,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::spawn(work).await.map_err(|_broken| Code::SystemError)?
+    tokio::spawn(work.in_current_span()).await.map_err(|_broken| Code::SystemError)?
 }
 
 /// Answers a request of the operators' listener before there is a service: it lives, and is not ready.
@@ -183,8 +188,8 @@ struct MismatchBody {
 
 /// Checks everything now, and answers what was found.
 async fn conservation(service: &Service, call: Call) -> Outcome {
+    service.authenticate_viewer(&call)?;
     query(&call, "")?;
-    service.authenticate_admin(&call)?;
     let found = service.check.now().await.map_err(|unchecked| {
         error!(error = telemetry::chain(&unchecked), "a check was not made");
         Refusal::because(Code::SystemError, format!("{unchecked}."))

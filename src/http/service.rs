@@ -9,7 +9,7 @@ use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tracing::info;
+use tracing::{Instrument, error_span, info};
 use ulid::Ulid;
 
 use super::auth::{Role, Verifier};
@@ -47,7 +47,7 @@ pub struct Service {
     /// The way to ask for a snapshot.
     pub snapshots: keeper::Requests,
     /// Tokens.
-    pub verifier: Verifier,
+    pub verifier: Arc<Verifier>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Request ids.
@@ -88,8 +88,23 @@ pub struct RequestLimits {
 pub struct Caller {
     /// The token's user.
     pub user: UserId,
-    /// Whether it is an operator.
-    pub admin: bool,
+    /// What they may do beyond their own money.
+    pub role: Option<Role>,
+}
+
+impl Caller {
+    /// Whether they may look at what is another's.
+    pub fn sees_everyone(self) -> bool {
+        match self.role {
+            Some(Role::Admin | Role::Viewer) => true,
+            None => false,
+        }
+    }
+
+    /// Whether they may change nothing.
+    pub fn is_read_only(self) -> bool {
+        self.role == Some(Role::Viewer)
+    }
 }
 
 /// A request on its way through a route.
@@ -124,20 +139,29 @@ impl Service {
             _ => None,
         };
         let claims = self.verifier.verify(header, self.clock.now_s()).map_err(|reason| {
-            info!(request_id = call.request_id, %reason, "token refused");
+            info!(%reason, "token refused");
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
-        Ok(Caller { user, admin: claims.role == Some(Role::Admin) })
+        Ok(Caller { user, role: claims.role })
     }
 
-    /// Who asks, if it is an operator.
+    /// Who asks, if it is an operator who may change something.
     ///
     /// # Errors
     /// UNAUTHORIZED; FORBIDDEN without the role.
     pub fn authenticate_admin(&self, call: &Call) -> Result<Caller, Refusal> {
         let caller = self.authenticate(call)?;
-        if caller.admin { Ok(caller) } else { Err(Code::Forbidden.into()) }
+        if caller.role == Some(Role::Admin) { Ok(caller) } else { Err(Code::Forbidden.into()) }
+    }
+
+    /// Who asks, if it is an operator who may look at what is everyone's.
+    ///
+    /// # Errors
+    /// UNAUTHORIZED; FORBIDDEN without a role.
+    pub fn authenticate_viewer(&self, call: &Call) -> Result<Caller, Refusal> {
+        let caller = self.authenticate(call)?;
+        if caller.sees_everyone() { Ok(caller) } else { Err(Code::Forbidden.into()) }
     }
 
     /// The request's body.
@@ -265,6 +289,13 @@ enum Unrouted {
     MethodNotAllowed { pattern: &'static str, allow: String },
 }
 
+impl<R> Routes<R> {
+    /// Every method and pattern.
+    pub fn patterns(&self) -> impl Iterator<Item = (&'static Method, &'static str)> {
+        self.table.iter().map(|row| (&row.method, row.pattern))
+    }
+}
+
 impl<R: Copy> Routes<R> {
     /// Builds the table.
     pub fn new(table: &'static [Route<R>]) -> Routes<R> {
@@ -313,7 +344,9 @@ impl<R: Copy> Routes<R> {
             }
             Ok(matched) => {
                 let pattern = matched.pattern;
-                let answer = match handler(matched, call).await {
+                // At the level of errors, so that no filter takes the id from a line that it lets through.
+                let span = error_span!("request", %request_id);
+                let answer = match handler(matched, call).instrument(span).await {
                     Ok(answer) => answer,
                     Err(refusal) => refusal.answer(&request_id),
                 };

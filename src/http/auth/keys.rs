@@ -1,0 +1,319 @@
+//! The keys that vouch for tokens: where they come from, and which one a token has to be checked by.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jsonwebtoken::DecodingKey;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
+use serde::Deserialize;
+use tracing::{info, warn};
+
+use super::algorithm;
+use crate::config::{self, Algorithm, Secret};
+
+/// Why tokens cannot be checked. The operator must change the configuration or a file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// `Config::validate` was not asked, or it would have said so.
+    #[error("{key} is missing")]
+    Missing {
+        /// `section.key`.
+        key: &'static str,
+    },
+    /// A file of a secret cannot be read, or holds none.
+    #[error(transparent)]
+    Secret(config::Error),
+    /// The file of the public keys cannot be read.
+    #[error("auth.public_key_file = {}: cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no JWK Set, and holds no public key of the configured algorithm.
+    #[error("auth.public_key_file = {}: not a public key for {algorithm:?}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What it should be for.
+        algorithm: Algorithm,
+        /// What the parser said.
+        source: jsonwebtoken::errors::Error,
+    },
+    /// The file looks like a JWK Set, and is none.
+    #[error("auth.public_key_file = {}: not a JWK Set", path.display())]
+    NotASet {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// The set has no key of the configured algorithm.
+    #[error("auth.public_key_file = {}: none of {count} keys fits {algorithm:?}: {}", path.display(), why.join("; "))]
+    NoneFits {
+        /// The file.
+        path: PathBuf,
+        /// What they should be for.
+        algorithm: Algorithm,
+        /// How many keys there are.
+        count: usize,
+        /// What is wrong with each.
+        why: Vec<String>,
+    },
+    /// Two keys of one name: which of them is meant cannot be told.
+    #[error("auth.public_key_file = {}: two keys have the kid {kid:?}", path.display())]
+    Twice {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        kid: String,
+    },
+}
+
+/// What the keys are made of, as it was read. Two that are equal make the same keys.
+#[derive(PartialEq)]
+pub(super) enum Material {
+    /// HS256: the secret, and the one before it.
+    Secrets { current: Secret, previous: Option<Secret> },
+    /// The content of the file.
+    Public { path: PathBuf, content: Vec<u8> },
+}
+
+/// The keys in force.
+pub(super) enum Keys {
+    /// Keys without names: what any of them has signed is good, whatever `kid` a token has.
+    Unnamed(Vec<DecodingKey>),
+    /// The keys of a JWK Set, and their `kid` where they have one.
+    Set(Vec<(Option<String>, DecodingKey)>),
+}
+
+impl Material {
+    /// Reads what the configuration names.
+    pub(super) fn read(auth: &config::Auth) -> Result<Material, KeyError> {
+        if auth.algorithm == Algorithm::Hs256 {
+            let auth = auth.read_again().map_err(KeyError::Secret)?;
+            let current = auth.secret.ok_or(KeyError::Missing { key: "auth.secret" })?;
+            return Ok(Material::Secrets { current, previous: auth.previous_secret });
+        }
+        let path = auth.public_key_file.as_ref();
+        let path = path.ok_or(KeyError::Missing { key: "auth.public_key_file" })?.clone();
+        match config::read_key_file(&path) {
+            Ok(content) => Ok(Material::Public { path, content }),
+            Err(source) => Err(KeyError::Read { path, source }),
+        }
+    }
+
+    /// Makes the keys, and says what they are.
+    pub(super) fn keys(&self, wanted: Algorithm) -> Result<Keys, KeyError> {
+        match self {
+            Material::Secrets { current, previous } => {
+                let secrets = [Some(current), previous.as_ref()].into_iter().flatten();
+                let key = |secret: &Secret| DecodingKey::from_secret(secret.expose().as_bytes());
+                info!(secrets = 1 + usize::from(previous.is_some()), "secrets of tokens are read");
+                Ok(Keys::Unnamed(secrets.map(key).collect()))
+            }
+            // No PEM file begins like that, and every JSON object does.
+            Material::Public { path, content } if content.trim_ascii_start().starts_with(b"{") => {
+                key_set(path, content, wanted).map(Keys::Set)
+            }
+            Material::Public { path, content } => {
+                let key = pem(content, wanted).map_err(|source| KeyError::Invalid {
+                    path: path.clone(),
+                    algorithm: wanted,
+                    source,
+                })?;
+                info!("the public key of tokens is read");
+                Ok(Keys::Unnamed(vec![key]))
+            }
+        }
+    }
+}
+
+impl Keys {
+    /// The keys of which one must have signed a token; none where it names a key that there is not, or names none and
+    /// several could be meant.
+    pub(super) fn for_token(&self, kid: Option<&str>) -> Vec<&DecodingKey> {
+        match (self, kid) {
+            (Keys::Unnamed(keys), _) => keys.iter().collect(),
+            (Keys::Set(keys), Some(kid)) => keys
+                .iter()
+                .filter(|(name, _)| name.as_deref() == Some(kid))
+                .map(|(_, key)| key)
+                .collect(),
+            (Keys::Set(keys), None) => match keys.as_slice() {
+                [(_, key)] => vec![key],
+                _ => Vec::new(),
+            },
+        }
+    }
+}
+
+fn pem(content: &[u8], wanted: Algorithm) -> Result<DecodingKey, jsonwebtoken::errors::Error> {
+    let parse = match wanted {
+        Algorithm::Hs256 => unreachable!("HS256 has no public key"),
+        Algorithm::EdDsa => DecodingKey::from_ed_pem,
+        Algorithm::Rs256 => DecodingKey::from_rsa_pem,
+        Algorithm::Es256 => DecodingKey::from_ec_pem,
+    };
+    parse(content).and_then(|key| tried(key, wanted))
+}
+
+/// Parsing looks neither at the curve nor at whether a point lies on it: check a signature, which is wrong in any case, so
+/// that a key that fits no token is found here and not at the first request.
+fn tried(key: DecodingKey, wanted: Algorithm) -> Result<DecodingKey, jsonwebtoken::errors::Error> {
+    jsonwebtoken::crypto::verify("", b"", &key, algorithm(wanted)).map(|_| key)
+}
+
+/// The keys of a set that fit. The others are passed over: sets of issuers hold keys of several kinds.
+///
+/// Source: RFC 7517, 5.
+fn key_set(
+    path: &Path,
+    content: &[u8],
+    wanted: Algorithm,
+) -> Result<Vec<(Option<String>, DecodingKey)>, KeyError> {
+    #[derive(Deserialize)]
+    struct Set {
+        keys: Vec<serde_json::Value>,
+    }
+    let set: Set = serde_json::from_slice(content)
+        .map_err(|source| KeyError::NotASet { path: path.to_owned(), source })?;
+    let (mut keys, mut unfit) = (Vec::<(Option<String>, DecodingKey)>::new(), Vec::new());
+    let count = set.keys.len();
+    for (index, value) in set.keys.into_iter().enumerate() {
+        let name = value["kid"].as_str().map(str::to_owned);
+        match key(value, wanted) {
+            Ok(key) => {
+                if let Some(kid) = &name
+                    && keys.iter().any(|(other, _)| other.as_ref() == Some(kid))
+                {
+                    return Err(KeyError::Twice { path: path.to_owned(), kid: kid.clone() });
+                }
+                keys.push((name, key));
+            }
+            Err(why) => {
+                let name = name.map_or_else(|| format!("number {index}"), |kid| format!("{kid:?}"));
+                unfit.push(format!("{name} {why}"));
+            }
+        }
+    }
+    if keys.is_empty() {
+        let path = path.to_owned();
+        return Err(KeyError::NoneFits { path, algorithm: wanted, count, why: unfit });
+    }
+    for key in unfit {
+        warn!(key, "a key of the set is passed over");
+    }
+    let kids: Vec<_> = keys.iter().map(|(kid, _)| kid.as_deref().unwrap_or("(none)")).collect();
+    info!(?kids, "the keys of tokens are read");
+    Ok(keys)
+}
+
+/// One key of a set, or why it is not for us.
+fn key(value: serde_json::Value, wanted: Algorithm) -> Result<DecodingKey, String> {
+    let jwk: Jwk = serde_json::from_value(value).map_err(|error| format!("is none: {error}"))?;
+    let common = &jwk.common;
+    if common.public_key_use.as_ref().is_some_and(|intended| *intended != PublicKeyUse::Signature) {
+        return Err("is not for signatures by its use".to_owned());
+    }
+    let verifies = |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
+    if common.key_operations.as_ref().is_some_and(|operations| !verifies(operations)) {
+        return Err("is not to verify by its key_ops".to_owned());
+    }
+    if common.key_algorithm.is_some_and(|named| named != algorithm(wanted).into()) {
+        return Err("has another alg".to_owned());
+    }
+    let fits = match (wanted, &jwk.algorithm) {
+        (Algorithm::EdDsa, AlgorithmParameters::OctetKeyPair(pair)) => {
+            pair.curve == EllipticCurve::Ed25519
+        }
+        (Algorithm::Rs256, AlgorithmParameters::RSA(_)) => true,
+        (Algorithm::Es256, AlgorithmParameters::EllipticCurve(point)) => {
+            point.curve == EllipticCurve::P256
+        }
+        _ => false,
+    };
+    if !fits {
+        return Err("has another kty or crv".to_owned());
+    }
+    let key = DecodingKey::from_jwk(&jwk).and_then(|key| tried(key, wanted));
+    key.map_err(|error| format!("is none: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::{Value, json};
+    use tempfile::NamedTempFile;
+
+    use super::super::tests::{EC_PUBLIC, EC384_PUBLIC, ED_PUBLIC, RSA_PUBLIC, jwk};
+    use super::*;
+
+    fn names(set: &Value, wanted: Algorithm) -> Result<Vec<Option<String>>, KeyError> {
+        let file = NamedTempFile::new().expect("a file");
+        fs::write(file.path(), format!("\n  {set}")).expect("written");
+        let auth = config::Auth {
+            algorithm: wanted,
+            public_key_file: Some(file.path().to_owned()),
+            ..config::Auth::default()
+        };
+        match Material::read(&auth)?.keys(wanted)? {
+            Keys::Set(keys) => Ok(keys.into_iter().map(|(kid, _)| kid).collect()),
+            Keys::Unnamed(_) => panic!("a set has names"),
+        }
+    }
+
+    #[test]
+    fn keys_of_other_kinds_are_passed_over() {
+        let ed = |common| jwk(Algorithm::EdDsa, ED_PUBLIC, common);
+        let ec = |common| jwk(Algorithm::Es256, EC_PUBLIC, common);
+        let rsa = |common| jwk(Algorithm::Rs256, RSA_PUBLIC, common);
+        let mut off_curve = ec(json!({"kid": "off"}));
+        off_curve["y"] = off_curve["x"].clone();
+        let set = json!({"keys": [
+            ed(json!({"kid": "ed", "use": "sig", "alg": "EdDSA", "key_ops": ["verify"]})),
+            rsa(json!({"kid": "rsa", "x5c": ["AAAA"], "unknown": {"a": 1}})),
+            rsa(json!({"kid": "rsa-pss", "alg": "PS256"})),
+            rsa(json!({"kid": "rsa-512", "alg": "RS512"})),
+            rsa(json!({"kid": "encrypts", "use": "enc"})),
+            rsa(json!({"kid": "signs", "key_ops": ["sign"]})),
+            ec(json!({"kid": "ec"})),
+            ec(json!({})),
+            off_curve,
+            {"kty": "EC", "crv": "secp256k1", "kid": "k1", "x": "AA", "y": "AA"},
+            {"kty": "oct", "kid": "secret", "k": "AAAA", "alg": "HS256"},
+            {"kty": "AKP", "kid": "later", "pub": "AA"},
+            {"kid": "nothing"},
+            {"kty": "RSA", "kid": 7},
+            "no object",
+        ], "unknown": true});
+        let some = |name: &str| Some(name.to_owned());
+        for (wanted, kids) in [
+            (Algorithm::EdDsa, vec![some("ed")]),
+            (Algorithm::Rs256, vec![some("rsa")]),
+            (Algorithm::Es256, vec![some("ec"), None]),
+        ] {
+            assert_eq!(names(&set, wanted).expect("keys"), kids, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_set_that_cannot_be_used_is_refused() {
+        let ec = jwk(Algorithm::Es256, EC_PUBLIC, json!({"kid": "a"}));
+        let refusal = |set: &Value, wanted| names(set, wanted).expect_err("refused").to_string();
+        let said = refusal(&json!({"keys": [ec, {"kty": "x"}]}), Algorithm::EdDsa);
+        let wanted = "none of 2 keys fits EdDsa: \"a\" has another kty or crv; number 1 has";
+        assert!(said.contains(wanted), "{said}");
+        assert!(refusal(&json!({"keys": []}), Algorithm::EdDsa).contains("none of 0 keys"));
+        assert!(refusal(&json!({"kty": "OKP"}), Algorithm::EdDsa).contains("not a JWK Set"));
+        let said = refusal(&json!({"keys": [ec, ec]}), Algorithm::Es256);
+        assert!(said.contains("two keys have the kid \"a\""), "{said}");
+    }
+
+    #[test]
+    fn a_large_curve_is_no_small_one() {
+        assert!(pem(EC384_PUBLIC.as_bytes(), Algorithm::Es256).is_err());
+    }
+}
