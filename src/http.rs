@@ -32,6 +32,7 @@ use crate::telemetry;
 
 pub mod api;
 pub mod auth;
+pub mod openapi;
 pub mod ops;
 pub mod service;
 pub mod wire;

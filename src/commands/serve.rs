@@ -109,7 +109,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
 
     let server = start_embedded(config).await?;
     let started = tokio::select! {
-        started = start(config, development, closed, server.as_ref()) => started,
+        started = start(config, development, closed, server.as_ref(), stopped.clone()) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
     };
     let started = match started {
@@ -193,6 +193,7 @@ async fn start(
     development: bool,
     closed: Closed,
     server: Option<&Embedded>,
+    stopping: watch::Receiver<()>,
 ) -> anyhow::Result<Started> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let metrics = Metrics::install();
@@ -340,9 +341,12 @@ async fn start(
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+            end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
+                .saturating_sub(api::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
         },
+        stopping,
     };
     Ok(Started { service: Arc::new(service), pool, engine, keeper })
 }
