@@ -8,6 +8,12 @@ mod harness;
 /// Transfers as a client sees them: both ways, replayed, in a crowd, while something waits.
 mod http;
 
+/// A user's own transfers: listed, filtered, told in pages, and waited for.
+mod list;
+
+/// The API against its own description, as an outside tool reads it.
+mod openapi;
+
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
 
