@@ -24,8 +24,10 @@ ROUNDS ?= 200
 SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
+SCHEMATHESIS := target/schemathesis
 
-.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres
+.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres \
+  need-schemathesis
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -33,8 +35,8 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl
-	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
+test: need-rust need-postgres need-curl need-schemathesis
+	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
 soak: need-rust need-postgres
@@ -155,6 +157,20 @@ need-rust:
 need-curl:
 	@$(INSTALL)
 	command -v curl >/dev/null || install curl
+
+# Tests the API by its description. It has an environment of its own, with every package at the version that is named.
+need-schemathesis:
+	@$(INSTALL)
+	wanted=tests/openapi/requirements.txt
+	! cmp --silent $$wanted $(SCHEMATHESIS)/requirements.txt || exit 0
+	command -v python3 >/dev/null || install python3
+	python3 -c 'import ensurepip' 2>/dev/null || install python3-venv
+	echo "installing schemathesis below $(SCHEMATHESIS)"
+	rm -rf -- $(SCHEMATHESIS)
+	python3 -m venv $(SCHEMATHESIS)
+	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
+	# Last, so that what broke off is begun anew.
+	cp $$wanted $(SCHEMATHESIS)/
 
 need-nightly:
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then

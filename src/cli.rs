@@ -554,7 +554,7 @@ fn op_parser() -> impl TypedValueParser<Value = Op> {
 fn state_parser() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(State::ALL.map(State::name)).map(|name| {
         let name = name.to_ascii_uppercase();
-        State::ALL.into_iter().find(|state| state.name() == name).expect("one of the names above")
+        State::from_name(&name).expect("one of the names above")
     })
 }
 

@@ -418,6 +418,21 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
+    /// How a transfer of this user's goes on, `None` where no worker has it in hand: it has ended, or is about to be taken
+    /// up. Dropping it changes nothing.
+    ///
+    /// # Errors
+    /// A [`Rejection`].
+    pub async fn follow(
+        &self,
+        user: UserId,
+        req_id: ReqId,
+    ) -> Result<Option<watch::Receiver<Transfer>>, Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        self.send(user, Message::Follow { req_id, reply }).map_err(Rejection::of)?;
+        receiver.await.map_err(|_| Rejection::of(Code::SystemError))
+    }
+
     /// The order numbers of everything under way: whatever is not terminal in the store has one of them.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ use crate::telemetry;
 
 pub mod api;
 pub mod auth;
+pub mod openapi;
 pub mod ops;
 pub mod rotation;
 pub mod service;

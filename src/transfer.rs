@@ -90,6 +90,9 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Both.
+    pub const ALL: [Direction; 2] = [Direction::FundingToSpot, Direction::SpotToFunding];
+
     /// The direction with this number.
     pub fn from_number(number: u8) -> Option<Direction> {
         match number {
@@ -279,6 +282,11 @@ impl State {
     /// The state with this number.
     pub fn from_number(number: i16) -> Option<State> {
         State::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The state with this name.
+    pub fn from_name(name: &str) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.name() == name)
     }
 
     /// The name on the wire.

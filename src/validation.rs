@@ -5,6 +5,8 @@
 //! time (asset status, limits) is decided once, at accept.
 
 use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 use crate::account::{AccountType, UserId};
 use crate::amount::Amount;
@@ -12,24 +14,40 @@ use crate::asset::{Asset, AssetStatus, Catalog};
 use crate::code::Code;
 use crate::transfer::{Cid, Direction, ReqId};
 
-/// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused by serde.
-#[derive(Clone, Debug, Deserialize)]
+/// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TransferRequest)]
 pub struct Draft {
-    /// Source account type.
+    /// The account that pays.
+    #[schema(schema_with = account_schema)]
     pub from: String,
-    /// Target account type.
+    /// The account that is paid; another one.
+    #[schema(schema_with = account_schema)]
     pub to: String,
-    /// Asset symbol.
+    /// The asset's symbol.
+    #[schema(min_length = 1, max_length = 16, example = "USDT")]
     pub asset: String,
-    /// A plain decimal number.
+    /// A plain decimal number above zero, with no more decimals than the asset has.
+    #[schema(
+        pattern = r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)$",
+        example = "100.00"
+    )]
     pub amount: String,
-    /// Idempotency key, see [`Cid`].
+    /// The client's idempotency key: the same again is one transfer.
     #[serde(default)]
+    #[schema(pattern = "^[A-Za-z0-9_.:-]{1,64}$", example = "order-1")]
     pub cid: Option<String>,
     /// Must be the token's user where it is present.
     #[serde(default)]
+    #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64)]
     pub user_id: Option<u64>,
+}
+
+/// The accounts that a transfer moves money between.
+fn account_schema() -> Object {
+    let accounts = [AccountType::Funding, AccountType::Spot].map(AccountType::name);
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(accounts)).build()
 }
 
 /// A draft that passed every check.

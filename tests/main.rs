@@ -11,6 +11,12 @@ mod http;
 /// Clients that do as `examples/` show.
 mod examples;
 
+/// A user's own transfers: listed, filtered, told in pages, and waited for.
+mod list;
+
+/// The API against its own description, as an outside tool reads it.
+mod openapi;
+
 /// Every code that a client can be refused with, and which one comes first.
 mod refusals;
 

@@ -131,7 +131,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
 
     let server = start_embedded(config).await?;
     let started = tokio::select! {
-        started = start(config, development, closed, server.as_ref(), (clock, verifier)) => started,
+        started = start(config, development, closed, server.as_ref(), (clock, verifier), stopped.clone()) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
     };
     let started = match started {
@@ -217,6 +217,7 @@ async fn start(
     closed: Closed,
     server: Option<&Embedded>,
     (clock, verifier): (Arc<dyn Clock>, Arc<Verifier>),
+    stopping: watch::Receiver<()>,
 ) -> anyhow::Result<Started> {
     let metrics = Metrics::install();
     alert::start(&alert_options(config), Arc::clone(&clock)).context("start alerting")?;
@@ -365,9 +366,12 @@ async fn start(
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+            end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
+                .saturating_sub(api::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
         },
+        stopping,
     };
     Ok(Started { service: Arc::new(service), pool, engine, keeper })
 }

@@ -94,6 +94,11 @@ pub(crate) enum Message {
         deed: Deed,
         reply: Attended,
     },
+    /// How a transfer goes on, where it is in hand.
+    Follow {
+        req_id: ReqId,
+        reply: oneshot::Sender<Option<watch::Receiver<Transfer>>>,
+    },
     /// The order numbers under way.
     UnderWay {
         reply: oneshot::Sender<Vec<u64>>,
@@ -110,6 +115,7 @@ impl Message {
             Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
             Message::Attend { reply, .. } => drop(reply.send(Err(rejection))),
             // Nothing is an answer.
+            Message::Follow { reply, .. } => drop(reply),
             Message::UnderWay { reply } => drop(reply),
         }
     }
@@ -606,6 +612,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Message::Attend { req_id, deed, reply } => {
                 (Call::Find(Sought::ReqId(req_id)), Whose::Attend(req_id, deed, reply))
+            }
+            Message::Follow { req_id, reply } => {
+                let active = self.active.get(&req_id);
+                drop(reply.send(active.map(|active| active.tell.subscribe())));
+                return;
             }
             Message::UnderWay { reply } => {
                 drop(reply.send(self.under_way.iter().copied().collect()));

@@ -1,22 +1,28 @@
-//! The public routes: transfers, balances, assets.
+//! The public routes: transfers, balances, assets, and their description; lists are in `list.rs`.
+
+pub(super) mod list;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
-use serde::Serialize;
 use tracing::{error, info};
 
-use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
+use super::openapi;
+use super::service::{
+    Call, Caller, Matched, Outcome, Route, Routes, Service, number, parse, query,
+};
 use super::wire::{
-    Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
-    tell_limits,
+    Answer, AssetBody, AssetsBody, BalanceBody, BalancesBody, DetailBody, FundsAt, Refusal,
+    TransferBody, json, tell_limits, text,
 };
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::{Rejection, Request as TransferRequest};
+use crate::postgres::reads::Passed;
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
 use crate::quota::Standing;
 use crate::telemetry::{chain, count_limited};
@@ -29,17 +35,28 @@ pub const ACCEPT_GRACE: Duration = Duration::from_secs(1);
 /// Header that tells a replayed answer from a first one.
 const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
+/// The longest wait for a final state that GET can be asked for, milliseconds.
+pub(super) const WAIT_MS_MAX: u32 = 30_000;
+/// What is left of a request's time, after a wait for a final state, to read and to answer.
+pub const END_WAIT_GRACE: Duration = Duration::from_secs(2);
+/// Between two looks for a transfer that no worker has in hand.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
+
+/// The public routes. Each is described in [`openapi`].
 #[derive(Clone, Copy)]
-enum Public {
+pub(super) enum Public {
     Post,
+    List,
     Get,
     Balances,
     Assets,
+    OpenApi,
 }
 
-static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
+pub(super) static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
     static TABLE: &[Route<Public>] = &[
         Route { pattern: "/api/v1/internal_transfer", method: Method::POST, route: Public::Post },
+        Route { pattern: "/api/v1/internal_transfers", method: Method::GET, route: Public::List },
         Route {
             pattern: "/api/v1/internal_transfer/{req_id}",
             method: Method::GET,
@@ -47,6 +64,7 @@ static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
         },
         Route { pattern: "/api/v1/balances", method: Method::GET, route: Public::Balances },
         Route { pattern: "/api/v1/assets", method: Method::GET, route: Public::Assets },
+        Route { pattern: "/openapi.json", method: Method::GET, route: Public::OpenApi },
     ];
     Routes::new(TABLE)
 });
@@ -55,12 +73,17 @@ static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.receive(request);
     let handler = |matched: Matched<Public>, call: Call| async move {
+        if let Public::OpenApi = matched.route {
+            return get_openapi(&call);
+        }
         let caller = service.authenticate(&call)?;
         match matched.route {
             Public::Post => post_transfer(&service, caller, call).await,
-            Public::Get => get_transfer(&service, caller, call, &matched.parameters[0]).await,
+            Public::List => list::list(&service, caller, &call).await,
+            Public::Get => get_transfer(&service, caller, &call, &matched.parameters[0]).await,
             Public::Balances => get_balances(&service, caller, call).await,
             Public::Assets => get_assets(&service, call),
+            Public::OpenApi => unreachable!("answered to everybody"),
         }
     };
     ROUTES.answer(call, handler).await
@@ -266,25 +289,69 @@ pub(super) async fn settle(
     Ok((settled.transfer, funds_at))
 }
 
-async fn get_transfer(service: &Service, caller: Caller, call: Call, req_id: &str) -> Outcome {
-    query(&call, "")?;
+async fn get_transfer(service: &Service, caller: Caller, call: &Call, req_id: &str) -> Outcome {
+    let wait_ms = query(call, "wait_ms")?;
+    let wait_ms = wait_ms.map(|text| number("wait_ms", &text, 0..=WAIT_MS_MAX)).transpose()?;
     let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
+    let mut seen = look(service, caller, req_id).await?;
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0).into());
+    if !wait.is_zero() && !seen.transfer.state.is_terminal() {
+        let mut stopping = service.stopping.clone();
+        tokio::select! {
+            () = ended(service, &seen.transfer) => {}
+            () = service.clock.sleep(wait.min(service.limits.end_wait_max)) => {}
+            // Changed or gone: the server stops.
+            _ = stopping.changed() => {}
+        }
+        seen = look(service, caller, req_id).await?;
+    }
+    let Seen { transfer, funds_at, history } = seen;
+    let body = DetailBody::new(&transfer, funds_at, history, &service.reads.catalog());
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// A transfer as its owner, or an operator, may see it.
+struct Seen {
+    transfer: Transfer,
+    funds_at: FundsAt,
+    history: Vec<Passed>,
+}
+
+async fn look(service: &Service, caller: Caller, req_id: ReqId) -> Result<Seen, Refusal> {
     let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
     let (transfer, history) = found
         .filter(|(transfer, _)| caller.sees_everyone() || transfer.intent.user == caller.user)
         .ok_or(Code::TransferNotFound)?;
     let (transfer, funds_at) = settle(service, transfer).await?;
-    let catalog = service.reads.catalog();
-    let body = TransferDetail::new(&transfer, funds_at, history, &catalog);
-    Ok(json(StatusCode::OK, &body, &call.request_id))
+    Ok(Seen { transfer, funds_at, history })
+}
+
+/// Returns once a transfer has ended. Its worker tells; PostgreSQL is asked only while none has it in hand, which lasts from a
+/// start, or a commit that was not answered, until it is taken up.
+async fn ended(service: &Service, transfer: &Transfer) {
+    let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
+    let sought = Sought::ReqId(req_id);
+    loop {
+        if let Ok(Some(mut progress)) = service.coordinator.follow(user, req_id).await
+            // An error is a worker that has stopped; the transfer goes on with the next start.
+            && progress.wait_for(|transfer| transfer.state.is_terminal()).await.is_ok()
+        {
+            return;
+        }
+        let found = service.reads.transfer(&sought).await;
+        if found.is_ok_and(|found| found.is_none_or(|found| found.state.is_terminal())) {
+            return;
+        }
+        service.clock.sleep(FOLLOW_PAUSE).await;
+    }
 }
 
 async fn get_balances(service: &Service, caller: Caller, call: Call) -> Outcome {
     let symbol = query(&call, "asset")?;
     let catalog = service.reads.catalog();
     let assets: Vec<Asset> = match symbol {
-        Some(symbol) => vec![catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?.clone()],
+        Some(symbol) => vec![catalog.by_symbol(&symbol).ok_or(Code::InvalidAsset)?.clone()],
         None => catalog.all().into_iter().cloned().collect(),
     };
     let balances = service.coordinator.balances(&service.reads, caller.user, &assets).await;
@@ -292,23 +359,23 @@ async fn get_balances(service: &Service, caller: Caller, call: Call) -> Outcome 
         error!(error = chain(&error), "balances cannot be read");
         Refusal::away("A part of the service")
     })?;
-    #[derive(Serialize)]
-    struct Body {
-        balances: Vec<BalanceBody>,
-    }
-    let body = Body { balances: balances.into_iter().map(BalanceBody::from).collect() };
+    let body = BalancesBody { balances: balances.into_iter().map(BalanceBody::from).collect() };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
 fn get_assets(service: &Service, call: Call) -> Outcome {
     query(&call, "")?;
-    #[derive(Serialize)]
-    struct Body {
-        assets: Vec<AssetBody>,
-    }
     let catalog = service.reads.catalog();
-    let body = Body { assets: catalog.all().into_iter().map(AssetBody::from).collect() };
+    let body = AssetsBody { assets: catalog.all().into_iter().map(AssetBody::from).collect() };
     Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// The same for everybody, so that a client can be made without a token.
+fn get_openapi(call: &Call) -> Outcome {
+    static DOCUMENT: LazyLock<Bytes> =
+        LazyLock::new(|| openapi::document().to_json().expect("strings and numbers").into());
+    query(call, "")?;
+    Ok(text(StatusCode::OK, "application/json", DOCUMENT.clone(), &call.request_id))
 }
 
 /// PostgreSQL did not answer a read.

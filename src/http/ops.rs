@@ -85,7 +85,7 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
 
 /// Every method and pattern of the operators' listener.
 pub fn patterns() -> impl Iterator<Item = (&'static Method, &'static str)> {
-    ROUTES.patterns()
+    ROUTES.rows().iter().map(|row| (&row.method, row.pattern))
 }
 
 /// Answers one request of the operators' listener.

@@ -1,5 +1,7 @@
 //! What every route works on, and what every route does first.
 
+use std::borrow::Cow;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,9 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tracing::{Instrument, error_span, info};
 use ulid::Ulid;
 
@@ -64,6 +68,8 @@ pub struct Service {
     pub quotas: Quotas,
     /// Limits of one request.
     pub limits: RequestLimits,
+    /// Changes, or loses its sender, when the server stops: whoever waits answers then.
+    pub stopping: watch::Receiver<()>,
 }
 
 /// Limits of one request.
@@ -77,6 +83,8 @@ pub struct RequestLimits {
     pub transfer_wait: Duration,
     /// How long POST waits for the transfer to be accepted.
     pub accept_wait: Duration,
+    /// How long GET waits for a final state, whatever it is asked for.
+    pub end_wait_max: Duration,
     /// Under way for longer, a transfer is stuck, milliseconds.
     pub stuck_ms: u64,
     /// The largest amount, smallest units.
@@ -169,9 +177,8 @@ impl Service {
     /// # Errors
     /// INVALID_REQUEST: not JSON by its type (415), too large (413), broken off or too slow (400, 408).
     pub async fn body(&self, call: Call) -> Result<Bytes, Refusal> {
-        let refused = |message: String| Refusal::because(Code::InvalidRequest, message);
         if !is_json(call.request.headers().get(CONTENT_TYPE)) {
-            let refusal = refused("The content type must be application/json.".to_owned());
+            let refusal = invalid("The content type must be application/json.");
             return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         let (bytes_max, timeout) = (self.limits.body_bytes_max, self.limits.body_read_timeout);
@@ -182,7 +189,7 @@ impl Service {
                 BodyError::Aborted(_) => StatusCode::BAD_REQUEST,
                 BodyError::Timeout => StatusCode::REQUEST_TIMEOUT,
             };
-            refused(format!("{error}.")).with_status(status)
+            invalid(format!("{error}.")).with_status(status)
         })
     }
 
@@ -209,9 +216,7 @@ impl Service {
 /// # Errors
 /// INVALID_REQUEST, naming what is wrong.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    parse_object(body).map_err(|error| {
-        Refusal::because(Code::InvalidRequest, format!("The body is not valid: {error}."))
-    })
+    parse_object(body).map_err(|error| invalid(format!("The body is not valid: {error}.")))
 }
 
 fn is_json(value: Option<&HeaderValue>) -> bool {
@@ -225,36 +230,56 @@ fn is_json(value: Option<&HeaderValue>) -> bool {
 ///
 /// # Errors
 /// Those of [`parameter`].
-pub fn query<'a>(call: &'a Call, name: &str) -> Result<Option<&'a str>, Refusal> {
+pub fn query<'a>(call: &'a Call, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
     parameter(call.request.uri().query().unwrap_or(""), name)
 }
 
 /// The value of the one parameter that a query may hold.
 ///
 /// # Errors
-/// INVALID_REQUEST: an unknown or doubled parameter.
-pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<&'a str>, Refusal> {
+/// Those of [`parameters`].
+pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
     parameters(query, [name]).map(|[value]| value)
 }
 
-/// The values of the parameters that a query may hold, in the order of `names`.
+/// The values of the parameters that a query may hold, in the order of `names`, with percent-encoding undone. A plus sign is
+/// one, as in the offset of a time.
 ///
 /// # Errors
-/// INVALID_REQUEST: an unknown or doubled parameter.
+/// INVALID_REQUEST: an unknown or doubled parameter, or a value that is no text.
 pub fn parameters<'a, const N: usize>(
     query: &'a str,
     names: [&str; N],
-) -> Result<[Option<&'a str>; N], Refusal> {
-    let mut found = [None; N];
+) -> Result<[Option<Cow<'a, str>>; N], Refusal> {
+    let mut found = [const { None }; N];
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let Ok(value) = percent_decode_str(value).decode_utf8() else {
+            return Err(invalid(format!("The value of parameter {key:?} is not UTF-8.")));
+        };
         let place = names.iter().position(|name| *name == key);
         if place.is_none_or(|place| found[place].replace(value).is_some()) {
-            let message = format!("Unknown or doubled parameter {key:?}.");
-            return Err(Refusal::because(Code::InvalidRequest, message));
+            return Err(invalid(format!("Unknown or doubled parameter {key:?}.")));
         }
     }
     Ok(found)
+}
+
+/// A parameter's value as a number.
+///
+/// # Errors
+/// INVALID_REQUEST: not digits, or outside `range`.
+pub fn number(name: &str, text: &str, range: RangeInclusive<u32>) -> Result<u32, Refusal> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = if digits { text.parse().ok() } else { None };
+    number
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| invalid(format!("{name} must be {} to {}.", range.start(), range.end())))
+}
+
+/// A refusal that names what is not well formed.
+pub fn invalid(what: impl Into<String>) -> Refusal {
+    Refusal::because(Code::InvalidRequest, what)
 }
 
 /// One row of a listener's routing table.
@@ -289,14 +314,12 @@ enum Unrouted {
     MethodNotAllowed { pattern: &'static str, allow: String },
 }
 
-impl<R> Routes<R> {
-    /// Every method and pattern.
-    pub fn patterns(&self) -> impl Iterator<Item = (&'static Method, &'static str)> {
-        self.table.iter().map(|row| (&row.method, row.pattern))
-    }
-}
-
 impl<R: Copy> Routes<R> {
+    /// Its rows.
+    pub fn rows(&self) -> &'static [Route<R>] {
+        self.table
+    }
+
     /// Builds the table.
     pub fn new(table: &'static [Route<R>]) -> Routes<R> {
         let mut paths: matchit::Router<Vec<usize>> = matchit::Router::new();

@@ -6,8 +6,12 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::X_REQUEST_ID;
+use super::openapi::{
+    AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, StateName, ToldState,
+};
 use crate::amount::units_text;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
@@ -17,7 +21,7 @@ use crate::postgres::reads::Passed;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
 use crate::quota::{Refused, Standing};
-use crate::transfer::{Decision, Op, Participant, ReqId, State};
+use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
@@ -89,23 +93,10 @@ impl Refusal {
 
     /// The refusal as an answer.
     pub fn answer(&self, request_id: &str) -> Answer {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            code: &'a str,
-            message: &'a str,
-            retryable: bool,
-            request_id: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            req_id: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            state: Option<&'a str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            outcome: Option<&'a str>,
-        }
         let status = self.status.unwrap_or_else(|| {
             StatusCode::from_u16(self.code.http_status()).expect("the table holds HTTP statuses")
         });
-        let body = Body {
+        let body = RefusalBody {
             code: self.code.name(),
             message: self.message.as_deref().unwrap_or(self.code.message()),
             retryable: self.retryable.unwrap_or(self.code.retryable()),
@@ -147,6 +138,33 @@ pub fn tell_limits(answer: &mut Answer, standings: &[Standing]) {
     }
 }
 
+/// Why a request is refused, or how a transfer ended that did not succeed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error)]
+pub struct RefusalBody<'a> {
+    /// What to act on.
+    #[schema(value_type = CodeName)]
+    code: &'a str,
+    /// A sentence for people.
+    message: &'a str,
+    /// Whether the very same request may succeed later.
+    retryable: bool,
+    /// As in the header X-Request-Id.
+    request_id: &'a str,
+    /// The transfer, where there is one or may be one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ReqIdText>, nullable = false)]
+    req_id: Option<String>,
+    /// Where it stands, of a transfer that has ended or that is not to be resolved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<StateName>, nullable = false)]
+    state: Option<&'a str>,
+    /// Whether the transfer was accepted is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, pattern = "^unknown$")]
+    outcome: Option<&'a str>,
+}
+
 /// A JSON answer.
 pub fn json(status: StatusCode, body: &impl Serialize, request_id: &str) -> Answer {
     let bytes = serde_json::to_vec(body).expect("our own structures have no failing serializer");
@@ -163,8 +181,14 @@ pub fn text(status: StatusCode, kind: &'static str, body: Bytes, request_id: &st
     answer
 }
 
+/// A direction as a parameter names it: FUNDING_TO_SPOT or SPOT_TO_FUNDING.
+pub fn direction_name(direction: Direction) -> String {
+    let (from, to) = direction.accounts();
+    format!("{from}_TO_{to}")
+}
+
 /// Where a transfer's money is, from recorded operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FundsAt {
     /// Not taken, or given back.
@@ -190,19 +214,37 @@ impl FundsAt {
 }
 
 /// A transfer without what only GET tells.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Transfer)]
 pub struct TransferBody {
+    /// The transfer's number.
     transfer_id: i64,
+    /// The transfer's name.
+    #[schema(value_type = ReqIdText)]
     req_id: String,
+    /// The account that pays.
+    #[schema(value_type = AccountName)]
     from: &'static str,
+    /// The account that is paid.
+    #[schema(value_type = AccountName)]
     to: &'static str,
+    /// The asset's symbol.
     asset: String,
+    /// Without trailing zeros.
+    #[schema(value_type = AmountText)]
     amount: String,
+    /// Where it stands.
+    #[schema(value_type = ToldState)]
     state: &'static str,
+    /// Where the money is.
     funds_at: FundsAt,
+    /// Whether nothing can change any more.
     #[serde(rename = "final")]
     is_final: bool,
+    /// The client's idempotency key.
+    #[schema(required = true)]
     cid: Option<String>,
+    /// A sentence for people.
     message: &'static str,
 }
 
@@ -211,7 +253,7 @@ impl TransferBody {
     pub fn posted(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> TransferBody {
         let state = match transfer.state.is_terminal() {
             true => transfer.state.name(),
-            false => "PENDING",
+            false => PENDING,
         };
         TransferBody { state, ..TransferBody::read(transfer, funds_at, catalog) }
     }
@@ -243,9 +285,13 @@ impl TransferBody {
 }
 
 /// Why a transfer ended, inside a transfer's body.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TransferError)]
 pub struct ErrorBody {
+    /// What to act on.
+    #[schema(value_type = CodeName)]
     code: &'static str,
+    /// A sentence for people.
     message: &'static str,
 }
 
@@ -256,11 +302,18 @@ impl From<Code> for ErrorBody {
 }
 
 /// One state of a transfer's past.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PassedState)]
 pub struct PassedBody {
+    /// The state.
+    #[schema(value_type = StateName)]
     state: &'static str,
+    /// When.
     at: Timestamp,
+    /// Tries before it.
     attempt: u32,
+    /// Why, where there is more to say than the state's name.
+    #[schema(required = true)]
     reason: Option<String>,
 }
 
@@ -271,30 +324,64 @@ impl From<Passed> for PassedBody {
     }
 }
 
-/// A transfer in full.
-#[derive(Debug, Serialize)]
-pub struct TransferDetail {
+/// A transfer in its owner's list.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TransferSummary)]
+pub struct SummaryBody {
     #[serde(flatten)]
     transfer: TransferBody,
+    /// When it was accepted.
     created_at: Timestamp,
+    /// When PostgreSQL last wrote a state of it.
     updated_at: Timestamp,
+    /// Why it ended, where it did not succeed.
+    #[schema(required = true)]
     error: Option<ErrorBody>,
+}
+
+impl SummaryBody {
+    /// One row of the list, with the state's own name.
+    pub fn new(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> SummaryBody {
+        SummaryBody {
+            transfer: TransferBody::read(transfer, funds_at, catalog),
+            created_at: transfer.created_at,
+            updated_at: transfer.updated_at,
+            error: transfer.code.map(ErrorBody::from),
+        }
+    }
+}
+
+/// A page of a user's transfers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TransferList)]
+pub struct SummariesBody {
+    /// Newest first. Filters that seldom match make pages short, or empty, that are not the last.
+    pub transfers: Vec<SummaryBody>,
+    /// The next page's cursor, null at the end.
+    #[schema(required = true)]
+    pub next_cursor: Option<String>,
+}
+
+/// A transfer in full.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TransferDetail)]
+pub struct DetailBody {
+    #[serde(flatten)]
+    transfer: SummaryBody,
+    /// Every state that PostgreSQL has seen it pass, in order.
     history: Vec<PassedBody>,
 }
 
-impl TransferDetail {
+impl DetailBody {
     /// The body of GET.
     pub fn new(
         transfer: &Transfer,
         funds_at: FundsAt,
         history: Vec<Passed>,
         catalog: &Catalog,
-    ) -> TransferDetail {
-        TransferDetail {
-            transfer: TransferBody::read(transfer, funds_at, catalog),
-            created_at: transfer.created_at,
-            updated_at: transfer.updated_at,
-            error: transfer.code.map(ErrorBody::from),
+    ) -> DetailBody {
+        DetailBody {
+            transfer: SummaryBody::new(transfer, funds_at, catalog),
             history: history.into_iter().map(PassedBody::from).collect(),
         }
     }
@@ -429,19 +516,40 @@ pub struct ShownBody {
 }
 
 /// One side of a balance.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Side)]
 struct SideBody {
+    /// What can be moved.
+    #[schema(value_type = AmountText)]
     available: String,
+    /// What cannot.
+    #[schema(value_type = AmountText)]
     frozen: String,
 }
 
 /// One asset of one user.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Balance)]
 pub struct BalanceBody {
+    /// The asset's symbol.
     asset: String,
+    /// The Funding account, null where there is none.
+    #[schema(required = true)]
     funding: Option<SideBody>,
+    /// The Spot account, null where there is none.
+    #[schema(required = true)]
     spot: Option<SideBody>,
+    /// What has left one account and not reached the other.
+    #[schema(value_type = AmountText)]
     in_flight: String,
+}
+
+/// One user's balances.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BalanceList)]
+pub struct BalancesBody {
+    /// In the order of the assets' numbers.
+    pub balances: Vec<BalanceBody>,
 }
 
 impl From<Balance> for BalanceBody {
@@ -459,14 +567,32 @@ impl From<Balance> for BalanceBody {
 }
 
 /// An asset.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Asset)]
 pub struct AssetBody {
+    /// Its name.
     symbol: String,
+    /// Decimals of its smallest unit.
     precision: u8,
+    /// Whether it moves.
+    #[schema(value_type = AssetStatusName)]
     status: &'static str,
+    /// The smallest amount of one transfer.
+    #[schema(value_type = AmountText)]
     min: String,
+    /// The largest amount of one transfer.
+    #[schema(value_type = AmountText)]
     max: String,
+    /// Whether internal transfers of it are enabled.
     transfer_enabled: bool,
+}
+
+/// All assets.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AssetList)]
+pub struct AssetsBody {
+    /// In the order of their numbers.
+    pub assets: Vec<AssetBody>,
 }
 
 impl From<&Asset> for AssetBody {

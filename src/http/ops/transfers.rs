@@ -11,7 +11,7 @@ use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::http::api::{away, settle};
 use crate::http::auth;
-use crate::http::service::{Call, Caller, Outcome, Service, parameters, query};
+use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters, query};
 use crate::http::wire::{
     FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, Refusal, ShownBody, json,
 };
@@ -35,27 +35,22 @@ async fn settle_or_leave(service: &Service, transfer: Transfer) -> (Transfer, Fu
 /// `GET /admin/v1/transfers`: newest first; what is not terminal, or what is in one state.
 pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     service.authenticate_viewer(&call)?;
-    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
     let text = call.request.uri().query().unwrap_or("");
     let names = ["stuck", "state", "user", "limit", "cursor"];
     let [stuck, state, user, limit, cursor] = parameters(text, names)?;
-    let stuck = match stuck {
+    let stuck = match stuck.as_deref() {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => return Err(invalid("stuck must be true or false.")),
     };
-    let state = state.map(|name| {
-        let known = State::ALL.into_iter().find(|state| state.name() == name);
-        known.ok_or_else(|| invalid("There is no such state."))
-    });
+    let state =
+        state.map(|name| State::from_name(&name).ok_or_else(|| invalid("There is no such state.")));
     let user = user.map(|text| {
-        let user = auth::user_id(text).and_then(UserId::new);
+        let user = auth::user_id(&text).and_then(UserId::new);
         user.ok_or_else(|| invalid("There is no such user."))
     });
-    let limit = limit.map_or(Some(LIMIT_DEFAULT), |text| text.parse().ok());
-    let limit = limit
-        .filter(|limit| (1..=LIMIT_MAX).contains(limit))
-        .ok_or_else(|| invalid("limit must be 1 to 1000."))?;
+    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
     let before = cursor.map(|text| {
         text.parse().map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))
     });

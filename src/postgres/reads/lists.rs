@@ -1,22 +1,25 @@
-//! Lists of transfers for operators, newest first, a page at a time.
+//! Lists of transfers for operators and for their owners, newest first, a page at a time.
 //!
-//! No index names `state`, so nothing here looks for a state among all rows. Transfers that are not terminal are found by the
-//! order numbers that the coordinator has under way, of which there are few; those that are, among the newest
-//! `ROWS_PER_PAGE` before the page's beginning.
+//! No index names `state`, so nothing here looks for a state among all rows. An operator's transfers that are not terminal are
+//! found by the order numbers that the coordinator has under way, of which there are few; those that are, and everything an
+//! owner looks for, among the newest `ROWS_PER_PAGE` before the page's beginning.
+//!
+//! A page begins below an order number. What comes in later has a higher one, so no later page skips or repeats for it.
 
 use jiff::Timestamp;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 use tracing::error;
 
 use super::{Passed, Reads, history, snapshot};
 use crate::account::UserId;
+use crate::asset::AssetId;
 use crate::postgres::Error;
 use crate::postgres::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use crate::postgres::store::Transfer;
-use crate::transfer::{Decision, Op, ReqId, State};
+use crate::transfer::{Cid, Decision, Direction, Op, ReqId, State};
 
-/// Terminal rows looked at for one page.
+/// Rows looked at for one page.
 const ROWS_PER_PAGE: i64 = 10_000;
 
 /// What follows [`TRANSFER_COLUMNS`] in a list.
@@ -51,13 +54,107 @@ pub struct Filter {
     pub limit: u32,
 }
 
+/// Which of one user's transfers.
+#[derive(Clone, Debug)]
+pub struct OwnFilter {
+    /// Whose.
+    pub user: UserId,
+    /// In this state, or in one that UBSCore's record may have ended with it: see [`Reads::own_list`].
+    pub state: Option<State>,
+    /// Of this asset.
+    pub asset: Option<AssetId>,
+    /// In this direction.
+    pub direction: Option<Direction>,
+    /// With this idempotency key.
+    pub cid: Option<Cid>,
+    /// Accepted then or later.
+    pub since: Option<Timestamp>,
+    /// Accepted earlier.
+    pub until: Option<Timestamp>,
+    /// With a smaller order number.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: u32,
+}
+
 /// A part of a list.
 #[derive(Clone, Debug)]
-pub struct ListPage {
+pub struct ListPage<T> {
     /// Newest first.
-    pub transfers: Vec<Listed>,
+    pub transfers: Vec<T>,
     /// The order number before which the next page begins, `None` at the end.
     pub next: Option<u64>,
+}
+
+/// The rows that one page looks at: all of the list's below its beginning and from `first` on.
+struct Window {
+    /// The lowest order number.
+    first: i64,
+    /// There may be rows below it.
+    more: bool,
+}
+
+/// The window that ends nowhere.
+const EVERYTHING: Window = Window { first: 0, more: false };
+
+impl Window {
+    /// The newest rows below `before`, of one user or of all.
+    async fn find(client: &Client, before: i64, user: Option<i64>) -> Result<Window, Error> {
+        let mut bounds: Vec<&(dyn ToSql + Sync)> = vec![&before];
+        let of_user = match &user {
+            Some(user) => {
+                bounds.push(user);
+                "AND user_id = $2"
+            }
+            None => "",
+        };
+        let ends = format!(
+            "SELECT count(*), min(order_number) FROM (\
+               SELECT order_number FROM transfers_tb WHERE order_number < $1 {of_user} \
+               ORDER BY order_number DESC LIMIT {ROWS_PER_PAGE}\
+             ) AS page"
+        );
+        let row = client.query_one(&ends, &bounds).await?;
+        let count: i64 = row.try_get(0)?;
+        let first = row.try_get::<_, Option<i64>>(1)?.unwrap_or(0);
+        Ok(Window { first, more: count == ROWS_PER_PAGE })
+    }
+
+    /// The order number before which the next page begins, after this one has `found` at most `limit` rows.
+    fn next(&self, found: &[Row], limit: i64) -> Result<Option<u64>, Error> {
+        let full = i64::try_from(found.len()).is_ok_and(|found| found == limit);
+        let next = match found.last() {
+            Some(last) if full => Some(last.try_get::<_, i64>(1)?),
+            _ if self.more => Some(self.first),
+            _ => None,
+        };
+        Ok(next.and_then(|next| u64::try_from(next).ok()))
+    }
+}
+
+/// An order number as PostgreSQL's BIGINT; what is above is above every one.
+fn bigint(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What can be read of the rows.
+fn readable<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T, Error>) -> Vec<T> {
+    let mut transfers = Vec::with_capacity(rows.len());
+    for row in rows {
+        match read(row) {
+            Ok(transfer) => transfers.push(transfer),
+            // One bad row must not hide the others.
+            Err(error) => error!(%error, "a transfer cannot be read and is left out"),
+        }
+    }
+    transfers
+}
+
+/// The states that a row may have whose transfer is in `state` for everybody who asks: UBSCore's record may have ended it.
+fn stored_as(state: State) -> Vec<i16> {
+    let may_be =
+        |stored: &State| *stored == state || (state.is_terminal() && !stored.is_terminal());
+    State::ALL.into_iter().filter(may_be).map(State::number).collect()
 }
 
 /// A Funding operation as it is recorded.
@@ -91,39 +188,21 @@ impl Reads {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn list(&self, filter: Filter, under_way: &[u64]) -> Result<ListPage, Error> {
+    pub async fn list(&self, filter: Filter, under_way: &[u64]) -> Result<ListPage<Listed>, Error> {
         let client = self.pool.get().await?;
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let before = filter.before.map_or(i64::MAX, number);
+        let before = filter.before.map_or(i64::MAX, bigint);
         let user = filter.user.map(|user| user.bigint());
         let state = filter.state.map(State::number);
-        let older_ms = filter.older_ms.map(number);
+        let older_ms = filter.older_ms.map(bigint);
         let limit = i64::from(filter.limit);
-        let under_way: Vec<i64> = under_way.iter().map(|n| number(*n)).collect();
-        let terminal = filter.state.is_some_and(State::is_terminal);
-        let mut bounds: Vec<&(dyn ToSql + Sync)> = vec![&before];
-        let of_user = match &user {
-            Some(user) => {
-                bounds.push(user);
-                "AND user_id = $2"
-            }
-            None => "",
+        let under_way: Vec<i64> = under_way.iter().copied().map(bigint).collect();
+        let window = match filter.state.is_some_and(State::is_terminal) {
+            true => Some(Window::find(&client, before, user).await?),
+            false => None,
         };
-        let rows = format!(
-            "SELECT order_number FROM transfers_tb WHERE order_number < $1 {of_user} \
-             ORDER BY order_number DESC LIMIT {ROWS_PER_PAGE}"
-        );
-        let (count, first) = match terminal {
-            true => {
-                let ends = format!("SELECT count(*), min(order_number) FROM ({rows}) AS page");
-                let row = client.query_one(&ends, &bounds).await?;
-                (row.try_get(0)?, row.try_get::<_, Option<i64>>(1)?.unwrap_or(0))
-            }
-            false => (0, 0),
-        };
-        let (among, numbers) = match terminal {
-            true => ("order_number >= $6", &first as &(dyn ToSql + Sync)),
-            false => ("order_number = ANY($6)", &under_way as &(dyn ToSql + Sync)),
+        let (among, numbers) = match &window {
+            Some(window) => ("order_number >= $6", &window.first as &(dyn ToSql + Sync)),
+            None => ("order_number = ANY($6)", &under_way as &(dyn ToSql + Sync)),
         };
         let states = match filter.state {
             Some(_) => "state = $2",
@@ -139,22 +218,53 @@ impl Reads {
         );
         let values = [&before as &(dyn ToSql + Sync), &state, &user, &older_ms, &limit, numbers];
         let found = client.query(&select, &values).await?;
-        let full = i64::try_from(found.len()).is_ok_and(|found| found == limit);
-        let next = match found.last() {
-            Some(last) if full => Some(last.try_get::<_, i64>(1)?),
-            _ if count == ROWS_PER_PAGE => Some(first),
-            _ => None,
+        let next = window.unwrap_or(EVERYTHING).next(&found, limit)?;
+        Ok(ListPage { transfers: readable(&found, |row| self.listed(row)), next })
+    }
+
+    /// One page of a user's transfers. Where a terminal state is asked for, those that are not terminal in PostgreSQL are
+    /// among them, since UBSCore's record may have ended them: whoever asks has to look there and to leave out the others.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn own_list(&self, filter: &OwnFilter) -> Result<ListPage<Transfer>, Error> {
+        let client = self.pool.get().await?;
+        let (user, limit) = (filter.user.bigint(), i64::from(filter.limit));
+        let before = filter.before.map_or(i64::MAX, bigint);
+        let window = match filter.cid {
+            // It names one transfer, which an index finds.
+            Some(_) => EVERYTHING,
+            None => Window::find(&client, before, Some(user)).await?,
         };
-        let next = next.and_then(|next| u64::try_from(next).ok());
-        let mut transfers = Vec::with_capacity(found.len());
-        for row in &found {
-            match self.listed(row) {
-                Ok(listed) => transfers.push(listed),
-                // One bad row must not hide the others.
-                Err(error) => error!(%error, "a transfer cannot be read and is left out"),
-            }
+        let states = filter.state.map(stored_as);
+        let asset = filter.asset.map(|asset| i32::try_from(asset.0).expect("from an INTEGER"));
+        let direction = filter.direction.map(|direction| i16::from(direction as u8));
+        let cid = filter.cid.as_ref().map(Cid::as_str);
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&user, &before, &window.first, &limit];
+        let mut conditions = String::new();
+        let wanted = [
+            ("state = ANY", states.as_ref().map(|states| states as &(dyn ToSql + Sync))),
+            ("asset_id =", asset.as_ref().map(|asset| asset as _)),
+            ("transfer_type =", direction.as_ref().map(|direction| direction as _)),
+            ("cid =", cid.as_ref().map(|cid| cid as _)),
+            ("created_at >=", filter.since.as_ref().map(|since| since as _)),
+            ("created_at <", filter.until.as_ref().map(|until| until as _)),
+        ];
+        // Only what is asked for is named, so that the planner sees which index leads there.
+        for (condition, value) in wanted {
+            let Some(value) = value else { continue };
+            values.push(value);
+            conditions += &format!(" AND {condition} (${})", values.len());
         }
-        Ok(ListPage { transfers, next })
+        let select = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+             WHERE user_id = $1 AND order_number < $2 AND order_number >= $3{conditions} \
+             ORDER BY order_number DESC LIMIT $4"
+        );
+        let found = client.query(&select, &values).await?;
+        let next = window.next(&found, limit)?;
+        let catalog = self.catalog.load();
+        Ok(ListPage { transfers: readable(&found, |row| transfer_from_row(row, &catalog)), next })
     }
 
     /// Everything that PostgreSQL has of one transfer, at one moment.

@@ -1,0 +1,118 @@
+//! A user's own transfers, newest first.
+
+use futures_util::future::try_join_all;
+use hyper::StatusCode;
+use jiff::fmt::temporal::Pieces;
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+
+use super::{away, settle};
+use crate::account::UserId;
+use crate::asset::Catalog;
+use crate::code::Code;
+use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters};
+use crate::http::wire::{Refusal, SummariesBody, SummaryBody, direction_name, json};
+use crate::postgres::reads::lists::OwnFilter;
+use crate::transfer::{Cid, Direction, State};
+
+/// The transfers of a page, where nobody says.
+pub(in crate::http) const LIMIT_DEFAULT: u32 = 50;
+/// The most transfers of a page. So many questions to UBSCore a page has at most.
+pub(in crate::http) const LIMIT_MAX: u32 = 100;
+
+/// `GET /api/v1/internal_transfers`. An operator's are those of the token's user as well.
+pub(super) async fn list(service: &Service, caller: Caller, call: &Call) -> Outcome {
+    let catalog = service.reads.catalog();
+    let text = call.request.uri().query().unwrap_or("");
+    let filter = parse(text, caller.user, &catalog)?;
+    let page = service.reads.own_list(&filter).await.map_err(away)?;
+    let settled = page.transfers.into_iter().map(|transfer| settle(service, transfer));
+    let settled = try_join_all(settled).await?;
+    // Read anew: a transfer may be of an asset that has been learned meanwhile.
+    let catalog = service.reads.catalog();
+    let transfers = settled
+        .iter()
+        .filter(|(transfer, _)| filter.state.is_none_or(|state| transfer.state == state))
+        .map(|(transfer, funds_at)| SummaryBody::new(transfer, *funds_at, &catalog));
+    let body = SummariesBody {
+        transfers: transfers.collect(),
+        next_cursor: page.next.map(|next| next.to_string()),
+    };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// What a query asks for.
+fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refusal> {
+    let names = ["state", "asset", "direction", "cid", "since", "until", "limit", "cursor"];
+    let [state, asset, direction, cid, since, until, limit, cursor] = parameters(query, names)?;
+    let state = state.map(|name| {
+        State::from_name(&name).ok_or_else(|| invalid("state must be the name of a state."))
+    });
+    let asset = asset.map(|symbol| {
+        catalog.by_symbol(&symbol).map(|asset| asset.id).ok_or(Refusal::from(Code::InvalidAsset))
+    });
+    let direction = direction.map(|name| {
+        let known = Direction::ALL.into_iter().find(|known| direction_name(*known) == name);
+        known.ok_or_else(|| invalid("direction must be FUNDING_TO_SPOT or SPOT_TO_FUNDING."))
+    });
+    let cid = cid.map(|text| {
+        Cid::new(&text).ok_or_else(|| invalid("cid must be 1 to 64 of A-Z a-z 0-9 _ . : -"))
+    });
+    let since = since.map(|text| moment("since", &text));
+    let until = until.map(|text| moment("until", &text));
+    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
+    let before = cursor.map(|text| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let before = if digits { text.parse().ok() } else { None };
+        before.ok_or_else(|| invalid("cursor must be the next_cursor of an earlier answer."))
+    });
+    Ok(OwnFilter {
+        user,
+        state: state.transpose()?,
+        asset: asset.transpose()?,
+        direction: direction.transpose()?,
+        cid: cid.transpose()?,
+        since: since.transpose()?,
+        until: until.transpose()?,
+        before: before.transpose()?,
+        limit: limit.unwrap_or(LIMIT_DEFAULT),
+    })
+}
+
+/// A time as PostgreSQL can hold and compare it: the first whole microsecond from there on, none before all transfers, and
+/// none after the last that we can tell.
+fn moment(name: &str, text: &str) -> Result<Timestamp, Refusal> {
+    let given = Pieces::parse(text).ok().and_then(|pieces| {
+        let time = pieces.date().to_datetime(pieces.time()?);
+        let given = pieces.offset()?.to_numeric_offset().to_timestamp(time);
+        // The last day of the year 9999 stands for "never", and is beyond a Timestamp.
+        Some(given.unwrap_or(if time.year() > 1970 { Timestamp::MAX } else { Timestamp::MIN }))
+    });
+    let given = given.ok_or_else(|| {
+        invalid(format!("{name} must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z."))
+    })?;
+    let up = TimestampRound::new().smallest(Unit::Microsecond).mode(RoundMode::Ceil);
+    // Only the last microsecond has none after it.
+    Ok(given.round(up).unwrap_or(given).max(Timestamp::UNIX_EPOCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_compared_by_whole_microseconds() {
+        for (text, want) in [
+            ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
+            ("2026-01-31T12:00:00.123456001+02:00", "2026-01-31T10:00:00.123457Z"),
+            ("0000-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+            ("-009999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"),
+            ("9999-12-31T23:59:59.999999999Z", "9999-12-30T22:00:00.999999999Z"),
+        ] {
+            let moment = moment("since", text).map_err(|refusal| refusal.message);
+            assert_eq!(moment.map(|moment| moment.to_string()), Ok(want.to_owned()), "{text}");
+        }
+        for bad in ["", "yesterday", "2026-01-31", "12:00:00Z", "2026-01-31T12:00:00"] {
+            assert!(moment("since", bad).is_err(), "{bad}");
+        }
+    }
+}

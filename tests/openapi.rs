@@ -1,0 +1,150 @@
+//! The public API against its own description, by schemathesis: requests made from the document, good ones and bad ones, each
+//! answer held against what the document says of it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Request, Server, Site, Way, send, text, token};
+
+const USER: u64 = 1001;
+const OTHER: u64 = 1002;
+/// Requests made up for one operation in one phase.
+const EXAMPLES_MAX: &str = "25";
+
+/// What schemathesis is told apart from its arguments. No check is left out.
+const CONFIG: &str = r#"
+# Two users, so that each is also tried on what is the other's.
+[auth.wfc]
+path = "users.json"
+user = "user"
+peers = ["user", "other"]
+
+# A body may be as the document says and still be refused: from and to are the same (400), user_id is another's (403), the cid
+# was used with another body (409), the balance is too small or the asset does not move (422).
+[[operations]]
+include-name = "POST /api/v1/internal_transfer"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 409, 422]
+"#;
+
+/// Where `make test` installs it, unless it says otherwise.
+fn schemathesis() -> PathBuf {
+    let fixed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/schemathesis/bin/st");
+    let path = env::var_os("SCHEMATHESIS").map_or_else(fixed, PathBuf::from);
+    let place = path.display();
+    assert!(path.is_file(), "schemathesis is missing at {place}: `make test` installs it there");
+    path
+}
+
+/// The document as the server tells it, to somebody without a token.
+fn document(server: &Server) -> Value {
+    let reply = send(server.http, &Request::new("", "GET", "/openapi.json")).expect("an answer");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    reply.json()
+}
+
+/// The document with what it cannot know: the assets that there are, with their decimals, and the user of the token. Without
+/// it, nearly all that is made up is refused for the same few reasons.
+fn narrowed(mut document: Value, assets: &Value) -> Value {
+    let rows = assets["assets"].as_array().expect("an array").iter();
+    let symbols: Vec<&Value> = rows.map(|row| &row["symbol"]).collect();
+    let request = &mut document["components"]["schemas"]["TransferRequest"]["properties"];
+    for field in ["amount", "asset", "user_id"] {
+        assert!(request[field].is_object(), "{field}: {request}");
+    }
+    request["amount"]["pattern"] = json!(r"^[1-9][0-9]{0,2}(\.[0-9]{1,8})?$");
+    request["asset"]["enum"] = json!(symbols);
+    request["user_id"]["enum"] = json!([USER, null]);
+    for path in ["/api/v1/internal_transfers", "/api/v1/balances"] {
+        let parameters = document["paths"][path]["get"]["parameters"].as_array_mut();
+        let mut parameters = parameters.expect("an array").iter_mut();
+        let asset = parameters.find(|parameter| parameter["name"] == "asset").expect(path);
+        asset["schema"]["enum"] = json!(symbols);
+    }
+    document
+}
+
+/// Has schemathesis compare a server with a document.
+fn judge(directory: &Path, server: &Server, document: &Value, arguments: &[&str]) -> Output {
+    let path = directory.join("openapi.json");
+    fs::write(&path, document.to_string()).expect("written");
+    Command::new(schemathesis())
+        .current_dir(directory)
+        .args(["--config-file", "schemathesis.toml", "run", "openapi.json", "--url"])
+        .arg(format!("http://{}", server.http))
+        .args(["--generation-deterministic", "--no-color", "--continue-on-failure"])
+        .args(arguments)
+        .output()
+        .expect("schemathesis")
+}
+
+/// Goal: the server does what its description says, in every operation, parameter, body, status, header and schema, and nothing
+/// else. Method: schemathesis with all its checks, the same requests each time; and once more with a description that is not
+/// true, to see that it would have been found.
+#[test]
+fn the_server_is_as_its_description_says() {
+    let site = Site::new();
+    let server = site.start();
+    let directory = site.fresh_path("schemathesis");
+    fs::create_dir(&directory).expect("a directory");
+    let users = [("user", USER), ("other", OTHER)].map(|(name, user)| {
+        let bearer = format!("Bearer {}", token(user, None));
+        json!({"name": name, "fixedHeaders": [{"name": "Authorization", "value": bearer}]})
+    });
+    fs::write(directory.join("users.json"), json!({"auth": users}).to_string()).expect("written");
+    fs::write(directory.join("schemathesis.toml"), CONFIG).expect("written");
+
+    // Enough on both sides for what will be asked for.
+    for asset in ["BTC", "ETH", "USDT"] {
+        server.deposit(USER, asset, "200000");
+        assert_eq!(server.post(USER, &Way::ToSpot.body(asset, "100000")).status, 200);
+    }
+    let assets = server.get(USER, "/api/v1/assets").json();
+    let mut document = narrowed(document(&server), &assets);
+    let all = ["--checks", "all", "--max-examples", EXAMPLES_MAX];
+    let output = judge(&directory, &server, &document, &all);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}{why}");
+    println!("{said}");
+    for phase in ["Examples", "Coverage", "Fuzzing", "Stateful"] {
+        assert!(said.contains(&format!("✅ {phase}")), "{phase} was left out: {said}");
+    }
+    let moved = "SELECT count(*) > 10 FROM transfers_tb WHERE state = 40";
+    assert_eq!(site.sql_value(moved), "t", "it has moved too little: {said}");
+
+    document["components"]["schemas"]["Asset"]["properties"]["precision"] =
+        json!({"type": "string"});
+    let one = ["--include-path", "/api/v1/assets", "--phases", "fuzzing", "--max-examples", "1"];
+    let output = judge(&directory, &server, &document, &one);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("precision"), "{said}");
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// What stands in the document as an example can be sent to `serve --dev` as it is.
+#[test]
+fn the_documents_examples_work() {
+    let site = Site::new();
+    let server = site.start();
+    let document = document(&server);
+    let operation = &document["paths"]["/api/v1/internal_transfer"]["post"];
+    let example = &operation["requestBody"]["content"]["application/json"]["example"];
+    let first = server.post(USER, example);
+    assert_eq!((first.status, &first.json()["state"]), (200, &json!("COMMITTED")), "{first:?}");
+    let again = server.post(USER, example);
+    assert_eq!((again.status, again.header("idempotent-replayed")), (200, Some("true")));
+    let fields = &document["components"]["schemas"]["TransferRequest"]["properties"];
+    for field in ["asset", "amount", "cid"] {
+        assert_eq!(fields[field]["example"], example[field], "{field}");
+    }
+    let asset = text(&example["asset"]);
+    assert_eq!(server.get(USER, &format!("/api/v1/balances?asset={asset}")).status, 200);
+    site.assert_verified();
+}
