@@ -130,6 +130,9 @@ static OUTLET: OnceLock<Outlet> = OnceLock::new();
 /// # Errors
 /// The system gives no thread for the webhook.
 pub fn start(options: &Options, clock: Arc<dyn Clock>) -> std::io::Result<()> {
+    for alert in Alert::ALL {
+        telemetry::expect_alert(alert.name());
+    }
     let webhook = options.webhook.as_ref().map(Webhook::start).transpose()?;
     let repeat_ns = u64::try_from(options.repeat.as_nanos()).unwrap_or(u64::MAX);
     let said = Mutex::new(Said::new(repeat_ns, SUBJECTS_MAX));

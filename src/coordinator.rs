@@ -1,10 +1,11 @@
 //! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
 //! detached from the request that asked for it.
 //!
-//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten. A transfer lives in the worker of its user's shard, so that no two workers run
+//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten, [`hand`] tells what is under way. A transfer lives in the worker of its user's shard, so that no two workers run
 //! a step of one transfer, and everything a user does is in one order.
 
 pub mod balances;
+pub mod hand;
 pub mod step;
 pub mod watermark;
 pub mod worker;
@@ -18,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::error;
 
+use self::hand::{Hands, InHand};
 use self::worker::operator::Deed;
 use self::worker::{Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
@@ -28,7 +30,8 @@ use crate::entropy::Entropy;
 use crate::gate::Gate;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
-use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
+use crate::telemetry;
+use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use crate::validation::Checked;
 
 /// How the coordinator works; see `[coordinator]` and `[recovery]` in the configuration.
@@ -205,6 +208,7 @@ pub struct Coordinator<T, F> {
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
     numbers: Arc<Numbers>,
+    hands: Arc<Hands>,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> usize + Send + Sync>,
     /// Dropped with the coordinator, which tells the task that raises the watermark.
@@ -283,12 +287,18 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let shards = u32::try_from(stores.len()).expect("at most 64");
         let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
+        for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
+            for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+                telemetry::expect_transfers(direction.name(), state.name());
+            }
+        }
+        let hands = Arc::new(Hands::new(stores.len()));
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for (shard, store) in stores.into_iter().enumerate() {
             let (sender, receiver) = mpsc::channel(parts.options.queue_max);
             inboxes.push(sender);
             let (parts, numbers) = (Arc::clone(&parts), Arc::clone(&numbers));
-            let worker = Worker::new(shard, shards, parts, numbers, entropy());
+            let worker = Worker::new(shard, shards, parts, numbers, Arc::clone(&hands), entropy());
             workers.push(tokio::spawn(worker.run(store, receiver)));
         }
         let coordinator = Coordinator {
@@ -298,6 +308,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             clock: Arc::clone(&parts.clock),
             entropy: Mutex::new(entropy()),
             numbers,
+            hands,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
             open: watch::channel(()).0,
@@ -316,7 +327,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
         let Request { user, cid, checked, fingerprint } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
-        if self.in_hand() + ADMISSION_MARGIN >= (self.capacity)() {
+        if self.waiting_or_under_way() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
         }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
@@ -430,8 +441,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         Ok(numbers)
     }
 
+    /// What the workers have in hand now, for whoever watches.
+    pub fn in_hand(&self) -> InHand {
+        self.hands.look()
+    }
+
     /// Transfers under way and waiting to be accepted.
-    fn in_hand(&self) -> usize {
+    fn waiting_or_under_way(&self) -> usize {
         let waiting = self.inboxes.iter().map(|inbox| inbox.max_capacity() - inbox.capacity());
         self.numbers.count() + waiting.sum::<usize>()
     }

@@ -22,6 +22,7 @@ use tracing::{debug, error, info, warn};
 
 use self::halted::look_up;
 use self::operator::{Attended, Deed, Resolving};
+use super::hand::Hands;
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
 use crate::account::{AccountStatus, UserId};
@@ -285,7 +286,7 @@ pub(super) struct Worker<T, F> {
     stuck_due_ns: u64,
     /// When the service was last resumed, monotonic ns: no transfer is stuck for having been halted.
     resumed_ns: u64,
-    nonterminal: metrics::Gauge,
+    hands: Arc<Hands>,
 }
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
@@ -294,6 +295,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         shards: u32,
         parts: Arc<Parts<T, F>>,
         numbers: Arc<Numbers>,
+        hands: Arc<Hands>,
         entropy: Box<dyn Entropy>,
     ) -> Worker<T, F> {
         let scan_after = parts.watermark.saturating_sub(1);
@@ -325,7 +327,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             expiry_due_ns: 0,
             stuck_due_ns: 0,
             resumed_ns: 0,
-            nonterminal: telemetry::nonterminal(shard),
+            hands,
         }
     }
 
@@ -374,7 +376,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             if !self.asks.is_empty() {
                 asking.push(self.ask());
             }
-            self.nonterminal.set(self.active.len() as f64);
             let low = self.under_way.first().copied().unwrap_or(u64::MAX);
             let low = if self.scanned_once { low } else { 0 };
             self.numbers.publish(self.shard, low, self.under_way.len());
@@ -507,7 +508,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
             let result = store.commit(durable, &calls).await;
-            telemetry::step("commit", clock.monotonic_ns() - began);
+            telemetry::step(telemetry::Step::Commit, clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");
             Done::Committed(store, batch, result)
         })
@@ -537,7 +538,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 (Participant::Funding, false) => parts.funding.ask(asks).await,
                 (Participant::Funding, true) => parts.funding.refuse(asks).await,
             };
-            telemetry::step("ask", parts.clock.monotonic_ns() - began);
+            let step = match participant {
+                Participant::Trading => telemetry::Step::Trading,
+                Participant::Funding => telemetry::Step::Funding,
+            };
+            telemetry::step(step, parts.clock.monotonic_ns() - began);
             crash::point("coordinator_after_ask");
             now.into_iter().zip(answers).collect()
         })
@@ -898,6 +903,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 if let Some(active) = self.active.get_mut(&req_id) {
                     active.transfer = *transfer;
                     let (state, code) = (active.transfer.state, active.transfer.code);
+                    self.hands.hold(self.shard, &active.transfer, state);
                     debug!(transfer = %req_id, state = state.name(), code = ?code, "stored");
                     // Whoever joins later must not be told less than a read of the store tells.
                     active.tell.send_if_modified(|told| {
@@ -971,6 +977,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
+        self.hands.hold(self.shard, &transfer, transfer.state);
         self.active.insert(req_id, Active { row, transfer, tell, started_ns, told_ns: None });
         self.advance(req_id, Happened::Due);
         progress
@@ -1050,6 +1057,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let Some(active) = self.active.get_mut(&req_id) else { return };
         active.told_ns = Some(now);
+        self.hands.hold(self.shard, &active.transfer, state);
         let active = &*active;
         active.tell.send_modify(|transfer| {
             *transfer = active.transfer.clone();
@@ -1061,12 +1069,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     fn finish(&mut self, req_id: ReqId) {
         let Some(active) = self.active.remove(&req_id) else { return };
         self.under_way.remove(&active.transfer.intent.order_number);
+        self.hands.let_go(self.shard, active.transfer.intent.order_number);
         let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
         let ended_ns = active.told_ns.unwrap_or_else(|| self.now());
         let seconds = Duration::from_nanos(ended_ns - active.started_ns).as_secs_f64();
-        metrics::counter!(telemetry::TRANSFERS_TOTAL, "direction" => direction, "state" => state)
-            .increment(1);
-        metrics::histogram!(telemetry::TRANSFER_SECONDS, "direction" => direction).record(seconds);
+        telemetry::transfer(direction, state, seconds);
         // Nobody may be waiting any more.
         drop(active.tell.send(active.transfer));
     }
