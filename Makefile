@@ -25,7 +25,7 @@ SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres
+.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres need-promtool
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -33,7 +33,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl
+test: need-rust need-postgres need-curl need-promtool
 	RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -126,6 +126,7 @@ reset:
 # saying so; elsewhere it says what is missing.
 define INSTALL
 as_root() { if [[ $$EUID == 0 ]]; then "$$@"; else sudo "$$@"; fi; }
+update() { as_root apt-get update --quiet=2; }
 install() {
   local command="apt-get install --yes --no-install-recommends $$*"
   if ! command -v apt-get >/dev/null; then
@@ -137,7 +138,7 @@ install() {
     exit 1
   fi
   echo "installing Debian packages: $$*"
-  as_root apt-get update --quiet=2
+  update
   as_root env DEBIAN_FRONTEND=noninteractive $$command
 }
 endef
@@ -155,6 +156,23 @@ need-rust:
 need-curl:
 	@$(INSTALL)
 	command -v curl >/dev/null || install curl
+
+# Prometheus' own checker, for the rules in config/alerts.yml. Debian's package is a service too, which would start and, from
+# then on with every boot, take the port of our operators' listener: so it is unpacked into the clone, and not installed.
+need-promtool:
+	@$(INSTALL)
+	unpacked=target/prometheus/usr/bin/promtool
+	if command -v promtool >/dev/null || [[ -x $$unpacked ]]; then exit 0; fi
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+	  echo "promtool is missing; please install Prometheus, or put promtool into $${unpacked%/*}" >&2
+	  exit 1
+	fi
+	echo "promtool is missing; unpacking Debian's prometheus into target/prometheus"
+	rm -rf target/prometheus && mkdir -p target/prometheus
+	cd target/prometheus
+	apt-get download --quiet=2 prometheus || { update && apt-get download --quiet=2 prometheus; }
+	dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb usr/bin/prometheus
+	./usr/bin/promtool --version >/dev/null
 
 need-nightly:
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then
