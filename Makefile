@@ -9,6 +9,7 @@
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
+#   make otel    the tests of what sends traces, with the feature that default builds lack
 #   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -25,7 +26,7 @@ SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
 
-.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres need-promtool
+.PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint reset need-rust need-curl need-nightly need-postgres need-promtool
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -82,6 +83,10 @@ fuzz: need-rust need-nightly
 loom: need-rust
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
 
+otel: need-rust need-postgres need-promtool
+	RUST_TEST_THREADS=4 $(CARGO) test --features otel --locked --test main -- watch::
+	$(CARGO) test --features otel --locked --lib -- telemetry:: config::
+
 # Doctests are left out: the sanitizer's runtime does not reach them.
 sanitize: need-rust need-nightly
 	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu --target-dir target/sanitize \
@@ -98,6 +103,7 @@ lint: need-rust
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features crash,instructions --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features otel --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
 
 reset:

@@ -17,7 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tracing::error;
+use tracing::{Span, debug_span, error};
 
 use self::hand::{Hands, InHand};
 use self::worker::operator::Deed;
@@ -347,7 +347,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.trading.check(&ask)?;
         let intent = ask.intent;
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Submit { intent, fingerprint, reply })?;
+        // Part of the request that it came with, and as long as the transfer is in hand.
+        let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
+        let worker = worker::shard_of(user, self.inboxes.len());
+        self.send_in(span, worker, Message::Submit { intent, fingerprint, reply })?;
         Ok((req_id, receiver))
     }
 
@@ -457,9 +460,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     fn send_to(&self, worker: usize, message: Message) -> Result<(), Code> {
+        self.send_in(Span::current(), worker, message)
+    }
+
+    fn send_in(&self, span: Span, worker: usize, message: Message) -> Result<(), Code> {
         let wait = u64::try_from(self.accept_wait.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = self.clock.monotonic_ns().saturating_add(wait);
-        let envelope = Envelope { message, deadline_ns };
+        let envelope = Envelope { message, deadline_ns, span };
         self.inboxes[worker].try_send(envelope).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => Code::Overloaded,
             mpsc::error::TrySendError::Closed(_) => Code::SystemError,

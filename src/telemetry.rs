@@ -2,6 +2,9 @@
 //!
 //! Every metric has its name, unit and help here, once; those who count use the constants.
 
+#[cfg(feature = "otel")]
+pub mod otlp;
+
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::config::{Format, Log};
+use crate::config::{Format, Log, Telemetry};
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
@@ -129,13 +132,51 @@ pub enum LogError {
     /// The process logs already.
     #[error("start logging")]
     Twice(#[source] TryInitError),
+    /// This binary sends no spans.
+    #[error(
+        "telemetry.otlp_endpoint is set, and this binary was built without the feature otel: leave the key out, \
+         or build it with `cargo build --release --features otel`"
+    )]
+    NoTraces,
+    /// Spans cannot be sent there.
+    #[cfg(feature = "otel")]
+    #[error("telemetry.otlp_endpoint")]
+    Endpoint(#[source] opentelemetry_otlp::ExporterBuildError),
 }
 
-/// Sends log lines to stderr from now on; stdout belongs to what a command was asked for.
+/// What sends spans to a collector, where one is configured.
+#[must_use = "what it has not sent by the end is lost"]
+#[derive(Debug)]
+pub struct Traces {
+    #[cfg(feature = "otel")]
+    provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
+}
+
+impl Traces {
+    /// Sends what has not been sent, within `limit`, and sends nothing from then on.
+    #[cfg_attr(not(feature = "otel"), expect(unused_variables))]
+    pub fn stop(self, limit: Duration) {
+        #[cfg(feature = "otel")]
+        if let Some(provider) = self.provider {
+            // An error is a collector that is away, which has been said.
+            provider.shutdown_with_timeout(limit).ok();
+        }
+    }
+}
+
+/// Sends log lines to stderr from now on, and spans to a collector where one is configured; stdout belongs to what a
+/// command was asked for.
 ///
 /// # Errors
 /// [`LogError`]: nothing was changed.
-pub fn init_logging(log: &Log) -> Result<(), LogError> {
+pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError> {
+    #[cfg(feature = "otel")]
+    if let Some(endpoint) = &telemetry.otlp_endpoint {
+        return init_traces(log, endpoint, telemetry.sample_ratio);
+    }
+    if telemetry.otlp_endpoint.is_some() {
+        return Err(LogError::NoTraces);
+    }
     let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -147,7 +188,37 @@ pub fn init_logging(log: &Log) -> Result<(), LogError> {
         Format::Text => lines.finish().try_init(),
         Format::Json => lines.json().finish().try_init(),
     }
-    .map_err(LogError::Twice)
+    .map_err(LogError::Twice)?;
+    Ok(Traces {
+        #[cfg(feature = "otel")]
+        provider: None,
+    })
+}
+
+/// The same with a collector: it is sent every span of ours, and the lines are those that the filter lets through.
+#[cfg(feature = "otel")]
+fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, LogError> {
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+
+    let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
+    let provider = otlp::provider(endpoint, sample_ratio).map_err(LogError::Endpoint)?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .log_internal_errors(false)
+        .with_ansi(io::stderr().is_terminal());
+    let lines = match log.format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().boxed(),
+    };
+    let ours = Targets::new().with_target("ubscore", LevelFilter::DEBUG);
+    let spans = tracing_opentelemetry::layer().with_tracer(otlp::tracer(&provider));
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(spans.with_filter(ours))
+        .try_init()
+        .map_err(LogError::Twice)?;
+    Ok(Traces { provider: Some(provider) })
 }
 
 /// The process's metrics, as Prometheus reads them.
@@ -408,6 +479,16 @@ mod tests {
     #[test]
     fn a_filter_that_cannot_be_read_changes_nothing() {
         let log = Log { filter: "ubscore=loud".to_owned(), ..Log::default() };
-        assert!(matches!(init_logging(&log), Err(LogError::Filter(_))));
+        let found = init_logging(&log, &Telemetry::default());
+        assert!(matches!(found, Err(LogError::Filter(_))));
+    }
+
+    #[test]
+    #[cfg(not(feature = "otel"))]
+    fn a_collector_that_this_binary_cannot_tell_is_refused_by_name() {
+        let endpoint = Some("http://127.0.0.1:4318/v1/traces".to_owned());
+        let telemetry = Telemetry { otlp_endpoint: endpoint, ..Telemetry::default() };
+        let refused = init_logging(&Log::default(), &telemetry).expect_err("no such feature");
+        assert!(refused.to_string().contains("without the feature otel"), "{refused}");
     }
 }

@@ -250,19 +250,21 @@ fn what_is_alerted_on_and_shown_is_served() {
     }
 }
 
-/// Goal: the gauges tell of money on its way while it is, and of none when it has come. Method: a credit is held up.
+/// Goal: the gauges tell of money on its way while it is, and of none when it is back. Method: a refund is held up.
 #[test]
 fn what_is_in_flight_is_told_while_it_is() {
-    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let site = Site::new()
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
     let server = site.start();
+    server.set_status(USER, "SPOT", "DISABLED");
     let says = |line: &str| server.metrics().lines().any(|found| found == line);
-    assert_eq!(server.transfer(USER, Way::ToSpot, "20").status, 200);
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-    assert_eq!(server.transfer(USER, Way::ToFunding, "12.5").status, 202);
-    site.wait_for_held();
-    let pending = "ubscore_transfers_nonterminal{state=\"SOURCE_PENDING\"} 1";
-    // Spot has paid, which the state does not say before the commit that is held up.
-    eventually("it to be seen", || says(pending).then_some(()));
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "12.5").status, 202);
+    eventually("it to be seen", || {
+        let pending = "ubscore_transfers_nonterminal{state=\"COMPENSATING\"} 1";
+        (says(pending) && says("ubscore_in_flight_amount{asset=\"USDT\"} 12.5")).then_some(())
+    });
     let oldest = "ubscore_oldest_transfer_age_seconds ";
     let older = |line: &str| line.strip_prefix(oldest)?.parse::<f64>().ok();
     eventually("it to grow old", || {
@@ -273,10 +275,10 @@ fn what_is_in_flight_is_told_while_it_is() {
     site.wait_for_rest();
     eventually("nothing to be under way", || {
         let ended = [
-            "ubscore_transfers_nonterminal{state=\"SOURCE_PENDING\"} 0",
+            "ubscore_transfers_nonterminal{state=\"COMPENSATING\"} 0",
             "ubscore_in_flight_amount{asset=\"USDT\"} 0",
             "ubscore_oldest_transfer_age_seconds 0",
-            "ubscore_transfers_total{direction=\"spot_to_funding\",state=\"COMMITTED\"} 1",
+            "ubscore_transfers_total{direction=\"funding_to_spot\",state=\"ROLLED_BACK\"} 1",
         ];
         ended.into_iter().all(says).then_some(())
     });
@@ -374,4 +376,187 @@ fn the_dashboard_is_whole() {
             assert!(expression.contains("job=\"$job\",instance=~\"$instance\""), "{expression}");
         }
     }
+}
+
+/// Goal: whoever looks for a transfer in the log finds every line about it by one field. Method: everything that is said in
+/// JSON about two transfers and a refund that was held up; each line that has the name in it has it as `req_id`.
+#[test]
+fn every_line_about_a_transfer_names_it() {
+    let site = Site::new()
+        .with("UBSCORE__LOG__FORMAT", "json")
+        .with("UBSCORE__LOG__FILTER", "info,ubscore=debug")
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    let there = server.transfer(USER, Way::ToSpot, "2").req_id();
+    site.wait_for_rest();
+    let back = server.transfer(USER, Way::ToFunding, "1");
+    site.wait_for_rest();
+    server.set_status(USER, "SPOT", "DISABLED");
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+    let held = server.transfer(USER, Way::ToSpot, "1").req_id();
+    eventually("it to be tried again", || server.said().contains("will try again").then_some(()));
+    hold.release();
+    site.wait_for_rest();
+    let lines: Vec<Value> = server
+        .said()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}")))
+        .collect();
+    let names = |line: &Value, req_id: &str| line["fields"]["req_id"] == req_id;
+    let (there, back, held) = (there.as_str(), back.req_id(), held.as_str());
+    for req_id in [there, &back, held] {
+        let about: Vec<&Value> =
+            lines.iter().filter(|line| line["fields"].to_string().contains(req_id)).collect();
+        assert!(about.len() >= 3, "{about:?}");
+        for line in about {
+            let alert = &line["fields"]["subject"];
+            assert!(names(line, req_id) || alert == req_id, "{line}");
+        }
+    }
+    let said = |message: &str, req_id: &str| {
+        let found =
+            lines.iter().find(|line| names(line, req_id) && line["fields"]["message"] == message);
+        found.unwrap_or_else(|| panic!("nobody said {message:?} of {req_id}: {lines:#?}"))
+    };
+    said("will try again", held);
+    // The request it came with, and the transfer, whose spans the line was said in.
+    let stored = said("stored", &back);
+    let spans = stored["spans"].as_array().expect("spans");
+    let span = |name: &str| {
+        spans
+            .iter()
+            .find(|span| span["name"] == name)
+            .unwrap_or_else(|| panic!("no span {name}: {stored}"))
+    };
+    assert_eq!(span("transfer")["req_id"], back.as_str(), "{stored}");
+    assert_eq!(span("transfer")["direction"], "spot_to_funding", "{stored}");
+    assert_eq!(span("http")["request_id"], said("answered", &back)["fields"]["request_id"]);
+    assert_eq!(span("http")["route"], "/api/v1/internal_transfer");
+}
+
+/// What a server says in JSON at the level it has without being told otherwise: that it answered, for one, and no spans.
+#[test]
+fn spans_are_only_made_where_somebody_looks() {
+    let site = Site::new().with("UBSCORE__LOG__FORMAT", "json");
+    let server = site.start();
+    let req_id = server.transfer(USER, Way::ToSpot, "2").req_id();
+    let said = server.said();
+    let answered = said.lines().find(|line| line.contains(&req_id)).expect("a line");
+    let answered: Value = serde_json::from_str(answered).expect("JSON");
+    assert_eq!(answered["fields"]["req_id"], req_id.as_str(), "{answered}");
+    assert!(!said.contains("\"span\":"), "{said}");
+}
+
+/// A collector of spans, for a binary that sends them.
+#[cfg(feature = "otel")]
+mod traces {
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+    use prost::Message;
+
+    use super::USER;
+    use crate::harness::{Reply, Request, Server, Site, Way, Webhook, send, token};
+
+    /// Every span that was posted.
+    fn spans(collector: &Webhook) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for body in collector.raw() {
+            let request = ExportTraceServiceRequest::decode(body.as_slice()).expect("OTLP");
+            let scopes = request.resource_spans.into_iter().flat_map(|of| of.scope_spans);
+            spans.extend(scopes.flat_map(|scope| scope.spans));
+        }
+        spans
+    }
+
+    fn transfer_within(server: &Server, way: Way, traceparent: &str) -> Reply {
+        let (token, body) = (token(USER, None), way.body("USDT", "1"));
+        let path = "/api/v1/internal_transfer";
+        let request = Request {
+            headers: &[("traceparent", traceparent)],
+            body: Some(&body),
+            ..Request::new(&token, "POST", path)
+        };
+        send(server.http, &request).expect("an answer")
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Goal: one transfer is one trace, from the client through HTTP and the coordinator to UBSCore and PostgreSQL. Method: a
+    /// transfer each way under a trace of the client's, one under none, and one under nonsense, as a collector gets them.
+    #[test]
+    fn a_transfer_is_one_trace_through_all_rooms() {
+        let collector = Webhook::start();
+        let site = Site::new().with("UBSCORE__TELEMETRY__OTLP_ENDPOINT", collector.url());
+        let server = site.start();
+        let (client, other) = ("00f067aa0ba902b7", "4bf92f3577b34da6a3ce929d0e0e4736");
+        let ways = [(Way::ToSpot, "1"), (Way::ToFunding, "2")];
+        for (way, digit) in ways {
+            let trace = digit.repeat(32);
+            let reply = transfer_within(&server, way, &format!("00-{trace}-{client}-01"));
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+        let nonsense = transfer_within(&server, Way::ToSpot, &format!("00-{other}-{client}-zz"));
+        assert_eq!(nonsense.status, 200);
+        site.wait_for_rest();
+        server.stop();
+        let spans = spans(&collector);
+        for (_, digit) in ways {
+            let trace = digit.repeat(32);
+            let of = |name: &str| {
+                let mut of = spans.iter().filter(|s| hex(&s.trace_id) == trace && s.name == name);
+                of.next().unwrap_or_else(|| panic!("no span {name} in {trace}: {spans:#?}"))
+            };
+            let (http, transfer) = (of("http"), of("transfer"));
+            assert_eq!(hex(&http.parent_span_id), client);
+            assert_eq!(transfer.parent_span_id, http.span_id);
+            assert_eq!(of("validation").parent_span_id, http.span_id);
+            assert_eq!(of("engine").parent_span_id, transfer.span_id);
+            assert_eq!(of("commit").parent_span_id, transfer.span_id);
+            // What many share is in no one's trace, and names everybody.
+            let commit = of("commit");
+            let linked = |span: &&Span| {
+                span.name == "flight" && span.links.iter().any(|l| l.span_id == commit.span_id)
+            };
+            assert_ne!(hex(&spans.iter().find(linked).expect("a flight").trace_id), trace);
+        }
+        let roots = spans.iter().filter(|s| s.name == "http" && s.parent_span_id.is_empty());
+        assert_eq!(roots.count(), 2, "{spans:#?}");
+        assert!(spans.iter().all(|span| hex(&span.trace_id) != other));
+    }
+
+    /// Goal: nobody waits for a collector that is away, and nobody is told of it again and again.
+    #[test]
+    fn a_collector_that_is_away_is_said_once_and_costs_nobody_anything() {
+        let site = Site::new()
+            .with("UBSCORE__TELEMETRY__OTLP_ENDPOINT", "http://127.0.0.1:1/v1/traces")
+            // The SDK's own: how often it sends.
+            .with("OTEL_BSP_SCHEDULE_DELAY", 20);
+        let server = site.start();
+        let away = |server: &Server| server.said().matches("they are lost until it does").count();
+        for _ in 0..20 {
+            assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+        }
+        crate::harness::eventually("it to be said", || (away(&server) == 1).then_some(()));
+        for _ in 0..20 {
+            assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+        }
+        assert_eq!(away(&server), 1, "{}", server.said());
+        site.wait_for_rest();
+        server.stop();
+    }
+}
+
+/// A binary that cannot send spans says so, rather than leaving somebody to wait for them.
+#[test]
+#[cfg(not(feature = "otel"))]
+fn a_collector_is_refused_by_a_binary_without_the_feature() {
+    let endpoint = "http://127.0.0.1:4318/v1/traces";
+    let site = Site::new().with("UBSCORE__TELEMETRY__OTLP_ENDPOINT", endpoint);
+    let (code, said) = site.start_refused();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("built without the feature otel"), "{said}");
 }

@@ -58,6 +58,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 /// How long an orderly stop waits for the webhook.
 const LAST_ALERTS: Duration = Duration::from_secs(1);
+/// And for the collector of spans.
+const LAST_SPANS: Duration = Duration::from_secs(1);
 /// Between two looks whether the keeper has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
@@ -70,12 +72,14 @@ const OPEN_FILES: u64 = 65_536;
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
-    init_logging(&config.log)?;
+    let traces = init_logging(&config.log, &config.telemetry)?;
     #[cfg(feature = "crash")]
     crate::crash::arm().map_err(anyhow::Error::msg)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(&config, args.stores.dev))
+    let served = runtime.block_on(serve(&config, args.stores.dev));
+    traces.stop(LAST_SPANS);
+    served
 }
 
 async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {

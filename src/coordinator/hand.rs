@@ -17,19 +17,20 @@ pub(super) struct Hands(Box<[Mutex<HashMap<u64, Held>>]>);
 struct Held {
     state: State,
     asset: AssetId,
-    units: u64,
+    /// What of it is in flight, smallest units.
+    in_flight: u64,
     created_at: Timestamp,
 }
 
 /// What all workers have in hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InHand {
-    /// Transfers by state; a state that none is in is absent.
+    /// Transfers by state, as the store has it; a state that none is in is absent.
     pub by_state: BTreeMap<State, u64>,
     /// When the oldest of them was accepted, by the store's clock.
     pub oldest: Option<Timestamp>,
-    /// What the source has paid and the target has not been given, by the states of the transfers, smallest units. Rather an
-    /// amount too large than one too small for the moment that a decision takes to be stored; the audit counts operations.
+    /// What the source has paid and the target has not been given, smallest units: as the store knows it, so that Spot's part
+    /// counts from the commit behind it on. The audit, which must be exact, counts operations.
     pub in_flight: BTreeMap<AssetId, u128>,
 }
 
@@ -38,16 +39,26 @@ impl Hands {
         Hands((0..workers).map(|_| Mutex::default()).collect())
     }
 
-    /// A worker has this transfer in hand from now on, or has seen it move to `state`.
-    pub(super) fn hold(&self, worker: usize, transfer: &Transfer, state: State) {
-        let number = transfer.intent.order_number;
-        if state.is_terminal() {
-            self.let_go(worker, number);
-            return;
+    /// A worker has this transfer in hand, from now on or still, and it stands as the store has it.
+    pub(super) fn hold(&self, worker: usize, transfer: &Transfer) {
+        let Transfer { intent, state, created_at, .. } = transfer;
+        let in_flight = match state {
+            State::SourceDone | State::TargetPending | State::Compensating => intent.amount.units(),
+            State::Init
+            | State::SourcePending
+            | State::Committed
+            | State::Failed
+            | State::RolledBack => 0,
+        };
+        let held = Held { state: *state, asset: intent.asset, in_flight, created_at: *created_at };
+        self.0[worker].lock().insert(intent.order_number, held);
+    }
+
+    /// Its money has arrived, or is back, though the store does not have that yet.
+    pub(super) fn arrived(&self, worker: usize, order_number: u64) {
+        if let Some(held) = self.0[worker].lock().get_mut(&order_number) {
+            held.in_flight = 0;
         }
-        let (asset, units) = (transfer.intent.asset, transfer.intent.amount.units());
-        let held = Held { state, asset, units, created_at: transfer.created_at };
-        self.0[worker].lock().insert(number, held);
     }
 
     /// It has ended.
@@ -63,16 +74,7 @@ impl Hands {
                 *sum.by_state.entry(held.state).or_default() += 1;
                 let oldest = sum.oldest.get_or_insert(held.created_at);
                 *oldest = held.created_at.min(*oldest);
-                let in_flight = match held.state {
-                    State::SourceDone | State::TargetPending | State::Compensating => true,
-                    State::Init | State::SourcePending => false,
-                    State::Committed | State::Failed | State::RolledBack => {
-                        unreachable!("it was let go")
-                    }
-                };
-                if in_flight {
-                    *sum.in_flight.entry(held.asset).or_default() += u128::from(held.units);
-                }
+                *sum.in_flight.entry(held.asset).or_default() += u128::from(held.in_flight);
             }
         }
         sum

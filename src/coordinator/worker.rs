@@ -18,7 +18,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{debug, error, info, warn};
+use tracing::field::{Empty, display};
+use tracing::{Instrument, Span, debug, debug_span, error, info, warn};
 
 use self::halted::look_up;
 use self::operator::{Attended, Deed, Resolving};
@@ -63,6 +64,8 @@ pub(crate) struct Envelope {
     pub(crate) message: Message,
     /// Until when whoever sent it is kept waiting, monotonic ns. What was not begun by then never is.
     pub(crate) deadline_ns: u64,
+    /// What it is a part of.
+    pub(crate) span: Span,
 }
 
 pub(crate) enum Message {
@@ -132,12 +135,15 @@ struct Queued {
     tries: u32,
     /// Its place in the order in which the worker's calls have come, see [`Worker::enqueue`].
     arrival: u64,
+    /// What it is a part of.
+    span: Span,
 }
 
 impl Queued {
     /// What nobody outside waits for.
     fn own(call: Call, whose: Whose) -> Queued {
-        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0, arrival: 0 }
+        let span = Span::none();
+        Queued { call, whose, maybe: false, deadline_ns: u64::MAX, tries: 0, arrival: 0, span }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
@@ -210,6 +216,7 @@ struct Active {
     started_ns: u64,
     /// When its end was told, before the store has the mark.
     told_ns: Option<u64>,
+    span: Span,
 }
 
 impl Active {
@@ -502,12 +509,24 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         batch.sort_by(|(_, one), (_, other)| one.place().cmp(&other.place()));
         let durable = (self.parts.durable)();
         let clock = Arc::clone(&self.parts.clock);
+        // The flight is everybody's who is in it, so it is part of nobody's trace and linked with each. Where nobody looks,
+        // no span is made and nothing is kept.
+        let flight = debug_span!(parent: None, "flight", calls = batch.len());
+        let mut commits = Vec::new();
+        for (queued, call) in &batch {
+            let commit = debug_span!(parent: &queued.span, "commit", call = call.name());
+            if !commit.is_disabled() {
+                flight.follows_from(&commit);
+                commits.push(commit);
+            }
+        }
         Box::pin(async move {
             let _moving = pass;
             let (batch, calls): (Vec<Queued>, Vec<Call>) = batch.into_iter().unzip();
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
-            let result = store.commit(durable, &calls).await;
+            let result = store.commit(durable, &calls).instrument(flight).await;
+            drop(commits);
             telemetry::step(telemetry::Step::Commit, clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");
             Done::Committed(store, batch, result)
@@ -528,16 +547,30 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(pass) = parts.gate.pass() else {
             return Box::pin(look_up(parts, now));
         };
+        let together = debug_span!(parent: None, "ask", asks = now.len(), refuse);
+        let mut orders = Vec::with_capacity(now.len());
+        for question in &now {
+            let order = self.order_span(question);
+            together.follows_from(&order);
+            orders.push(order);
+        }
         Box::pin(async move {
             let _moving = pass;
             crash::point("coordinator_before_ask");
             let began = parts.clock.monotonic_ns();
-            let answers = match (participant, refuse) {
-                (Participant::Trading, false) => parts.trading.ask(asks).await,
-                (Participant::Trading, true) => parts.trading.refuse(asks).await,
-                (Participant::Funding, false) => parts.funding.ask(asks).await,
-                (Participant::Funding, true) => parts.funding.refuse(asks).await,
+            let answers = async {
+                match (participant, refuse) {
+                    (Participant::Trading, false) => parts.trading.ask(asks).await,
+                    (Participant::Trading, true) => parts.trading.refuse(asks).await,
+                    (Participant::Funding, false) => parts.funding.ask(asks).await,
+                    (Participant::Funding, true) => parts.funding.refuse(asks).await,
+                }
             };
+            let answers: Vec<Answer> = answers.instrument(together).await;
+            for (order, answer) in orders.into_iter().zip(&answers) {
+                order.record("outcome", answer.outcome.name());
+                order.record("log_sequence", answer.log_sequence);
+            }
             let step = match participant {
                 Participant::Trading => telemetry::Step::Trading,
                 Participant::Funding => telemetry::Step::Funding,
@@ -548,8 +581,23 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         })
     }
 
+    /// One operation of one transfer at a participant. It ends when the answer is here: on UBSCore's own threads nothing is
+    /// ever traced.
+    fn order_span(&self, question: &Question) -> Span {
+        let Question { req_id, participant, op, .. } = question;
+        let transfer = &self.active[req_id].span;
+        match participant {
+            Participant::Trading => debug_span!(
+                parent: transfer, "engine", op = op.name(), outcome = Empty, log_sequence = Empty
+            ),
+            Participant::Funding => debug_span!(
+                parent: transfer, "funding", op = op.name(), outcome = Empty, log_sequence = Empty
+            ),
+        }
+    }
+
     fn receive(&mut self, envelope: Envelope) {
-        let Envelope { message, deadline_ns } = envelope;
+        let Envelope { message, deadline_ns, span } = envelope;
         if self.now() >= deadline_ns {
             message.reject(Rejection::of(Code::SystemError));
             return;
@@ -593,7 +641,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 return;
             }
         };
-        self.enqueue(Queued { deadline_ns, ..Queued::own(call, whose) });
+        self.enqueue(Queued { deadline_ns, span, ..Queued::own(call, whose) });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -674,8 +722,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 for transfer in page.transfers {
                     if !self.active.contains_key(&transfer.intent.req_id) {
                         let state = transfer.state.name();
-                        info!(transfer = %transfer.intent.req_id, state, "taking up");
-                        self.adopt(transfer);
+                        info!(req_id = %transfer.intent.req_id, state, "taking up");
+                        let span = span_of(&transfer);
+                        self.adopt(transfer, span);
                     }
                 }
                 match page.after {
@@ -740,7 +789,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Failure::Retry { index: Some(index), source } => {
                 let mut blamed = self.requeue_but(batch, index);
                 let why = telemetry::chain(source.as_ref());
-                warn!(shard = self.shard, why, call = ?blamed.call, "held up; others go on");
+                let req_id = blamed.call.req_id().map(display);
+                warn!(shard = self.shard, why, req_id, call = ?blamed.call, "held up; others go on");
                 if blamed.call.end_before_funding() {
                     // What was reached is committed before the next try.
                     self.queue.push_front(blamed);
@@ -834,12 +884,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// The store refused this one call; nothing of it was done.
     fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
         let why = telemetry::chain(source);
+        let req_id = queued.call.req_id().map(display);
         if violation {
             let subject = violator(&queued.call);
             alert_about(Alert::ProtocolViolation, &subject, format_args!("{subject}: {why}"));
-            error!(call = ?queued.call, "refused as a violation of the protocol");
+            error!(req_id, call = ?queued.call, "refused as a violation of the protocol");
         } else {
-            error!(why, call = ?queued.call, "the store refused a call");
+            error!(why, req_id, call = ?queued.call, "the store refused a call");
         }
         match queued.whose {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
@@ -883,7 +934,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     Some(active) => active.tell.subscribe(),
                     // Over long ago.
                     None if replayed && transfer.state.is_terminal() => watch::channel(*transfer).1,
-                    None => self.adopt(*transfer),
+                    None if replayed => {
+                        let span = span_of(&transfer);
+                        self.adopt(*transfer, span)
+                    }
+                    None => self.adopt(*transfer, queued.span),
                 };
                 drop(answer_to.send(Ok(Accepted { progress, replayed })));
             }
@@ -901,10 +956,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             (Whose::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 if let Some(active) = self.active.get_mut(&req_id) {
+                    let _entered = active.span.clone().entered();
                     active.transfer = *transfer;
                     let (state, code) = (active.transfer.state, active.transfer.code);
-                    self.hands.hold(self.shard, &active.transfer, state);
-                    debug!(transfer = %req_id, state = state.name(), code = ?code, "stored");
+                    self.hands.hold(self.shard, &active.transfer);
+                    debug!(%req_id, state = state.name(), code = ?code, "stored");
                     // Whoever joins later must not be told less than a read of the store tells.
                     active.tell.send_if_modified(|told| {
                         let ahead = told.state.is_terminal();
@@ -919,8 +975,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             (Whose::Nobody, Reply::Done) => {}
             (Whose::Lost(order_number), Reply::Found(found)) => match found {
                 Some(transfer) if !self.active.contains_key(&transfer.intent.req_id) => {
-                    warn!(transfer = %transfer.intent.req_id, "it was accepted after all");
-                    self.adopt(*transfer);
+                    warn!(req_id = %transfer.intent.req_id, "it was accepted after all");
+                    let span = span_of(&transfer);
+                    self.adopt(*transfer, span);
                 }
                 Some(_) => {}
                 None => {
@@ -947,13 +1004,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         drop(answer_to.send(Ok(watch::channel(*transfer).1)));
                         return;
                     }
-                    warn!(transfer = %req_id, "it was in nobody's hands");
-                    self.adopt(*transfer);
+                    warn!(%req_id, "it was in nobody's hands");
+                    let span = span_of(&transfer);
+                    self.adopt(*transfer, span);
                 }
                 self.attend(req_id, deed, answer_to, queued.deadline_ns);
             }
             (whose, Reply::Unreadable(why)) => {
-                error!(why, call = ?queued.call, "what the store holds cannot be read");
+                let req_id = queued.call.req_id().map(display);
+                error!(why, req_id, call = ?queued.call, "what the store holds cannot be read");
                 match whose {
                     Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
                     // Its own row may be there or not: that of an earlier transfer with its cid may be what is bad.
@@ -970,22 +1029,24 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Takes a stored transfer into hand and goes on with it.
-    fn adopt(&mut self, transfer: Transfer) -> watch::Receiver<Transfer> {
+    fn adopt(&mut self, transfer: Transfer, span: Span) -> watch::Receiver<Transfer> {
         let (tell, progress) = watch::channel(transfer.clone());
         let req_id = transfer.intent.req_id;
         let row =
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
-        self.hands.hold(self.shard, &transfer, transfer.state);
-        self.active.insert(req_id, Active { row, transfer, tell, started_ns, told_ns: None });
+        self.hands.hold(self.shard, &transfer);
+        self.active.insert(req_id, Active { row, transfer, tell, started_ns, told_ns: None, span });
         self.advance(req_id, Happened::Due);
         progress
     }
 
     fn on_answer(&mut self, req_id: ReqId, op: Op, answer: Answer) {
         let outcome = answer.outcome;
-        debug!(transfer = %req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
+        let span = self.active.get(&req_id).map_or_else(Span::none, |active| active.span.clone());
+        let _entered = span.entered();
+        debug!(%req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
         if let Outcome::Unknown(Reason::Violation | Reason::Forgotten) = outcome {
             let what = format_args!("UBSCore: {} of {req_id}", op.name());
             alert_about(Alert::ProtocolViolation, &req_id, what);
@@ -996,6 +1057,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Decides about one transfer and sets going what has to be done.
     fn advance(&mut self, req_id: ReqId, happened: Happened) {
         let Some(active) = self.active.get(&req_id) else { return };
+        let _entered = active.span.clone().entered();
         let before = active.row;
         let (mut row, mut effects) = decide(before, happened, route::<T, F>);
         if self.parts.gate.is_closed() {
@@ -1026,7 +1088,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         log_sequence,
                         attempt,
                     };
-                    let step = self.arrived(Queued::own(call, Whose::Step(req_id)));
+                    let span = Span::current();
+                    let step = Queued { span, ..Queued::own(call, Whose::Step(req_id)) };
+                    let step = self.arrived(step);
                     if !told {
                         self.queue.push_back(step);
                         continue;
@@ -1057,7 +1121,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let Some(active) = self.active.get_mut(&req_id) else { return };
         active.told_ns = Some(now);
-        self.hands.hold(self.shard, &active.transfer, state);
+        self.hands.arrived(self.shard, active.order_number());
         let active = &*active;
         active.tell.send_modify(|transfer| {
             *transfer = active.transfer.clone();
@@ -1097,7 +1161,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             alert_about(Alert::CompensationFailing, &req_id, what);
         }
         let delay_ms = self.backoff_ms(attempt);
-        warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, why, "will try again");
+        warn!(%req_id, state = state.name(), attempt, delay_ms, why, "will try again");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
@@ -1184,6 +1248,12 @@ fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
         Participant::Funding => F::ROUTE,
         Participant::Trading => T::ROUTE,
     }
+}
+
+/// The span of a transfer that no request of ours came with.
+fn span_of(transfer: &Transfer) -> Span {
+    let Intent { req_id, direction, .. } = &transfer.intent;
+    debug_span!(parent: None, "transfer", %req_id, direction = direction.name())
 }
 
 /// What a call that broke the protocol was about.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use serde::Serialize;
-use tracing::{error, info};
+use tracing::{debug_span, error, info};
 
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
 use super::wire::{
@@ -78,7 +78,9 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     service.count_transfer(caller.user);
     let checked = match service.halt.is_halted() {
         true => Err(Code::ServiceHalted),
-        false => draft.check(&catalog, service.limits.units_max),
+        false => {
+            debug_span!("validation").in_scope(|| draft.check(&catalog, service.limits.units_max))
+        }
     };
     let checked = match checked {
         Ok(checked) => checked,
@@ -153,7 +155,7 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let read = if pending { self::glimpse(service, &name).await } else { None };
     let told = accepted.progress.borrow().clone();
     let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
-    info!(request_id, transfer = %transfer.intent.req_id, state = transfer.state.name(), "answered");
+    info!(request_id, req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
 }
 

@@ -91,7 +91,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         match matched.route {
             Ops::Health => Ok(plain("ok\n".into(), &call)),
             Ops::Ready => ready(&service, &call).await,
-            Ops::Metrics => Ok(plain(metrics(&service).into(), &call)),
+            Ops::Metrics => {
+                let metrics = metrics(&service).into();
+                Ok(text(StatusCode::OK, EXPOSITION, metrics, &call.request_id))
+            }
             Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
             Ops::AccountStatus => {
@@ -143,12 +146,17 @@ pub fn starting(request: &Request<Incoming>) -> Answer {
     let plain = |body: Bytes| text(StatusCode::OK, PLAIN, body, request_id);
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => plain("ok\n".into()),
-        (&Method::GET, "/metrics") => plain(telemetry::Metrics::install().render().into()),
+        (&Method::GET, "/metrics") => {
+            let metrics = telemetry::Metrics::install().render();
+            text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
+        }
         _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
     }
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+/// Prometheus' text format, by which newer versions of it go.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 fn plain(body: Bytes, call: &Call) -> Answer {
     text(StatusCode::OK, PLAIN, body, &call.request_id)

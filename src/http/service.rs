@@ -9,7 +9,7 @@ use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tracing::info;
+use tracing::{Instrument, debug_span, info};
 use ulid::Ulid;
 
 use super::auth::{Role, Verifier};
@@ -315,7 +315,10 @@ impl<R: Copy> Routes<R> {
             }
             Ok(matched) => {
                 let pattern = matched.pattern;
-                let answer = match handler(matched, call).await {
+                let span = debug_span!("http", route = pattern, request_id);
+                #[cfg(feature = "otel")]
+                crate::telemetry::otlp::continue_trace(&span, call.request.headers());
+                let answer = match handler(matched, call).instrument(span).await {
                     Ok(answer) => answer,
                     Err(refusal) => refusal.answer(&request_id),
                 };

@@ -309,8 +309,9 @@ impl Store for Database {
                 Ok(transfer) => page.transfers.push(transfer),
                 // One bad row must not hide the others.
                 Err(error) => {
-                    error!(%error, "a transfer cannot be read and is left alone");
                     let number = row.try_get::<_, i64>(1).map_err(unknown)?;
+                    let req_id = row.try_get::<_, &str>(2).ok();
+                    error!(req_id, order_number = number, %error, "a transfer cannot be read and is left alone");
                     page.unreadable.extend(u64::try_from(number));
                 }
             }
