@@ -9,6 +9,7 @@
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
+#   make otel    the tests of what sends traces, with the feature that default builds lack
 #   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
@@ -26,8 +27,8 @@ SECONDS ?= 60
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 
-.PHONY: run test soak mutants bench instructions fuzz loom sanitize lint reset need-rust need-curl need-nightly need-postgres \
-  need-schemathesis
+.PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint reset need-rust need-curl need-nightly need-postgres \
+  need-promtool need-schemathesis
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -35,7 +36,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-schemathesis
+test: need-rust need-postgres need-curl need-promtool need-schemathesis
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -84,6 +85,10 @@ fuzz: need-rust need-nightly
 loom: need-rust
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p bell -p wal --lib loom_
 
+otel: need-rust need-postgres need-promtool
+	RUST_TEST_THREADS=4 $(CARGO) test --features otel --locked --test main -- watch::
+	$(CARGO) test --features otel --locked --lib -- telemetry:: config::
+
 # Doctests are left out: the sanitizer's runtime does not reach them.
 sanitize: need-rust need-nightly
 	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu --target-dir target/sanitize \
@@ -100,6 +105,7 @@ lint: need-rust
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features crash,instructions --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features otel --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
 
 reset:
@@ -128,6 +134,7 @@ reset:
 # saying so; elsewhere it says what is missing.
 define INSTALL
 as_root() { if [[ $$EUID == 0 ]]; then "$$@"; else sudo "$$@"; fi; }
+update() { as_root apt-get update --quiet=2; }
 install() {
   local command="apt-get install --yes --no-install-recommends $$*"
   if ! command -v apt-get >/dev/null; then
@@ -139,7 +146,7 @@ install() {
     exit 1
   fi
   echo "installing Debian packages: $$*"
-  as_root apt-get update --quiet=2
+  update
   as_root env DEBIAN_FRONTEND=noninteractive $$command
 }
 endef
@@ -171,6 +178,23 @@ need-schemathesis:
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
 	# Last, so that what broke off is begun anew.
 	cp $$wanted $(SCHEMATHESIS)/
+
+# Prometheus' own checker, for the rules in config/alerts.yml. Debian's package is a service too, which would start and, from
+# then on with every boot, take the port of our operators' listener: so it is unpacked into the clone, and not installed.
+need-promtool:
+	@$(INSTALL)
+	unpacked=target/prometheus/usr/bin/promtool
+	if command -v promtool >/dev/null || [[ -x $$unpacked ]]; then exit 0; fi
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+	  echo "promtool is missing; please install Prometheus, or put promtool into $${unpacked%/*}" >&2
+	  exit 1
+	fi
+	echo "promtool is missing; unpacking Debian's prometheus into target/prometheus"
+	rm -rf target/prometheus && mkdir -p target/prometheus
+	cd target/prometheus
+	apt-get download --quiet=2 prometheus || { update && apt-get download --quiet=2 prometheus; }
+	dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb usr/bin/prometheus
+	./usr/bin/promtool --version >/dev/null
 
 need-nightly:
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then

@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     let total = WARM_UP + 3 * orders + CALLERS * orders;
     let options = caller::options(scratch.path().join("wal"), total);
     let closed = Closed::open(options.clone())?;
-    let engine = closed.replay(0, |_| {})?.start(Identity(1))?;
+    let engine = closed.replay(0, |_| {})?.start(Identity(1), |sync| sync())?;
     let mut first = Caller::new(engine.handle());
     assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
 

@@ -110,7 +110,7 @@ fn main() -> anyhow::Result<()> {
 fn start(log_dir: PathBuf, orders: u64, busy: bool) -> anyhow::Result<Engine> {
     let mut options = caller::options(log_dir, orders);
     options.busy = busy;
-    let engine = Closed::open(options)?.replay(0, |_| {})?.start(Identity(1))?;
+    let engine = Closed::open(options)?.replay(0, |_| {})?.start(Identity(1), |sync| sync())?;
     assert_eq!(Caller::new(engine.handle()).ask(caller::asset()), Answer::Done, "the asset");
     thread::sleep(SETTLE);
     Ok(engine)

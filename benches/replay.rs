@@ -173,7 +173,7 @@ fn read_plain(segments: &[PathBuf]) -> anyhow::Result<u64> {
 }
 
 fn check_balances(options: Options, orders: u64) -> anyhow::Result<()> {
-    let engine = Closed::open(options)?.replay(0, |_| {})?.start(IDENTITY)?;
+    let engine = Closed::open(options)?.replay(0, |_| {})?.start(IDENTITY, |sync| sync())?;
     let mut caller = Caller::new(engine.handle());
     for number in 0..USERS.min(orders) {
         // In each round a user comes at the same place as in the first.

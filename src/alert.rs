@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tracing::field::display;
 use tracing::{error, warn};
 
 use self::webhook::{Message, Webhook};
@@ -130,6 +131,9 @@ static OUTLET: OnceLock<Outlet> = OnceLock::new();
 /// # Errors
 /// The system gives no thread for the webhook.
 pub fn start(options: &Options, clock: Arc<dyn Clock>) -> std::io::Result<()> {
+    for alert in Alert::ALL {
+        telemetry::expect_alert(alert.name());
+    }
     let webhook = options.webhook.as_ref().map(Webhook::start).transpose()?;
     let repeat_ns = u64::try_from(options.repeat.as_nanos()).unwrap_or(u64::MAX);
     let said = Mutex::new(Said::new(repeat_ns, SUBJECTS_MAX));
@@ -146,12 +150,14 @@ pub fn alert(alert: Alert, what: fmt::Arguments<'_>) {
 pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Arguments<'_>) {
     metrics::counter!(telemetry::ALERTS_TOTAL, "alert" => alert.name()).increment(1);
     let (name, severity) = (alert.name(), alert.severity());
+    let subject = subject.to_string();
+    let about = (!subject.is_empty()).then(|| display(subject.clone()));
     let unsaid = match OUTLET.get() {
         None => Some(0),
         Some(outlet) => {
             let now_ns = outlet.clock.monotonic_ns();
             let mut said = outlet.said.lock();
-            let unsaid = said.again(alert, subject.to_string(), now_ns);
+            let unsaid = said.again(alert, subject, now_ns);
             // Under the same lock: whoever is told that this has been said, and then flushes, waits for it.
             if let (Some(webhook), Some(_)) = (&outlet.webhook, unsaid) {
                 let (message, at_ns) = (what.to_string(), outlet.clock.now_ns());
@@ -162,9 +168,9 @@ pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Argument
     };
     let Some(unsaid) = unsaid else { return };
     if severity == CRITICAL {
-        error!(alert = name, severity = CRITICAL, unsaid, "{what}");
+        error!(alert = name, severity = CRITICAL, subject = about, unsaid, "{what}");
     } else {
-        warn!(alert = name, severity = WARNING, unsaid, "{what}");
+        warn!(alert = name, severity = WARNING, subject = about, unsaid, "{what}");
     }
 }
 

@@ -130,6 +130,8 @@ pub struct Config {
     pub alert: Alert,
     /// What is logged, and how.
     pub log: Log,
+    /// Where spans are sent.
+    pub telemetry: Telemetry,
 }
 
 /// The section `[http]`.
@@ -484,6 +486,16 @@ pub struct Log {
     pub filter: String,
 }
 
+/// The section `[telemetry]`, for a binary with the feature `otel`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    /// Where spans are posted as OTLP, the whole path; absent: nowhere.
+    pub otlp_endpoint: Option<String>,
+    /// The share of traces that is sent, 0 to 1, where the client has not decided.
+    pub sample_ratio: f64,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -504,6 +516,7 @@ impl Default for Config {
             limits: UserLimits::default(),
             alert: Alert::default(),
             log: Log::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -652,6 +665,12 @@ impl Default for UserLimits {
             user_transfers_per_day_max: 100,
             user_amounts_per_day_max: AmountsBySymbol::default(),
         }
+    }
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { otlp_endpoint: None, sample_ratio: 1.0 }
     }
 }
 
@@ -930,6 +949,16 @@ impl Config {
         if EnvFilter::try_new(&self.log.filter).is_err() {
             let allowed = "a level or target=level pairs, such as \"info,ubscore=debug\"";
             return Err(range("log.filter", format!("{:?}", self.log.filter), allowed));
+        }
+        if let Some(url) = &self.telemetry.otlp_endpoint
+            && !is_http_url(url)
+        {
+            let allowed = "an http:// or https:// URL with its path";
+            return Err(range("telemetry.otlp_endpoint", format!("{url:?}"), allowed));
+        }
+        if !(0.0..=1.0).contains(&self.telemetry.sample_ratio) {
+            let ratio = self.telemetry.sample_ratio;
+            return Err(range("telemetry.sample_ratio", ratio, "0.0 to 1.0"));
         }
         Ok(())
     }
@@ -1506,6 +1535,8 @@ mod tests {
             ("data_dir = \"\"", "data_dir = "),
             ("[alert]\nwebhook_url = \"ftp://h/x\"", "alert.webhook_url = ***"),
             ("[alert]\nwebhook_url = \"http:///x\"", "alert.webhook_url = ***"),
+            ("[telemetry]\notlp_endpoint = \"localhost:4318\"", "telemetry.otlp_endpoint = "),
+            ("[telemetry]\nsample_ratio = 1.1", "telemetry.sample_ratio = 1.1"),
         ] {
             let said = refusal(text, &[]);
             assert!(said.starts_with(key), "{said}");

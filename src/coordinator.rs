@@ -1,10 +1,11 @@
 //! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
 //! detached from the request that asked for it.
 //!
-//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten. A transfer lives in the worker of its user's shard, so that no two workers run
+//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten, [`hand`] tells what is under way. A transfer lives in the worker of its user's shard, so that no two workers run
 //! a step of one transfer, and everything a user does is in one order.
 
 pub mod balances;
+pub mod hand;
 pub mod step;
 pub mod watermark;
 pub mod worker;
@@ -16,8 +17,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tracing::error;
+use tracing::{Span, debug_span, error};
 
+use self::hand::{Hands, InHand};
 use self::worker::operator::Deed;
 use self::worker::{Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
@@ -29,7 +31,8 @@ use crate::gate::Gate;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Permit;
-use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
+use crate::telemetry;
+use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use crate::validation::Checked;
 
 /// How the coordinator works; see `[coordinator]` and `[recovery]` in the configuration.
@@ -208,6 +211,7 @@ pub struct Coordinator<T, F> {
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
     numbers: Arc<Numbers>,
+    hands: Arc<Hands>,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> usize + Send + Sync>,
     /// Dropped with the coordinator, which tells the task that raises the watermark.
@@ -286,12 +290,18 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let shards = u32::try_from(stores.len()).expect("at most 64");
         let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
+        for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
+            for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+                telemetry::expect_transfers(direction.name(), state.name());
+            }
+        }
+        let hands = Arc::new(Hands::new(stores.len()));
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for (shard, store) in stores.into_iter().enumerate() {
             let (sender, receiver) = mpsc::channel(parts.options.queue_max);
             inboxes.push(sender);
             let (parts, numbers) = (Arc::clone(&parts), Arc::clone(&numbers));
-            let worker = Worker::new(shard, shards, parts, numbers, entropy());
+            let worker = Worker::new(shard, shards, parts, numbers, Arc::clone(&hands), entropy());
             workers.push(tokio::spawn(worker.run(store, receiver)));
         }
         let coordinator = Coordinator {
@@ -301,6 +311,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             clock: Arc::clone(&parts.clock),
             entropy: Mutex::new(entropy()),
             numbers,
+            hands,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
             open: watch::channel(()).0,
@@ -319,7 +330,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
         let Request { user, cid, checked, fingerprint, permit } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
-        if self.in_hand() + ADMISSION_MARGIN >= (self.capacity)() {
+        if self.waiting_or_under_way() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
         }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
@@ -339,7 +350,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.trading.check(&ask)?;
         let intent = ask.intent;
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Submit { intent, fingerprint, permit, reply })?;
+        // Part of the request that it came with, and as long as the transfer is in hand.
+        let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
+        let worker = worker::shard_of(user, self.inboxes.len());
+        self.send_in(span, worker, Message::Submit { intent, fingerprint, permit, reply })?;
         Ok((req_id, receiver))
     }
 
@@ -448,8 +462,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         Ok(numbers)
     }
 
+    /// What the workers have in hand now, for whoever watches.
+    pub fn in_hand(&self) -> InHand {
+        self.hands.look()
+    }
+
     /// Transfers under way and waiting to be accepted.
-    fn in_hand(&self) -> usize {
+    fn waiting_or_under_way(&self) -> usize {
         let waiting = self.inboxes.iter().map(|inbox| inbox.max_capacity() - inbox.capacity());
         self.numbers.count() + waiting.sum::<usize>()
     }
@@ -459,9 +478,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     fn send_to(&self, worker: usize, message: Message) -> Result<(), Code> {
+        self.send_in(Span::current(), worker, message)
+    }
+
+    fn send_in(&self, span: Span, worker: usize, message: Message) -> Result<(), Code> {
         let wait = u64::try_from(self.accept_wait.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = self.clock.monotonic_ns().saturating_add(wait);
-        let envelope = Envelope { message, deadline_ns };
+        let envelope = Envelope { message, deadline_ns, span };
         self.inboxes[worker].try_send(envelope).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => Code::Overloaded,
             mpsc::error::TrySendError::Closed(_) => Code::SystemError,

@@ -277,9 +277,16 @@ impl Replayed {
 
     /// Opens a fresh segment and starts the threads.
     ///
+    /// `around_sync`: calls what it is given, which is one sync of the log, once, and may time it: the engine knows no
+    /// clock. It runs on the thread that syncs, beside the core's.
+    ///
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`].
-    pub fn start(self, identity: Identity) -> Result<Engine, Error> {
+    pub fn start(
+        self,
+        identity: Identity,
+        around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
+    ) -> Result<Engine, Error> {
         let Replayed { options, recovery, ledger, snapshot, log_bytes } = self;
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
@@ -293,7 +300,7 @@ impl Replayed {
             warn!(%place, bytes, records, "the log's end was torn and never acknowledged; it is cut off");
         }
         let covered = Covered { identity, snapshot, log_bytes };
-        Ok(Engine::spawn(options, ledger, log, covered)?)
+        Ok(Engine::spawn(options, ledger, log, covered, around_sync)?)
     }
 }
 
@@ -321,6 +328,7 @@ impl Engine {
         ledger: Ledger,
         log: wal::Log<Directory>,
         covered: Covered,
+        around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
     ) -> std::io::Result<Engine> {
         let (core_sleeper, sync_sleeper, prepare_sleeper) =
             (Sleeper::new(), Sleeper::new(), Sleeper::new());
@@ -345,7 +353,8 @@ impl Engine {
                 core::run(core, poller, &core_sleeper, &core_shared, busy);
             })?,
             guarded("wal-sync", &log.durable, move || {
-                let released = core::release(log.syncer, &sync_sleeper, &sync_shared, idle_mark);
+                let released =
+                    core::release(log.syncer, around_sync, &sync_sleeper, &sync_shared, idle_mark);
                 stop_on_failure("the log could not be synced", released);
             })?,
             guarded("wal-prepare", &log.durable, move || {

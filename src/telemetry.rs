@@ -2,6 +2,9 @@
 //!
 //! Every metric has its name, unit and help here, once; those who count use the constants.
 
+#[cfg(feature = "otel")]
+pub mod otlp;
+
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,20 +15,32 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::code::Code;
-use crate::config::{Format, Log};
+use crate::config::{Format, Log, Telemetry};
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
 /// Histogram, s: from accept to the final state, by `direction`.
 pub const TRANSFER_SECONDS: &str = "ubscore_transfer_seconds";
-/// Histogram, s: one commit of a batch or one question to a participant, by `step`.
+/// Histogram, s: one commit of a batch or one question to a participant, by `step`, see [`Step`].
 pub const STEP_SECONDS: &str = "ubscore_step_seconds";
-/// Gauge: transfers that are not final, by `shard`.
+/// Gauge: transfers that are not final, by `state`.
 pub const TRANSFERS_NONTERMINAL: &str = "ubscore_transfers_nonterminal";
+/// Gauge, s: age of the oldest transfer that is not final, 0 where there is none.
+pub const OLDEST_TRANSFER_AGE_SECONDS: &str = "ubscore_oldest_transfer_age_seconds";
+/// Gauge: paid by the source and not yet given to the target, by `asset`, in whole ones of it.
+pub const IN_FLIGHT_AMOUNT: &str = "ubscore_in_flight_amount";
 /// Gauge: orders in the ring.
 pub const RING_DEPTH: &str = "ubscore_ring_depth";
+/// Gauge: the depth from which on orders are refused.
+pub const RING_DEPTH_MAX: &str = "ubscore_ring_depth_max";
 /// Gauge: slots of the ring.
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
+/// Counter, bytes: records appended to the log since the start.
+pub const WAL_WRITTEN_BYTES_TOTAL: &str = "ubscore_wal_written_bytes_total";
+/// Gauge, bytes: the log's files.
+pub const WAL_BYTES: &str = "ubscore_wal_bytes";
+/// Histogram, s: one sync of the log.
+pub const WAL_SYNC_SECONDS: &str = "ubscore_wal_sync_seconds";
 /// Gauge, s: how long the last replay took.
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
 /// Gauge, bytes: what is free on the log's file system.
@@ -42,6 +57,16 @@ pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds
 pub const SEGMENTS_REMOVED_TOTAL: &str = "ubscore_segments_removed_total";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
+/// Gauge: outcomes that the engine's map has room for.
+pub const OUTCOMES_MAX: &str = "ubscore_outcomes_max";
+/// Gauge: connections of the pool for reads that are lent out.
+pub const POSTGRES_POOL_IN_USE: &str = "ubscore_postgres_pool_in_use";
+/// Gauge: the most connections that pool opens.
+pub const POSTGRES_POOL_MAX: &str = "ubscore_postgres_pool_max";
+/// Gauge: those who wait for one of its connections.
+pub const POSTGRES_POOL_WAITING: &str = "ubscore_postgres_pool_waiting";
+/// Counter: writes that PostgreSQL refused because another process has taken over.
+pub const FENCED_WRITES_TOTAL: &str = "ubscore_fenced_writes_total";
 /// Gauge: the order number below which outcomes may be forgotten.
 pub const WATERMARK: &str = "ubscore_watermark";
 /// Gauge, s: age of the oldest transfer that is not below the watermark.
@@ -52,6 +77,8 @@ pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
 /// Counter: transfers refused because of a limit of their user's, by `limit`: second, day, amount.
 pub const HTTP_LIMITED_TOTAL: &str = "ubscore_http_limited_total";
+/// Histogram, s: from the head of an HTTP request to its answer, by `route`.
+pub const HTTP_REQUEST_SECONDS: &str = "ubscore_http_request_seconds";
 /// Counter: alerts raised, by `alert`.
 pub const ALERTS_TOTAL: &str = "ubscore_alerts_total";
 /// Counter: rounds of the audit, by `result`: clean, mismatch, failed.
@@ -62,10 +89,35 @@ pub const CONSERVATION_LAST_SUCCESS: &str = "ubscore_conservation_last_success_t
 pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
 /// Gauge: 1 while the service is halted, else 0.
 pub const HALTED: &str = "ubscore_halted";
+/// Gauge: 1 once transfers are taken, 0 while the service starts or is halted.
+pub const READY: &str = "ubscore_ready";
+/// Gauge: always 1; its `version` says what runs.
+pub const BUILD_INFO: &str = "ubscore_build_info";
 
 /// The `route` of a request that no route answered. Never a path: a client could make up as many
 /// as it likes, and each would stay in memory.
 pub const ROUTE_NONE: &str = "none";
+
+/// What [`STEP_SECONDS`] tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A batch of calls in PostgreSQL, with Funding's part in them.
+    Commit,
+    /// A batch of orders to UBSCore, until all are durable.
+    Trading,
+    /// Operations that Funding was asked for apart from a commit.
+    Funding,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Commit => "commit",
+            Step::Trading => "trading",
+            Step::Funding => "funding",
+        }
+    }
+}
 
 /// Bounds of every histogram of durations, s: from a quiet disk's sync to the longest a client
 /// may wait, about three steps a decade.
@@ -83,13 +135,51 @@ pub enum LogError {
     /// The process logs already.
     #[error("start logging")]
     Twice(#[source] TryInitError),
+    /// This binary sends no spans.
+    #[error(
+        "telemetry.otlp_endpoint is set, and this binary was built without the feature otel: leave the key out, \
+         or build it with `cargo build --release --features otel`"
+    )]
+    NoTraces,
+    /// Spans cannot be sent there.
+    #[cfg(feature = "otel")]
+    #[error("telemetry.otlp_endpoint")]
+    Endpoint(#[source] opentelemetry_otlp::ExporterBuildError),
 }
 
-/// Sends log lines to stderr from now on; stdout belongs to what a command was asked for.
+/// What sends spans to a collector, where one is configured.
+#[must_use = "what it has not sent by the end is lost"]
+#[derive(Debug)]
+pub struct Traces {
+    #[cfg(feature = "otel")]
+    provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
+}
+
+impl Traces {
+    /// Sends what has not been sent, within `limit`, and sends nothing from then on.
+    #[cfg_attr(not(feature = "otel"), expect(unused_variables))]
+    pub fn stop(self, limit: Duration) {
+        #[cfg(feature = "otel")]
+        if let Some(provider) = self.provider {
+            // An error is a collector that is away, which has been said.
+            provider.shutdown_with_timeout(limit).ok();
+        }
+    }
+}
+
+/// Sends log lines to stderr from now on, and spans to a collector where one is configured; stdout belongs to what a
+/// command was asked for.
 ///
 /// # Errors
 /// [`LogError`]: nothing was changed.
-pub fn init_logging(log: &Log) -> Result<(), LogError> {
+pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError> {
+    #[cfg(feature = "otel")]
+    if let Some(endpoint) = &telemetry.otlp_endpoint {
+        return init_traces(log, endpoint, telemetry.sample_ratio);
+    }
+    if telemetry.otlp_endpoint.is_some() {
+        return Err(LogError::NoTraces);
+    }
     let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -101,7 +191,37 @@ pub fn init_logging(log: &Log) -> Result<(), LogError> {
         Format::Text => lines.finish().try_init(),
         Format::Json => lines.json().finish().try_init(),
     }
-    .map_err(LogError::Twice)
+    .map_err(LogError::Twice)?;
+    Ok(Traces {
+        #[cfg(feature = "otel")]
+        provider: None,
+    })
+}
+
+/// The same with a collector: it is sent every span of ours, and the lines are those that the filter lets through.
+#[cfg(feature = "otel")]
+fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, LogError> {
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+
+    let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
+    let provider = otlp::provider(endpoint, sample_ratio).map_err(LogError::Endpoint)?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .log_internal_errors(false)
+        .with_ansi(io::stderr().is_terminal());
+    let lines = match log.format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().boxed(),
+    };
+    let ours = Targets::new().with_target("ubscore", LevelFilter::DEBUG);
+    let spans = tracing_opentelemetry::layer().with_tracer(otlp::tracer(&provider));
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(spans.with_filter(ours))
+        .try_init()
+        .map_err(LogError::Twice)?;
+    Ok(Traces { provider: Some(provider) })
 }
 
 /// The process's metrics, as Prometheus reads them.
@@ -123,18 +243,23 @@ impl Metrics {
             let metrics = Self(recorder.handle());
             metrics::set_global_recorder(recorder).expect("nobody else records metrics");
             describe();
+            metrics_process::Collector::default().describe();
+            begin();
             metrics
         })
     }
 
     /// All metrics in Prometheus' text format.
     pub fn render(&self) -> String {
+        metrics_process::Collector::default().collect();
         self.0.render()
     }
 
-    /// Notes the ring's size.
-    pub fn sized(&self, ring_slots: usize) {
+    /// Notes the engine's limits: the ring's slots, the depth from which on orders are refused, places for outcomes.
+    pub fn sized(&self, ring_slots: usize, ring_depth_max: usize, outcomes_max: usize) {
         metrics::gauge!(RING_SLOTS).set(ring_slots as f64);
+        metrics::gauge!(RING_DEPTH_MAX).set(ring_depth_max as f64);
+        metrics::gauge!(OUTCOMES_MAX).set(outcomes_max as f64);
     }
 
     /// Notes how long the log's replay took.
@@ -147,6 +272,81 @@ impl Metrics {
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
+}
+
+/// Series that stand at zero from the start on: Prometheus sees no increase where a counter begins with its first event.
+fn begin() {
+    metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    ready(false);
+    for name in [RETRIES_TOTAL, FENCED_WRITES_TOTAL, SEGMENTS_REMOVED_TOTAL] {
+        metrics::counter!(name).increment(0);
+    }
+    for result in ["clean", "mismatch", "failed"] {
+        metrics::counter!(CONSERVATION_RUNS_TOTAL, "result" => result).increment(0);
+    }
+    for outcome in ["delivered", "failed", "dropped"] {
+        metrics::counter!(ALERTS_SENT_TOTAL, "outcome" => outcome).increment(0);
+    }
+}
+
+/// Makes a transfer's end a series before the first one comes to it.
+pub fn expect_transfers(direction: &'static str, state: &'static str) {
+    metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(0);
+}
+
+/// Makes an alert a series before it is raised for the first time.
+pub fn expect_alert(alert: &'static str) {
+    metrics::counter!(ALERTS_TOTAL, "alert" => alert).increment(0);
+}
+
+/// Counts a transfer that has come to a final state, so many seconds after it was taken in hand.
+pub fn transfer(direction: &'static str, state: &'static str, seconds: f64) {
+    metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(1);
+    metrics::histogram!(TRANSFER_SECONDS, "direction" => direction).record(seconds);
+}
+
+/// Notes whether transfers are taken.
+pub fn ready(ready: bool) {
+    metrics::gauge!(READY).set(f64::from(u8::from(ready)));
+}
+
+/// Notes how many transfers are in a state.
+pub fn nonterminal(state: &'static str, count: u64) {
+    metrics::gauge!(TRANSFERS_NONTERMINAL, "state" => state).set(count as f64);
+}
+
+/// Notes how old the oldest transfer is that is not final.
+pub fn oldest_transfer(age: Duration) {
+    metrics::gauge!(OLDEST_TRANSFER_AGE_SECONDS).set(age.as_secs_f64());
+}
+
+/// Notes what is in flight of an asset. `amount`: decimal text, which a gauge rounds.
+pub fn in_flight(symbol: &str, amount: &str) {
+    let rounded = amount.parse::<f64>().expect("decimal text");
+    metrics::gauge!(IN_FLIGHT_AMOUNT, "asset" => symbol.to_owned()).set(rounded);
+}
+
+/// Notes how far the pool for reads is used.
+pub fn pool(in_use: usize, max: usize, waiting: usize) {
+    metrics::gauge!(POSTGRES_POOL_IN_USE).set(in_use as f64);
+    metrics::gauge!(POSTGRES_POOL_MAX).set(max as f64);
+    metrics::gauge!(POSTGRES_POOL_WAITING).set(waiting as f64);
+}
+
+/// The histogram of the log's syncs; for a thread that keeps it, so that noting one looks nothing up.
+pub fn wal_syncs() -> metrics::Histogram {
+    metrics::histogram!(WAL_SYNC_SECONDS)
+}
+
+/// Counts a write that was refused because another process has taken over.
+pub fn count_fenced_write() {
+    metrics::counter!(FENCED_WRITES_TOTAL).increment(1);
+}
+
+/// Counts one answered request that a route took so long to answer.
+pub fn time_http_request(route: &'static str, status: u16, took: Duration) {
+    count_http_request(route, status);
+    metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route).record(took.as_secs_f64());
 }
 
 /// Counts one answered request.
@@ -169,14 +369,19 @@ pub fn count_limited(code: Code) {
 }
 
 /// Notes how long one commit of a batch, or one question to a participant, took.
-pub fn step(step: &'static str, took_ns: u64) {
+pub fn step(step: Step, took_ns: u64) {
     let seconds = Duration::from_nanos(took_ns).as_secs_f64();
-    metrics::histogram!(STEP_SECONDS, "step" => step).record(seconds);
+    metrics::histogram!(STEP_SECONDS, "step" => step.name()).record(seconds);
 }
 
 /// Notes what is free on the log's file system.
 pub fn wal_free(bytes: u64) {
     metrics::gauge!(WAL_FREE_BYTES).set(bytes as f64);
+}
+
+/// Notes how long the log's files are together.
+pub fn wal_bytes(bytes: u64) {
+    metrics::gauge!(WAL_BYTES).set(bytes as f64);
 }
 
 /// Notes a snapshot: how long it took, its length, the record at which it stands, and when it was made.
@@ -198,11 +403,6 @@ pub fn halted(halted: bool) {
     metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
 }
 
-/// The gauge of how many transfers the worker of a shard has in hand.
-pub fn nonterminal(shard: usize) -> metrics::Gauge {
-    metrics::gauge!(TRANSFERS_NONTERMINAL, "shard" => shard.to_string())
-}
-
 /// Registers what each metric means; [`Metrics::install`] has called it.
 #[rustfmt::skip]
 pub fn describe() {
@@ -212,7 +412,21 @@ pub fn describe() {
     describe_histogram!(TRANSFER_SECONDS, Unit::Seconds, "Time from accept to the final state.");
     describe_histogram!(STEP_SECONDS, Unit::Seconds, "Time of one step of a transfer.");
     describe_gauge!(TRANSFERS_NONTERMINAL, Unit::Count, "Transfers that are not final.");
+    describe_gauge!(OLDEST_TRANSFER_AGE_SECONDS, Unit::Seconds, "Age of the oldest transfer that is not final.");
+    describe_gauge!(IN_FLIGHT_AMOUNT, Unit::Count, "Paid by the source and not yet given to the target.");
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
+    describe_gauge!(RING_DEPTH_MAX, Unit::Count, "Depth of the ring from which on orders are refused.");
+    describe_counter!(WAL_WRITTEN_BYTES_TOTAL, Unit::Bytes, "Records appended to the log.");
+    describe_gauge!(WAL_BYTES, Unit::Bytes, "Length of the files of the log.");
+    describe_histogram!(WAL_SYNC_SECONDS, Unit::Seconds, "Time of one sync of the log.");
+    describe_gauge!(OUTCOMES_MAX, Unit::Count, "Outcomes that the engine's map has room for.");
+    describe_gauge!(POSTGRES_POOL_IN_USE, Unit::Count, "Connections of the pool for reads that are lent out.");
+    describe_gauge!(POSTGRES_POOL_MAX, Unit::Count, "The most connections that the pool for reads opens.");
+    describe_gauge!(POSTGRES_POOL_WAITING, Unit::Count, "Those who wait for a connection of the pool for reads.");
+    describe_counter!(FENCED_WRITES_TOTAL, Unit::Count, "Writes refused because another process has taken over.");
+    describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "Time from a request to its answer.");
+    describe_gauge!(READY, Unit::Count, "Whether transfers are taken.");
+    describe_gauge!(BUILD_INFO, Unit::Count, "What runs.");
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
     describe_gauge!(WAL_FREE_BYTES, Unit::Bytes, "Free on the file system of the log.");
@@ -280,6 +494,16 @@ mod tests {
     #[test]
     fn a_filter_that_cannot_be_read_changes_nothing() {
         let log = Log { filter: "ubscore=loud".to_owned(), ..Log::default() };
-        assert!(matches!(init_logging(&log), Err(LogError::Filter(_))));
+        let found = init_logging(&log, &Telemetry::default());
+        assert!(matches!(found, Err(LogError::Filter(_))));
+    }
+
+    #[test]
+    #[cfg(not(feature = "otel"))]
+    fn a_collector_that_this_binary_cannot_tell_is_refused_by_name() {
+        let endpoint = Some("http://127.0.0.1:4318/v1/traces".to_owned());
+        let telemetry = Telemetry { otlp_endpoint: endpoint, ..Telemetry::default() };
+        let refused = init_logging(&Log::default(), &telemetry).expect_err("no such feature");
+        assert!(refused.to_string().contains("without the feature otel"), "{refused}");
     }
 }

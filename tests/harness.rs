@@ -1314,16 +1314,16 @@ impl Reply {
     }
 }
 
-/// An address that alerts are posted to.
+/// An address that alerts, or spans, are posted to.
 pub(crate) struct Webhook {
     address: SocketAddr,
-    bodies: Arc<Mutex<Vec<Value>>>,
+    bodies: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Webhook {
     /// One that takes everything.
     pub(crate) fn start() -> Webhook {
-        Webhook::listen(|stream, bodies: &Mutex<Vec<Value>>| {
+        Webhook::listen(|stream, bodies: &Mutex<Vec<Vec<u8>>>| {
             let body = read_request(&stream)?;
             bodies.lock().expect("no panic in a webhook").push(body);
             (&stream)
@@ -1336,10 +1336,10 @@ impl Webhook {
         Webhook::listen(|stream, _| io::copy(&mut &stream, &mut io::sink()).map(drop))
     }
 
-    fn listen(answer: fn(TcpStream, &Mutex<Vec<Value>>) -> io::Result<()>) -> Webhook {
+    fn listen(answer: fn(TcpStream, &Mutex<Vec<Vec<u8>>>) -> io::Result<()>) -> Webhook {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let received = Arc::clone(&bodies);
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -1356,13 +1356,18 @@ impl Webhook {
     }
 
     /// Everything that was posted, in its order.
-    pub(crate) fn bodies(&self) -> Vec<Value> {
+    pub(crate) fn raw(&self) -> Vec<Vec<u8>> {
         self.bodies.lock().expect("no panic in a webhook").clone()
+    }
+
+    /// The same as JSON.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.raw().iter().map(|body| serde_json::from_slice(body).expect("JSON")).collect()
     }
 }
 
 /// The body of one request with a length.
-fn read_request(stream: &TcpStream) -> io::Result<Value> {
+fn read_request(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -1378,7 +1383,7 @@ fn read_request(stream: &TcpStream) -> io::Result<Value> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(serde_json::from_slice(&body)?)
+    Ok(body)
 }
 
 /// Asserts a refusal.

@@ -84,8 +84,11 @@ pub(crate) fn engine(site: &Site) -> (Engine, Trading) {
     };
     std::fs::create_dir_all(&site.data_dir).expect("a directory");
     let closed = Closed::open(options).expect("a log");
-    let engine =
-        closed.replay(0, |_| {}).expect("empty").start(wal::Identity(7)).expect("an engine");
+    let engine = closed
+        .replay(0, |_| {})
+        .expect("empty")
+        .start(wal::Identity(7), |sync| sync())
+        .expect("an engine");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let trading = Trading::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
     for asset in dev::assets() {

@@ -41,6 +41,9 @@ mod operator;
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 
+/// What an operator watches: metrics, rules, dashboard, and the lines of a log.
+mod watch;
+
 /// Everything that can be wrong with what comes in.
 mod bad_input;
 

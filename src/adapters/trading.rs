@@ -188,7 +188,7 @@ fn expect_done(answer: EngineAnswer) -> Result<(), Unanswered> {
 }
 
 /// What UBSCore's answer to an order means to a coordinator.
-fn answer(engine: Option<EngineAnswer>) -> Answer {
+fn answer(req_id: ReqId, engine: Option<EngineAnswer>) -> Answer {
     match engine {
         Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => {
             Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
@@ -197,11 +197,11 @@ fn answer(engine: Option<EngineAnswer>) -> Answer {
             Answer::without_record(Outcome::Unknown(Reason::NotRecorded))
         }
         Some(EngineAnswer::Violation(why)) => {
-            error!(why, "UBSCore refused an order as a violation of the protocol");
+            error!(%req_id, why, "UBSCore refused an order as a violation of the protocol");
             Answer::without_record(Outcome::Unknown(Reason::Violation))
         }
         Some(EngineAnswer::Forgotten) => {
-            error!("UBSCore was asked for an order below the watermark that it does not hold");
+            error!(%req_id, "UBSCore was asked for an order below the watermark that it does not hold");
             Answer::without_record(Outcome::Unknown(Reason::Forgotten))
         }
         Some(EngineAnswer::Overloaded) => {
@@ -232,7 +232,7 @@ impl Adapter for Trading {
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {
         match self.put(Command::Query { req_id: req_id.number(), op }).await {
-            Ok(found) => answer(Some(found)),
+            Ok(found) => answer(req_id, Some(found)),
             Err(_) => Answer::without_record(Outcome::Timeout),
         }
     }
@@ -247,20 +247,20 @@ impl Trading {
             let checked = self.check(ask);
             refused.push(checked.err());
             if checked.is_ok() {
-                commands.push(command(order(&ask.intent, ask.op)));
+                commands.push((ask.intent.req_id, command(order(&ask.intent, ask.op))));
             }
         }
         let mut answers = Vec::with_capacity(commands.len());
         // A start may have thousands to ask for: a share at a time, or most would find the ring full.
         let share = self.engine.lock().share();
         for share in commands.chunks(share) {
-            let share = share.iter().copied();
-            let pending = self.engine.lock().submit_all(share, self.clock.now_ns());
+            let together = share.iter().map(|(_, command)| *command);
+            let pending = self.engine.lock().submit_all(together, self.clock.now_ns());
             let mut deadline = self.clock.sleep(self.timeout);
-            for pending in pending {
+            for ((req_id, _), pending) in share.iter().zip(pending) {
                 answers.push(match pending {
                     Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
-                    Ok(pending) => answer(wait(pending, &mut deadline).await),
+                    Ok(pending) => answer(*req_id, wait(pending, &mut deadline).await),
                 });
             }
         }

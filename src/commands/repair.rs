@@ -154,7 +154,7 @@ async fn restore_log(
     if !planned.deeds.is_empty() {
         let replay = || closed.replay(claim, |_| {});
         let replayed = tokio::task::block_in_place(replay).context("replay the log")?;
-        let engine = replayed.start(log).context("start the engine")?;
+        let engine = replayed.start(log, |sync| sync()).context("start the engine")?;
         let done = decide(&engine, &planned.deeds).await;
         // What is decided is durable before anything is said of it, also where one of them failed.
         tokio::task::block_in_place(|| engine.stop());

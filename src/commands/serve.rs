@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -64,6 +64,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 /// How long an orderly stop waits for the webhook.
 const LAST_ALERTS: Duration = Duration::from_secs(1);
+/// And for the collector of spans.
+const LAST_SPANS: Duration = Duration::from_secs(1);
 /// Between two looks whether the keeper has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
@@ -76,12 +78,14 @@ const OPEN_FILES: u64 = 65_536;
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
-    init_logging(&config.log)?;
+    let traces = init_logging(&config.log, &config.telemetry)?;
     #[cfg(feature = "crash")]
     crate::crash::arm().map_err(anyhow::Error::msg)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(&config, args.stores.dev))
+    let served = runtime.block_on(serve(&config, args.stores.dev));
+    traces.stop(LAST_SPANS);
+    served
 }
 
 async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
@@ -221,7 +225,11 @@ async fn start(
 ) -> anyhow::Result<Started> {
     let metrics = Metrics::install();
     alert::start(&alert_options(config), Arc::clone(&clock)).context("start alerting")?;
-    metrics.sized(config.engine.ring_slots);
+    metrics.sized(
+        config.engine.ring_slots,
+        engine::ring::orders_max(config.engine.in_flight_max),
+        config.engine.outcomes_max,
+    );
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
     let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
@@ -256,7 +264,9 @@ async fn start(
     info!(incarnation = incarnation.number, "begun");
     let log_watermark = replayed.ledger().watermark();
     let settled = replayed.ledger().settled(incarnation.watermark);
-    let engine = start_engine(replayed, log_identity, &incarnation, &target, &limits).await?;
+    let around_sync = timed_syncs(Arc::clone(&clock));
+    let engine =
+        start_engine(replayed, log_identity, &incarnation, &target, &limits, around_sync).await?;
 
     let adapter_timeout = Duration::from_millis(config.coordinator.adapter_timeout_ms);
     let trading = Arc::new(Trading::new(
@@ -446,6 +456,17 @@ fn replay_log(
     Ok(replayed)
 }
 
+/// What notes how long each sync of the log takes.
+fn timed_syncs(clock: Arc<dyn Clock>) -> impl FnMut(&mut dyn FnMut()) + Send + 'static {
+    let syncs = telemetry::wal_syncs();
+    move |sync| {
+        let began_ns = clock.monotonic_ns();
+        sync();
+        let took = Duration::from_nanos(clock.monotonic_ns() - began_ns);
+        syncs.record(took.as_secs_f64());
+    }
+}
+
 /// Starts UBSCore, binding log and database to each other where neither has been used.
 async fn start_engine(
     replayed: Replayed,
@@ -453,9 +474,10 @@ async fn start_engine(
     incarnation: &Incarnation,
     target: &tokio_postgres::Config,
     limits: &postgres::Limits,
+    around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
 ) -> anyhow::Result<Engine> {
     let identity = on_disk.unwrap_or_else(|| Identity(SystemEntropy.u128()));
-    let engine = replayed.start(identity).context("start the engine")?;
+    let engine = replayed.start(identity, around_sync).context("start the engine")?;
     if incarnation.log_identity.is_none() {
         // The log first: a crash in between leaves an empty log, which any unused database may bind.
         incarnation::bind(target, limits, incarnation.number, identity)
@@ -624,8 +646,26 @@ async fn keep_watch(clock: Arc<dyn Clock>, metrics: &'static Metrics, config: Co
             }
             Err(error) => warn!(%error, "what is free for the log cannot be told"),
         }
+        match files_bytes(&log_dir) {
+            Ok(bytes) => telemetry::wal_bytes(bytes),
+            Err(error) => warn!(%error, "how long the log is cannot be told"),
+        }
         clock.sleep(UPKEEP).await;
     }
+}
+
+/// The length of all files of a directory.
+fn files_bytes(directory: &Path) -> std::io::Result<u64> {
+    let mut bytes: u64 = 0;
+    for entry in std::fs::read_dir(directory)? {
+        match entry?.metadata() {
+            Ok(found) => bytes = bytes.saturating_add(found.len()),
+            // Renamed or removed in between.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
 }
 
 /// The one line that says it is ready, and in development everything a new user needs.

@@ -18,10 +18,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{debug, error, info, warn};
+use tracing::field::{Empty, display};
+use tracing::{Instrument, Span, debug, debug_span, error, info, warn};
 
 use self::halted::look_up;
 use self::operator::{Attended, Deed, Resolving};
+use super::hand::Hands;
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
 use crate::account::{AccountStatus, UserId};
@@ -63,6 +65,8 @@ pub(crate) struct Envelope {
     pub(crate) message: Message,
     /// Until when whoever sent it is kept waiting, monotonic ns. What was not begun by then never is.
     pub(crate) deadline_ns: u64,
+    /// What it is a part of.
+    pub(crate) span: Span,
 }
 
 pub(crate) enum Message {
@@ -141,13 +145,15 @@ struct Queued {
     arrival: u64,
     /// Of an accept that is not decided.
     permit: Option<Permit>,
+    /// What it is a part of.
+    span: Span,
 }
 
 impl Queued {
     /// What nobody outside waits for.
     fn own(call: Call, whose: Whose) -> Queued {
-        let (maybe, deadline_ns, permit) = (false, u64::MAX, None);
-        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit }
+        let (maybe, deadline_ns, permit, span) = (false, u64::MAX, None, Span::none());
+        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit, span }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
@@ -222,6 +228,7 @@ struct Active {
     told_ns: Option<u64>,
     /// Until it has ended, where this process has accepted it.
     permit: Option<Permit>,
+    span: Span,
 }
 
 impl Active {
@@ -313,7 +320,7 @@ pub(super) struct Worker<T, F> {
     stuck_due_ns: u64,
     /// When the service was last resumed, monotonic ns: no transfer is stuck for having been halted.
     resumed_ns: u64,
-    nonterminal: metrics::Gauge,
+    hands: Arc<Hands>,
 }
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
@@ -322,6 +329,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         shards: u32,
         parts: Arc<Parts<T, F>>,
         numbers: Arc<Numbers>,
+        hands: Arc<Hands>,
         entropy: Box<dyn Entropy>,
     ) -> Worker<T, F> {
         let scan_after = parts.watermark.saturating_sub(1);
@@ -353,7 +361,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             expiry_due_ns: 0,
             stuck_due_ns: 0,
             resumed_ns: 0,
-            nonterminal: telemetry::nonterminal(shard),
+            hands,
         }
     }
 
@@ -402,7 +410,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             if !self.asks.is_empty() {
                 asking.push(self.ask());
             }
-            self.nonterminal.set(self.active.len() as f64);
             let low = self.under_way.first().copied().unwrap_or(u64::MAX);
             let low = if self.scanned_once { low } else { 0 };
             self.numbers.publish(self.shard, low, self.under_way.len());
@@ -529,13 +536,25 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         batch.sort_by(|(_, one), (_, other)| one.place().cmp(&other.place()));
         let durable = (self.parts.durable)();
         let clock = Arc::clone(&self.parts.clock);
+        // The flight is everybody's who is in it, so it is part of nobody's trace and linked with each. Where nobody looks,
+        // no span is made and nothing is kept.
+        let flight = debug_span!(parent: None, "flight", calls = batch.len());
+        let mut commits = Vec::new();
+        for (queued, call) in &batch {
+            let commit = debug_span!(parent: &queued.span, "commit", call = call.name());
+            if !commit.is_disabled() {
+                flight.follows_from(&commit);
+                commits.push(commit);
+            }
+        }
         Box::pin(async move {
             let _moving = pass;
             let (batch, calls): (Vec<Queued>, Vec<Call>) = batch.into_iter().unzip();
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
-            let result = store.commit(durable, &calls).await;
-            telemetry::step("commit", clock.monotonic_ns() - began);
+            let result = store.commit(durable, &calls).instrument(flight).await;
+            drop(commits);
+            telemetry::step(telemetry::Step::Commit, clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");
             Done::Committed(store, batch, result)
         })
@@ -555,24 +574,57 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(pass) = parts.gate.pass() else {
             return Box::pin(look_up(parts, now));
         };
+        let together = debug_span!(parent: None, "ask", asks = now.len(), refuse);
+        let mut orders = Vec::with_capacity(now.len());
+        for question in &now {
+            let order = self.order_span(question);
+            together.follows_from(&order);
+            orders.push(order);
+        }
         Box::pin(async move {
             let _moving = pass;
             crash::point("coordinator_before_ask");
             let began = parts.clock.monotonic_ns();
-            let answers = match (participant, refuse) {
-                (Participant::Trading, false) => parts.trading.ask(asks).await,
-                (Participant::Trading, true) => parts.trading.refuse(asks).await,
-                (Participant::Funding, false) => parts.funding.ask(asks).await,
-                (Participant::Funding, true) => parts.funding.refuse(asks).await,
+            let answers = async {
+                match (participant, refuse) {
+                    (Participant::Trading, false) => parts.trading.ask(asks).await,
+                    (Participant::Trading, true) => parts.trading.refuse(asks).await,
+                    (Participant::Funding, false) => parts.funding.ask(asks).await,
+                    (Participant::Funding, true) => parts.funding.refuse(asks).await,
+                }
             };
-            telemetry::step("ask", parts.clock.monotonic_ns() - began);
+            let answers: Vec<Answer> = answers.instrument(together).await;
+            for (order, answer) in orders.into_iter().zip(&answers) {
+                order.record("outcome", answer.outcome.name());
+                order.record("log_sequence", answer.log_sequence);
+            }
+            let step = match participant {
+                Participant::Trading => telemetry::Step::Trading,
+                Participant::Funding => telemetry::Step::Funding,
+            };
+            telemetry::step(step, parts.clock.monotonic_ns() - began);
             crash::point("coordinator_after_ask");
             now.into_iter().zip(answers).collect()
         })
     }
 
+    /// One operation of one transfer at a participant. It ends when the answer is here: on UBSCore's own threads nothing is
+    /// ever traced.
+    fn order_span(&self, question: &Question) -> Span {
+        let Question { req_id, participant, op, .. } = question;
+        let transfer = &self.active[req_id].span;
+        match participant {
+            Participant::Trading => debug_span!(
+                parent: transfer, "engine", op = op.name(), outcome = Empty, log_sequence = Empty
+            ),
+            Participant::Funding => debug_span!(
+                parent: transfer, "funding", op = op.name(), outcome = Empty, log_sequence = Empty
+            ),
+        }
+    }
+
     fn receive(&mut self, envelope: Envelope) {
-        let Envelope { message, deadline_ns } = envelope;
+        let Envelope { message, deadline_ns, span } = envelope;
         if self.now() >= deadline_ns {
             message.reject(Rejection::of(Code::SystemError));
             return;
@@ -623,7 +675,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 return;
             }
         };
-        self.enqueue(Queued { deadline_ns, permit: share, ..Queued::own(call, whose) });
+        self.enqueue(Queued { deadline_ns, permit: share, span, ..Queued::own(call, whose) });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -704,8 +756,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 for transfer in page.transfers {
                     if !self.active.contains_key(&transfer.intent.req_id) {
                         let state = transfer.state.name();
-                        info!(transfer = %transfer.intent.req_id, state, "taking up");
-                        self.adopt(transfer, None);
+                        info!(req_id = %transfer.intent.req_id, state, "taking up");
+                        let span = span_of(&transfer);
+                        self.adopt(transfer, span, None);
                     }
                 }
                 match page.after {
@@ -770,7 +823,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Failure::Retry { index: Some(index), source } => {
                 let mut blamed = self.requeue_but(batch, index);
                 let why = telemetry::chain(source.as_ref());
-                warn!(shard = self.shard, why, call = ?blamed.call, "held up; others go on");
+                let req_id = blamed.call.req_id().map(display);
+                warn!(shard = self.shard, why, req_id, call = ?blamed.call, "held up; others go on");
                 if blamed.call.end_before_funding() {
                     // What was reached is committed before the next try.
                     self.queue.push_front(blamed);
@@ -865,12 +919,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// The store refused this one call; nothing of it was done.
     fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
         let why = telemetry::chain(source);
+        let req_id = queued.call.req_id().map(display);
         if violation {
             let subject = violator(&queued.call);
             alert_about(Alert::ProtocolViolation, &subject, format_args!("{subject}: {why}"));
-            error!(call = ?queued.call, "refused as a violation of the protocol");
+            error!(req_id, call = ?queued.call, "refused as a violation of the protocol");
         } else {
-            error!(why, call = ?queued.call, "the store refused a call");
+            error!(why, req_id, call = ?queued.call, "the store refused a call");
         }
         match queued.whose {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
@@ -919,7 +974,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     }
                     // Over long ago.
                     None if replayed && transfer.state.is_terminal() => watch::channel(*transfer).1,
-                    None => self.adopt(*transfer, permit),
+                    None if replayed => {
+                        let span = span_of(&transfer);
+                        self.adopt(*transfer, span, None)
+                    }
+                    None => self.adopt(*transfer, queued.span, permit),
                 };
                 drop(answer_to.send(Ok(Accepted { progress, replayed })));
             }
@@ -937,9 +996,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             (Whose::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 if let Some(active) = self.active.get_mut(&req_id) {
+                    let _entered = active.span.clone().entered();
                     active.transfer = *transfer;
                     let (state, code) = (active.transfer.state, active.transfer.code);
-                    debug!(transfer = %req_id, state = state.name(), code = ?code, "stored");
+                    self.hands.hold(self.shard, &active.transfer);
+                    debug!(%req_id, state = state.name(), code = ?code, "stored");
                     // Whoever joins later must not be told less than a read of the store tells.
                     active.tell.send_if_modified(|told| {
                         let ahead = told.state.is_terminal();
@@ -956,8 +1017,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 Some(transfer) => match self.active.get_mut(&transfer.intent.req_id) {
                     Some(active) => active.hold(queued.permit),
                     None => {
-                        warn!(transfer = %transfer.intent.req_id, "it was accepted after all");
-                        self.adopt(*transfer, queued.permit);
+                        warn!(req_id = %transfer.intent.req_id, "it was accepted after all");
+                        let span = span_of(&transfer);
+                        self.adopt(*transfer, span, queued.permit);
                     }
                 },
                 None => {
@@ -984,13 +1046,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         drop(answer_to.send(Ok(watch::channel(*transfer).1)));
                         return;
                     }
-                    warn!(transfer = %req_id, "it was in nobody's hands");
-                    self.adopt(*transfer, None);
+                    warn!(%req_id, "it was in nobody's hands");
+                    let span = span_of(&transfer);
+                    self.adopt(*transfer, span, None);
                 }
                 self.attend(req_id, deed, answer_to, queued.deadline_ns);
             }
             (whose, Reply::Unreadable(why)) => {
-                error!(why, call = ?queued.call, "what the store holds cannot be read");
+                let req_id = queued.call.req_id().map(display);
+                error!(why, req_id, call = ?queued.call, "what the store holds cannot be read");
                 match whose {
                     Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
                     // Its own row may be there or not: that of an earlier transfer with its cid may be what is bad.
@@ -1007,14 +1071,21 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Takes a stored transfer into hand and goes on with it. `permit`: of one that has just been accepted.
-    fn adopt(&mut self, transfer: Transfer, permit: Option<Permit>) -> watch::Receiver<Transfer> {
+    fn adopt(
+        &mut self,
+        transfer: Transfer,
+        span: Span,
+        permit: Option<Permit>,
+    ) -> watch::Receiver<Transfer> {
         let (tell, progress) = watch::channel(transfer.clone());
         let req_id = transfer.intent.req_id;
         let row =
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
         let started_ns = self.now();
         self.under_way.insert(transfer.intent.order_number);
-        let mut active = Active { row, transfer, tell, started_ns, told_ns: None, permit: None };
+        self.hands.hold(self.shard, &transfer);
+        let mut active =
+            Active { row, transfer, tell, started_ns, told_ns: None, permit: None, span };
         active.hold(permit);
         self.active.insert(req_id, active);
         self.advance(req_id, Happened::Due);
@@ -1023,7 +1094,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     fn on_answer(&mut self, req_id: ReqId, op: Op, answer: Answer) {
         let outcome = answer.outcome;
-        debug!(transfer = %req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
+        let span = self.active.get(&req_id).map_or_else(Span::none, |active| active.span.clone());
+        let _entered = span.entered();
+        debug!(%req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
         if let Outcome::Unknown(Reason::Violation | Reason::Forgotten) = outcome {
             let what = format_args!("UBSCore: {} of {req_id}", op.name());
             alert_about(Alert::ProtocolViolation, &req_id, what);
@@ -1034,6 +1107,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Decides about one transfer and sets going what has to be done.
     fn advance(&mut self, req_id: ReqId, happened: Happened) {
         let Some(active) = self.active.get(&req_id) else { return };
+        let _entered = active.span.clone().entered();
         let before = active.row;
         let (mut row, mut effects) = decide(before, happened, route::<T, F>);
         if self.parts.gate.is_closed() {
@@ -1064,7 +1138,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         log_sequence,
                         attempt,
                     };
-                    let step = self.arrived(Queued::own(call, Whose::Step(req_id)));
+                    let span = Span::current();
+                    let step = Queued { span, ..Queued::own(call, Whose::Step(req_id)) };
+                    let step = self.arrived(step);
                     if !told {
                         self.queue.push_back(step);
                         continue;
@@ -1096,6 +1172,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(active) = self.active.get_mut(&req_id) else { return };
         active.told_ns = Some(now);
         active.release(state);
+        self.hands.arrived(self.shard, active.order_number());
         let active = &*active;
         active.tell.send_modify(|transfer| {
             *transfer = active.transfer.clone();
@@ -1108,12 +1185,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(mut active) = self.active.remove(&req_id) else { return };
         active.release(active.transfer.state);
         self.under_way.remove(&active.transfer.intent.order_number);
+        self.hands.let_go(self.shard, active.transfer.intent.order_number);
         let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
         let ended_ns = active.told_ns.unwrap_or_else(|| self.now());
         let seconds = Duration::from_nanos(ended_ns - active.started_ns).as_secs_f64();
-        metrics::counter!(telemetry::TRANSFERS_TOTAL, "direction" => direction, "state" => state)
-            .increment(1);
-        metrics::histogram!(telemetry::TRANSFER_SECONDS, "direction" => direction).record(seconds);
+        telemetry::transfer(direction, state, seconds);
         // Nobody may be waiting any more.
         drop(active.tell.send(active.transfer));
     }
@@ -1137,7 +1213,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             alert_about(Alert::CompensationFailing, &req_id, what);
         }
         let delay_ms = self.backoff_ms(attempt);
-        warn!(transfer = %req_id, state = state.name(), attempt, delay_ms, why, "will try again");
+        warn!(%req_id, state = state.name(), attempt, delay_ms, why, "will try again");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
@@ -1224,6 +1300,12 @@ fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
         Participant::Funding => F::ROUTE,
         Participant::Trading => T::ROUTE,
     }
+}
+
+/// The span of a transfer that no request of ours came with.
+fn span_of(transfer: &Transfer) -> Span {
+    let Intent { req_id, direction, .. } = &transfer.intent;
+    debug_span!(parent: None, "transfer", %req_id, direction = direction.name())
 }
 
 /// What a call that broke the protocol was about.

@@ -287,12 +287,13 @@ pub(super) fn run<M: Medium>(
 
 /// The sync thread: the sync in flight is the batching window of the next one, and nothing waits for a timer.
 ///
-/// `idle_mark`: after this long without a record, a mark is asked for once.
+/// `around_sync`: calls each sync. `idle_mark`: after this long without a record, a mark is asked for once.
 ///
 /// # Errors
 /// The log's first failed sync. What was not answered by then must never be.
 pub(super) fn release<M: Medium>(
     mut syncer: wal::Syncer<M>,
+    mut around_sync: impl FnMut(&mut dyn FnMut()),
     sleeper: &Sleeper,
     shared: &Shared,
     idle_mark: Duration,
@@ -306,7 +307,9 @@ pub(super) fn release<M: Medium>(
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
         if shared.log.appended() > durable {
             crash::point("engine_before_sync");
-            durable = syncer.sync()?;
+            let mut synced = None;
+            around_sync(&mut || synced = Some(syncer.sync()));
+            durable = synced.expect("it was called")?;
             crash::point("engine_after_sync");
             shared.prepare_bell.ring();
         }

@@ -59,9 +59,8 @@ impl Tickets {
         self.waiting.len()
     }
 
-    /// Orders leave an eighth to administration and reads.
     fn admits(&self, command: &Command) -> bool {
-        command.order().is_none() || self.free.len() > self.count() / 8
+        command.order().is_none() || self.in_use() < orders_max(self.count())
     }
 
     fn take(&self) -> Option<(u32, Pending)> {
@@ -120,6 +119,11 @@ impl Publisher {
     pub(super) fn wake(&self) {
         self.bell.ring();
     }
+}
+
+/// As many answers may be on their way before orders are refused: an eighth is left to administration and reads.
+pub fn orders_max(in_flight_max: usize) -> usize {
+    in_flight_max - in_flight_max / 8
 }
 
 /// A ring of `slots` (a power of two, at least 64) with `in_flight_max` tickets; `bell` is the core's.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
-use tracing::{error, info};
+use tracing::{debug_span, error, info};
 
 use super::openapi;
 use super::service::{
@@ -124,7 +124,9 @@ async fn transfer(
     service.count_transfer(caller.user);
     let checked = match service.halt.is_halted() {
         true => Err(Code::ServiceHalted),
-        false => draft.check(&catalog, service.limits.units_max),
+        false => {
+            debug_span!("validation").in_scope(|| draft.check(&catalog, service.limits.units_max))
+        }
     };
     let admitted = match checked {
         Ok(checked) => {

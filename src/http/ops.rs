@@ -3,6 +3,7 @@
 mod transfers;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -16,16 +17,16 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, que
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
-use crate::amount::Amount;
+use crate::amount::{Amount, units_text};
 use crate::asset::AssetStatus;
 use crate::audit::conservation::Mismatch;
 use crate::audit::halt::{Halted, NotResumed};
 use crate::code::Code;
 use crate::coordinator::Rejection;
-use crate::postgres::reads::AssetChange;
+use crate::postgres::reads::{AssetChange, PoolUse};
 use crate::postgres::store::External;
 use crate::telemetry::{self, chain};
-use crate::transfer::{Cid, Decision, Op};
+use crate::transfer::{Cid, Decision, Op, State};
 
 #[derive(Clone, Copy)]
 enum Ops {
@@ -95,7 +96,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         match matched.route {
             Ops::Health => Ok(plain("ok\n".into(), &call)),
             Ops::Ready => ready(&service, &call).await,
-            Ops::Metrics => Ok(plain(metrics(&service).into(), &call)),
+            Ops::Metrics => {
+                let metrics = metrics(&service).into();
+                Ok(text(StatusCode::OK, EXPOSITION, metrics, &call.request_id))
+            }
             Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
             Ops::AccountStatus => {
@@ -147,12 +151,17 @@ pub fn starting(request: &Request<Incoming>) -> Answer {
     let plain = |body: Bytes| text(StatusCode::OK, PLAIN, body, request_id);
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => plain("ok\n".into()),
-        (&Method::GET, "/metrics") => plain(telemetry::Metrics::install().render().into()),
+        (&Method::GET, "/metrics") => {
+            let metrics = telemetry::Metrics::install().render();
+            text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
+        }
         _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
     }
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+/// Prometheus' text format, by which newer versions of it go.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 fn plain(body: Bytes, call: &Call) -> Answer {
     text(StatusCode::OK, PLAIN, body, &call.request_id)
@@ -172,7 +181,25 @@ fn metrics(service: &Service) -> String {
     metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
     metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
+    metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);
+    telemetry::ready(!service.halt.is_halted());
+    let in_hand = service.coordinator.in_hand();
+    for state in State::ALL.into_iter().filter(|state| !state.is_terminal()) {
+        let count = in_hand.by_state.get(&state).copied().unwrap_or(0);
+        telemetry::nonterminal(state.name(), count);
+    }
+    // Two clocks: where PostgreSQL's is ahead, nothing is younger than new.
+    let age = in_hand.oldest.map_or(0, |oldest| {
+        i128::from(service.clock.now_ns()).saturating_sub(oldest.as_nanosecond())
+    });
+    telemetry::oldest_transfer(Duration::from_nanos(u64::try_from(age).unwrap_or(0)));
+    for asset in service.reads.catalog().all() {
+        let units = in_hand.in_flight.get(&asset.id).copied().unwrap_or(0);
+        telemetry::in_flight(&asset.symbol, &units_text(units, asset.precision));
+    }
+    let PoolUse { in_use, max, waiting } = service.reads.pool_use();
+    telemetry::pool(in_use, max, waiting);
     service.metrics.render()
 }
 

@@ -35,7 +35,7 @@ use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
-use crate::telemetry::{Metrics, ROUTE_NONE, count_http_request};
+use crate::telemetry::{Metrics, ROUTE_NONE, time_http_request};
 use crate::validation::parse_object;
 
 /// Everything behind the listeners.
@@ -121,6 +121,9 @@ pub struct Call {
     pub request_id: String,
     /// Method, headers, path, body.
     pub request: Request<Incoming>,
+    /// When its head had come, monotonic ns of `clock`.
+    received_ns: u64,
+    clock: Arc<dyn Clock>,
 }
 
 /// A route's outcome.
@@ -132,7 +135,8 @@ impl Service {
         let given = request_id(request.headers().get(X_REQUEST_ID)).map(str::to_owned);
         let made = || Ulid::from_parts(self.clock.now_ns() / 1_000_000, self.entropy.lock().u128());
         let request_id = given.unwrap_or_else(|| made().to_string());
-        Call { request_id, request }
+        let (received_ns, clock) = (self.clock.monotonic_ns(), Arc::clone(&self.clock));
+        Call { request_id, request, received_ns, clock }
     }
 
     /// Who asks.
@@ -355,6 +359,7 @@ impl<R: Copy> Routes<R> {
         handler: impl FnOnce(Matched<R>, Call) -> F,
     ) -> Answer {
         let request_id = call.request_id.clone();
+        let (received_ns, clock) = (call.received_ns, Arc::clone(&call.clock));
         let (pattern, answer) = match self.find(&call) {
             Err(Unrouted::NotFound) => {
                 (ROUTE_NONE, Refusal::from(Code::NotFound).answer(&request_id))
@@ -368,7 +373,9 @@ impl<R: Copy> Routes<R> {
             Ok(matched) => {
                 let pattern = matched.pattern;
                 // At the level of errors, so that no filter takes the id from a line that it lets through.
-                let span = error_span!("request", %request_id);
+                let span = error_span!("http", %request_id, route = pattern);
+                #[cfg(feature = "otel")]
+                crate::telemetry::otlp::continue_trace(&span, call.request.headers());
                 let answer = match handler(matched, call).instrument(span).await {
                     Ok(answer) => answer,
                     Err(refusal) => refusal.answer(&request_id),
@@ -376,7 +383,8 @@ impl<R: Copy> Routes<R> {
                 (pattern, answer)
             }
         };
-        count_http_request(pattern, answer.status().as_u16());
+        let took = Duration::from_nanos(clock.monotonic_ns() - received_ns);
+        time_http_request(pattern, answer.status().as_u16(), took);
         answer
     }
 }

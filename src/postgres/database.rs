@@ -21,7 +21,7 @@ use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
 use crate::code::Code;
-use crate::telemetry::chain;
+use crate::telemetry::{self, chain};
 use crate::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
@@ -241,7 +241,10 @@ fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
         return Failure::Unknown(error.into());
     }
     match (verdict(&error), index) {
-        (Verdict::Fenced, _) => Failure::Fenced,
+        (Verdict::Fenced, _) => {
+            telemetry::count_fenced_write();
+            Failure::Fenced
+        }
         (Verdict::Retry, index) => Failure::Retry { index, source: error.into() },
         (Verdict::Unavailable, _) => Failure::Unreachable(error.into()),
         (verdict, Some(index)) => {
@@ -306,8 +309,9 @@ impl Store for Database {
                 Ok(transfer) => page.transfers.push(transfer),
                 // One bad row must not hide the others.
                 Err(error) => {
-                    error!(%error, "a transfer cannot be read and is left alone");
                     let number = row.try_get::<_, i64>(1).map_err(unknown)?;
+                    let req_id = row.try_get::<_, &str>(2).ok();
+                    error!(req_id, order_number = number, %error, "a transfer cannot be read and is left alone");
                     page.unreadable.extend(u64::try_from(number));
                 }
             }

@@ -6,7 +6,7 @@ pub mod lists;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Pool, Status};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio_postgres::{GenericClient, IsolationLevel, Row};
@@ -89,6 +89,17 @@ pub struct Reads {
     changing: Arc<Mutex<()>>,
 }
 
+/// How far a pool of connections is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Connections that are lent out.
+    pub in_use: usize,
+    /// The most that are opened.
+    pub max: usize,
+    /// Those who wait for one.
+    pub waiting: usize,
+}
+
 impl Reads {
     /// Reads through `pool`; the few writes are those of `incarnation`.
     pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
@@ -98,6 +109,13 @@ impl Reads {
     /// The assets as last read.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
+    }
+
+    /// How far the pool is used.
+    pub fn pool_use(&self) -> PoolUse {
+        let Status { max_size, size, available, waiting } = self.pool.status();
+        // Not read at one moment.
+        PoolUse { in_use: size.saturating_sub(available), max: max_size, waiting }
     }
 
     /// Whether PostgreSQL answers.

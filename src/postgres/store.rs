@@ -200,6 +200,35 @@ pub struct External {
 }
 
 impl Call {
+    /// The one transfer it is about, for logs.
+    pub fn req_id(&self) -> Option<ReqId> {
+        match self {
+            Call::Accept { intent, .. } | Call::Operate { intent, .. } => Some(intent.req_id),
+            Call::Step { req_id, .. }
+            | Call::Defer { req_id, .. }
+            | Call::QueryOperation { req_id, .. }
+            | Call::Find(Sought::ReqId(req_id)) => Some(*req_id),
+            Call::Find(Sought::Cid(..))
+            | Call::External(_)
+            | Call::FindExternal(_)
+            | Call::SetFundingStatus { .. } => None,
+        }
+    }
+
+    /// Its name in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Call::Accept { .. } => "accept",
+            Call::Step { .. } => "step",
+            Call::Defer { .. } => "defer",
+            Call::Operate { .. } => "operate",
+            Call::QueryOperation { .. } => "query",
+            Call::Find(_) | Call::FindExternal(_) => "find",
+            Call::External(_) => "external",
+            Call::SetFundingStatus { .. } => "set_status",
+        }
+    }
+
     /// Cuts a step that passes states before Funding takes part to those states; whether it was one.
     pub fn end_before_funding(&mut self) -> bool {
         match self {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config, Statement};
 
 use super::{Error, Limits, Verdict, connect, verdict};
+use crate::telemetry;
 
 /// How far a watermark stands, and what is above it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,7 +104,10 @@ impl Watermark {
 
 fn failure(error: tokio_postgres::Error) -> Error {
     match verdict(&error) {
-        Verdict::Fenced => Error::Superseded,
+        Verdict::Fenced => {
+            telemetry::count_fenced_write();
+            Error::Superseded
+        }
         Verdict::Retry | Verdict::Violation | Verdict::Unavailable | Verdict::Unknown => {
             Error::Query(error)
         }

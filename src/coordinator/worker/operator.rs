@@ -52,7 +52,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let active = &self.active[&req_id];
         let (state, progress) = (active.row.state, active.tell.subscribe());
         let decided = active.told_ns.is_some() || !state.awaits_decision();
-        info!(transfer = %req_id, state = state.name(), ?deed, "an operator attends to it");
+        info!(%req_id, state = state.name(), ?deed, "an operator attends to it");
         if deed == Deed::Resolve && decided {
             drop(answer_to.send(Ok(progress)));
             return;

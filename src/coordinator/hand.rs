@@ -1,0 +1,82 @@
+//! What the workers have in hand, for whoever watches. Each tells of its transfers as they move; nobody decides by it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use crate::asset::AssetId;
+use crate::postgres::store::Transfer;
+use crate::transfer::State;
+
+/// One place per worker, so that no two of them ever wait for each other.
+#[derive(Debug)]
+pub(super) struct Hands(Box<[Mutex<HashMap<u64, Held>>]>);
+
+#[derive(Debug)]
+struct Held {
+    state: State,
+    asset: AssetId,
+    /// What of it is in flight, smallest units.
+    in_flight: u64,
+    created_at: Timestamp,
+}
+
+/// What all workers have in hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InHand {
+    /// Transfers by state, as the store has it; a state that none is in is absent.
+    pub by_state: BTreeMap<State, u64>,
+    /// When the oldest of them was accepted, by the store's clock.
+    pub oldest: Option<Timestamp>,
+    /// What the source has paid and the target has not been given, smallest units: as the store knows it, so that Spot's part
+    /// counts from the commit behind it on. The audit, which must be exact, counts operations.
+    pub in_flight: BTreeMap<AssetId, u128>,
+}
+
+impl Hands {
+    pub(super) fn new(workers: usize) -> Hands {
+        Hands((0..workers).map(|_| Mutex::default()).collect())
+    }
+
+    /// A worker has this transfer in hand, from now on or still, and it stands as the store has it.
+    pub(super) fn hold(&self, worker: usize, transfer: &Transfer) {
+        let Transfer { intent, state, created_at, .. } = transfer;
+        let in_flight = match state {
+            State::SourceDone | State::TargetPending | State::Compensating => intent.amount.units(),
+            State::Init
+            | State::SourcePending
+            | State::Committed
+            | State::Failed
+            | State::RolledBack => 0,
+        };
+        let held = Held { state: *state, asset: intent.asset, in_flight, created_at: *created_at };
+        self.0[worker].lock().insert(intent.order_number, held);
+    }
+
+    /// Its money has arrived, or is back, though the store does not have that yet.
+    pub(super) fn arrived(&self, worker: usize, order_number: u64) {
+        if let Some(held) = self.0[worker].lock().get_mut(&order_number) {
+            held.in_flight = 0;
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn let_go(&self, worker: usize, order_number: u64) {
+        self.0[worker].lock().remove(&order_number);
+    }
+
+    /// Adds everything up, one worker after the other.
+    pub(super) fn look(&self) -> InHand {
+        let mut sum = InHand::default();
+        for worker in &self.0 {
+            for held in worker.lock().values() {
+                *sum.by_state.entry(held.state).or_default() += 1;
+                let oldest = sum.oldest.get_or_insert(held.created_at);
+                *oldest = held.created_at.min(*oldest);
+                *sum.in_flight.entry(held.asset).or_default() += u128::from(held.in_flight);
+            }
+        }
+        sum
+    }
+}
