@@ -1086,12 +1086,15 @@ impl Config {
 }
 
 impl Auth {
-    /// The same with the secrets that its files hold now.
+    /// The same with the secrets that its files hold now, where it has any use for them.
     ///
     /// # Errors
     /// As of [`Config::load`]; the development secret is refused, since nobody looks at the listeners' addresses again.
     pub fn read_again(&self) -> Result<Auth, Error> {
         let mut auth = self.clone();
+        if auth.algorithm != Algorithm::Hs256 {
+            return Ok(auth);
+        }
         auth.read_secrets()?;
         for (key, secret, file) in [
             ("auth.secret", &auth.secret, &auth.secret_file),

@@ -156,7 +156,7 @@ fn a_start_names_the_certificate_that_it_cannot_use() {
         (
             &good.certificate,
             &other.key,
-            "http.tls_certificate_file and http.tls_key_file cannot be used together".to_owned(),
+            format!("http.tls_key_file = {}: cannot be used together", other.key.display()),
         ),
     ] {
         let pair = Certificate {

@@ -283,7 +283,7 @@ impl Rotating for Verifier {
     }
 
     fn reload(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
-        let material = Material::read(&self.auth)?;
+        let material = Material::read(&self.auth.read_again()?)?;
         if material == self.trust.load().material {
             return Ok(false);
         }
@@ -520,6 +520,7 @@ mod tests {
             previous_secret_file: Some(previous.path().to_owned()),
             ..config::Auth::default()
         };
+        let auth = auth.read_again().expect("a secret");
         let verifier = Verifier::new(&auth).expect("a secret");
         let claims = json!({"sub": "1001", "exp": NOW_S + 60});
         let [old, new] = [OLD, SECRET].map(|secret| token(&Header::default(), &claims, secret));

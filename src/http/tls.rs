@@ -48,10 +48,13 @@ pub enum TlsError {
         source: pem::Error,
     },
     /// The certificate is none, or the key is of a kind that is not known, or not the certificate's.
-    #[error("{section}.tls_certificate_file and {section}.tls_key_file cannot be used together")]
+    #[error(
+        "{}.tls_certificate_file = {} and {}.tls_key_file = {}: cannot be used together",
+        files.section, files.certificate.display(), files.section, files.key.display()
+    )]
     Pair {
-        /// `http` or `ops`.
-        section: &'static str,
+        /// The two.
+        files: Box<TlsFiles>,
         /// What is wrong.
         source: rustls::Error,
     },
@@ -145,7 +148,7 @@ impl Current {
             .expect("ring has what TLS 1.2 and 1.3 need")
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .map_err(|source| TlsError::Pair { section, source })?;
+            .map_err(|source| TlsError::Pair { files: Box::new(files.clone()), source })?;
         config.alpn_protocols = vec![HTTP_1_1.to_vec()];
         Ok(Current { content, acceptor: TlsAcceptor::from(Arc::new(config)) })
     }

@@ -20,9 +20,6 @@ pub enum KeyError {
         /// `section.key`.
         key: &'static str,
     },
-    /// A file of a secret cannot be read, or holds none.
-    #[error(transparent)]
-    Secret(config::Error),
     /// The file of the public keys cannot be read.
     #[error("auth.public_key_file = {}: cannot be read", path.display())]
     Read {
@@ -89,12 +86,11 @@ pub(super) enum Keys {
 }
 
 impl Material {
-    /// Reads what the configuration names.
+    /// Takes the secrets that the configuration holds, or reads the file that it names.
     pub(super) fn read(auth: &config::Auth) -> Result<Material, KeyError> {
         if auth.algorithm == Algorithm::Hs256 {
-            let auth = auth.read_again().map_err(KeyError::Secret)?;
-            let current = auth.secret.ok_or(KeyError::Missing { key: "auth.secret" })?;
-            return Ok(Material::Secrets { current, previous: auth.previous_secret });
+            let current = auth.secret.clone().ok_or(KeyError::Missing { key: "auth.secret" })?;
+            return Ok(Material::Secrets { current, previous: auth.previous_secret.clone() });
         }
         let path = auth.public_key_file.as_ref();
         let path = path.ok_or(KeyError::Missing { key: "auth.public_key_file" })?.clone();
