@@ -1,8 +1,8 @@
 //! The public API described as OpenAPI 3.1: paths from the routing table, schemas from the types on the wire, codes from
 //! their one table.
 //!
-//! A new route does not compile before [`describe`] knows it. Its description is one function: [`with_token`] brings what all
-//! routes have in common, [`refused`] every answer that its codes are answered with.
+//! A new route does not compile before `describe` knows it. Its description is one function: `with_token` brings what all
+//! routes have in common, `refused` every answer that its codes are answered with.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
