@@ -13,7 +13,7 @@ use crate::harness::{Request, Server, Site, Way, send, text, token};
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
 /// Requests made up for one operation in one phase.
-const EXAMPLES_MAX: &str = "25";
+const EXAMPLES_MAX: &str = "15";
 
 /// What schemathesis is told apart from its arguments. No check is left out.
 const CONFIG: &str = r#"
