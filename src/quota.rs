@@ -65,13 +65,15 @@ pub struct Options {
 pub struct Refused {
     /// One of the three limits, OVERLOADED or SYSTEM_ERROR.
     pub code: Code,
-    /// When another try can succeed, s; where it is a limit.
+    /// When there is more of what is limited, s.
     pub retry_after_s: Option<u64>,
+    /// Whether the same request can succeed then.
+    pub retryable: bool,
 }
 
 impl From<Code> for Refused {
     fn from(code: Code) -> Refused {
-        Refused { code, retry_after_s: None }
+        Refused { code, retry_after_s: None, retryable: code.retryable() }
     }
 }
 
@@ -238,7 +240,10 @@ impl Quotas {
                     Limit::Amount => Code::DailyAmountExceeded,
                 };
                 let retry_after_s = Some(self.day_left_s(&known));
-                Err(Refused { code, retry_after_s })
+                // More than a whole day's is refused tomorrow as well.
+                let whole_day = self.day.amounts.get(&asset).copied().unwrap_or(u64::MAX);
+                let retryable = limit == Limit::Transfers || share.units <= whole_day;
+                Err(Refused { code, retry_after_s, retryable })
             }
             Room::Perhaps => Err(Code::Overloaded.into()),
         }
@@ -265,7 +270,8 @@ impl Quotas {
         counted.map(drop).map_err(|until| {
             let wait = until.wait_time_from(limiter.clock().now());
             let retry_after_s = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            Refused { code: Code::RateLimitExceeded, retry_after_s: Some(retry_after_s.max(1)) }
+            let retry_after_s = Some(retry_after_s.max(1));
+            Refused { retry_after_s, ..Refused::from(Code::RateLimitExceeded) }
         })
     }
 
@@ -421,7 +427,7 @@ mod tests {
         for left in (0..10).rev() {
             assert_eq!(ask(1), (Ok(()), left));
         }
-        let refused = Refused { code: Code::RateLimitExceeded, retry_after_s: Some(1) };
+        let refused = Refused { retry_after_s: Some(1), ..Refused::from(Code::RateLimitExceeded) };
         assert_eq!(ask(1), (Err(refused), 0));
         assert_eq!(ask(2), (Ok(()), 9), "another user");
         clock.0.store(5_100, Ordering::Relaxed);

@@ -71,7 +71,8 @@ impl From<Code> for Refusal {
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Refusal {
-        Refusal { retry_after_s: refused.retry_after_s, ..Refusal::from(refused.code) }
+        let Refused { code, retry_after_s, retryable } = refused;
+        Refusal { retry_after_s, retryable: Some(retryable), ..Refusal::from(code) }
     }
 }
 

@@ -53,7 +53,7 @@ impl Reads {
                       ORDER BY order_number DESC LIMIT $3";
         let client = self.pool.get().await?;
         let statement = client.prepare_cached(select).await?;
-        let catalog = self.catalog.load();
+        let catalog = self.catalog();
         let mut before = i64::MAX;
         loop {
             let rows = client.query(&statement, &[&user.bigint(), &before, &ROWS_PER_PAGE]).await?;
