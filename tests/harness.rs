@@ -1314,16 +1314,19 @@ impl Reply {
     }
 }
 
+/// What was posted, in its order.
+type Bodies = Mutex<Vec<Vec<u8>>>;
+
 /// An address that alerts, or spans, are posted to.
 pub(crate) struct Webhook {
     address: SocketAddr,
-    bodies: Arc<Mutex<Vec<Vec<u8>>>>,
+    bodies: Arc<Bodies>,
 }
 
 impl Webhook {
     /// One that takes everything.
     pub(crate) fn start() -> Webhook {
-        Webhook::listen(|stream, bodies: &Mutex<Vec<Vec<u8>>>| {
+        Webhook::listen(|stream, bodies: &Bodies| {
             let body = read_request(&stream)?;
             bodies.lock().expect("no panic in a webhook").push(body);
             (&stream)
@@ -1336,10 +1339,10 @@ impl Webhook {
         Webhook::listen(|stream, _| io::copy(&mut &stream, &mut io::sink()).map(drop))
     }
 
-    fn listen(answer: fn(TcpStream, &Mutex<Vec<Vec<u8>>>) -> io::Result<()>) -> Webhook {
+    fn listen(answer: fn(TcpStream, &Bodies) -> io::Result<()>) -> Webhook {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let bodies: Arc<Bodies> = Arc::default();
         let received = Arc::clone(&bodies);
         thread::spawn(move || {
             for stream in listener.incoming() {
