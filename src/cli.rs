@@ -19,7 +19,7 @@ use crate::account::AccountType;
 use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
-use crate::transfer::{Op, State};
+use crate::transfer::{Direction, Op, State};
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
@@ -66,6 +66,13 @@ pub enum Command {
     Halt(OperatorArgs),
     /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
     Resume(OperatorArgs),
+    /// Refuse new transfers of a direction, of an asset, or of one direction of one asset, until `unpause`; what is under way
+    /// goes on. Exit code 1 if the service refuses or does not answer.
+    Pause(PauseArgs),
+    /// Accept new transfers again that were paused by the same direction and asset.
+    Unpause(PauseArgs),
+    /// Print what is paused, since when, by whom and why.
+    Pauses(AccessArgs),
     /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer.
     #[command(subcommand)]
     Transfer(TransferCommand),
@@ -405,6 +412,21 @@ pub struct OperatorArgs {
     pub access: AccessArgs,
 }
 
+/// What `ubscore pause` and `unpause` are told.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub struct PauseArgs {
+    /// Only this direction; without: both.
+    #[arg(long, group = "what", value_parser = direction_parser(), ignore_case = true)]
+    pub direction: Option<Direction>,
+    /// Only this asset; without: every one.
+    #[arg(long, group = "what", value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: Option<String>,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// What can be done about transfers, through the running service.
 #[derive(Debug, Subcommand)]
 pub enum TransferCommand {
@@ -437,9 +459,6 @@ pub struct TransferListArgs {
     /// Go on where an earlier list ended.
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<u64>,
-    /// How they are written.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
     /// Where, and who.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -450,9 +469,6 @@ pub struct TransferListArgs {
 pub struct TransferShowArgs {
     /// Which transfer.
     pub req_id: Ulid,
-    /// How it is written.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
     /// Where, and who.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -524,9 +540,12 @@ pub struct AssetSetArgs {
     pub operator: OperatorArgs,
 }
 
-/// How the operators' listener is reached.
+/// How the operators' listener is reached, and how its answer is written.
 #[derive(Debug, Args)]
 pub struct AccessArgs {
+    /// How the answer is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
     /// The operators' listener; default: where the configuration says.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
@@ -552,6 +571,12 @@ fn state_parser() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(State::ALL.map(State::name)).map(|name| {
         let name = name.to_ascii_uppercase();
         State::ALL.into_iter().find(|state| state.name() == name).expect("one of the names above")
+    })
+}
+
+fn direction_parser() -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(Direction::ALL.map(Direction::wire_name)).map(|name| {
+        Direction::from_wire_name(&name.to_ascii_uppercase()).expect("one of the names above")
     })
 }
 
@@ -739,6 +764,11 @@ mod tests {
             "ubscore halt --reason x --ops localhost:9090",
             "ubscore halt --reason x --user 0",
             "ubscore resume --reason x --dev --config /c",
+            "ubscore pause --reason x",
+            "ubscore pause --asset USDT",
+            "ubscore pause --asset US/DT --reason x",
+            "ubscore unpause --direction SIDEWAYS --reason x",
+            "ubscore pauses --format xml",
             "ubscore transfer",
             "ubscore transfer list --state GONE",
             "ubscore transfer list --limit 0",

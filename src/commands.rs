@@ -14,11 +14,13 @@ pub mod dev;
 pub mod halt;
 pub mod load;
 pub mod ops;
+pub mod pause;
 pub mod repair;
 pub mod restore;
 pub mod serve;
 pub mod snapshot;
 pub mod statement;
+pub mod table;
 pub mod token;
 pub mod transfer;
 pub mod verify;
@@ -48,6 +50,15 @@ pub fn run(cli: Cli) -> ExitCode {
         },
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Pause(args) => {
+            pause::change(&args, true, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Unpause(args) => {
+            pause::change(&args, false, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Pauses(access) => {
+            pause::list(&access, &SystemClock::new(), &mut io::stdout().lock())
+        }
         Command::Transfer(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             transfer::run(&command, &SystemClock::new(), out, notes)

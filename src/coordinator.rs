@@ -19,13 +19,14 @@ use tokio::task::JoinHandle;
 use tracing::error;
 
 use self::worker::operator::Deed;
-use self::worker::{Envelope, Message, Worker};
+use self::worker::{AcceptReply, Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
+use crate::pause::Pauses;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::transfer::{Cid, Decision, Duty, Intent, Op, Participant, ReqId};
@@ -65,6 +66,8 @@ pub struct Request {
     pub checked: Checked,
     /// What a repeat of the cid must equal.
     pub fingerprint: String,
+    /// What it was checked against; let go once it is accepted, or is not, or is told to be unknown.
+    pub pauses: Arc<Pauses>,
 }
 
 /// An accepted transfer, and how it goes on. Dropping it changes nothing.
@@ -314,7 +317,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         &self,
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
-        let Request { user, cid, checked, fingerprint } = request;
+        let Request { user, cid, checked, fingerprint, pauses } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
         if self.in_hand() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
@@ -335,7 +338,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.funding.check(&ask)?;
         self.trading.check(&ask)?;
         let intent = ask.intent;
-        let (reply, receiver) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
+        let reply = AcceptReply { sender, _pauses: pauses };
         self.send(user, Message::Submit { intent, fingerprint, reply })?;
         Ok((req_id, receiver))
     }

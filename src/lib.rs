@@ -18,7 +18,7 @@
 //!
 //! # The rooms, in reading order
 //!
-//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`].
+//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`pause`].
 //! 2. [`validation`]: every check, once.
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
 //!    what wakes its threads is the crate [`bell`].
@@ -59,6 +59,7 @@ pub mod entropy;
 pub mod gate;
 pub mod http;
 pub mod keeper;
+pub mod pause;
 pub mod postgres;
 pub mod telemetry;
 pub mod transfer;

@@ -90,6 +90,9 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Both.
+    pub const ALL: [Direction; 2] = [Direction::FundingToSpot, Direction::SpotToFunding];
+
     /// The direction with this number.
     pub fn from_number(number: u8) -> Option<Direction> {
         match number {
@@ -118,6 +121,19 @@ impl Direction {
     /// The names of both accounts on the wire: from, to.
     pub fn accounts(self) -> (&'static str, &'static str) {
         (self.source().account(), self.target().account())
+    }
+
+    /// The direction with this name on the wire.
+    pub fn from_wire_name(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|direction| direction.wire_name() == name)
+    }
+
+    /// The name on the wire.
+    pub fn wire_name(self) -> &'static str {
+        match self {
+            Direction::FundingToSpot => "FUNDING_TO_SPOT",
+            Direction::SpotToFunding => "SPOT_TO_FUNDING",
+        }
     }
 
     /// For logs and metrics.

@@ -17,6 +17,9 @@ mod admin;
 /// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
 mod halt;
 
+/// Pauses: what is refused from their answer on, and what goes on.
+mod pauses;
+
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 

@@ -39,7 +39,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("amount", &["code"]),
     ("asset", &["amount"]),
     ("transfer", &["account", "amount", "asset", "code"]),
-    ("validation", &["account", "amount", "asset", "code", "transfer"]),
+    ("pause", &["asset", "transfer"]),
+    ("validation", &["account", "amount", "asset", "code", "pause", "transfer"]),
     ("clock", &[]),
     ("entropy", &[]),
     ("crash", &[]),
@@ -61,7 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("keeper", &["alert", "clock", "engine", "telemetry"]),
-    ("postgres", &["account", "amount", "asset", "code", "telemetry", "transfer"]),
+    ("postgres", &["account", "amount", "asset", "code", "pause", "telemetry", "transfer"]),
     (
         "adapters",
         &[
@@ -90,6 +91,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "crash",
             "entropy",
             "gate",
+            "pause",
             "postgres",
             "telemetry",
             "transfer",

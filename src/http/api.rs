@@ -10,7 +10,7 @@ use tracing::{error, info};
 
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
 use super::wire::{
-    Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
+    self, Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
 };
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
@@ -73,21 +73,27 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let cid = draft.cid().map_err(|code| {
         Refusal::because(code, "cid must be 1 to 64 of A-Z a-z 0-9 _ . : -".to_owned())
     })?;
-    let catalog = service.reads.catalog();
+    let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
     let fingerprint = request_fingerprint(&draft, &catalog);
     service.count_transfer(caller.user);
     let checked = match service.halt.is_halted() {
         true => Err(Code::ServiceHalted),
-        false => draft.check(&catalog, service.limits.units_max),
+        false => draft.check(&catalog, &pauses, service.limits.units_max),
     };
     let checked = match checked {
         Ok(checked) => checked,
         // A known cid is answered before any of these, so that the retry of a transfer that went through is never
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
         Err(code) => {
-            let Some(cid) = &cid else { return Err(code.into()) };
+            let refused = || match draft.paused(&catalog, &pauses) {
+                Some(scope) if code == Code::TransferNotAllowed => {
+                    Refusal::because(code, format!("{} are paused.", wire::paused(scope, &catalog)))
+                }
+                _ => code.into(),
+            };
+            let Some(cid) = &cid else { return Err(refused()) };
             let transfer = match service.coordinator.find_cid(caller.user, cid.clone()).await {
-                Ok(found) => found.ok_or(code)?,
+                Ok(found) => found.ok_or_else(refused)?,
                 Err(rejection) => {
                     let sought = Sought::Cid(caller.user, cid.clone());
                     glimpse(service, &sought).await.ok_or(rejection.code)?
@@ -103,8 +109,13 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
         let transfer = glimpse(service, &Sought::Cid(user, cid.clone()?)).await?;
         Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
     };
-    let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
-    let request = TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy };
+    let request = TransferRequest {
+        user,
+        cid: cid.clone(),
+        checked,
+        fingerprint: fingerprint.clone(),
+        pauses,
+    };
     let (req_id, accepted) = match service.coordinator.submit(request) {
         Ok(submitted) => submitted,
         Err(code @ Code::Overloaded) => match glimpse().await {

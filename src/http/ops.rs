@@ -1,5 +1,7 @@
-//! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`.
+//! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
+//! those about pauses in `pauses.rs`.
 
+mod pauses;
 mod transfers;
 
 use std::sync::{Arc, LazyLock};
@@ -42,6 +44,8 @@ enum Ops {
     Resolve,
     Conservation,
     Snapshot,
+    Pauses,
+    Pause,
     Halt,
     Resume,
 }
@@ -77,6 +81,8 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/conservation", method: Method::GET, route: Ops::Conservation },
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
+        Route { pattern: "/admin/v1/pauses", method: Method::GET, route: Ops::Pauses },
+        Route { pattern: "/admin/v1/pauses", method: Method::PUT, route: Ops::Pause },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
         Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
     ];
@@ -121,6 +127,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Conservation => conservation(&service, call).await,
             Ops::Snapshot => snapshot(&service, call).await,
+            Ops::Pauses => pauses::list(&service, &call),
+            Ops::Pause => to_the_end(async move { pauses::change(&service, call).await }).await,
             Ops::Halt => halt(&service, call).await,
             Ops::Resume => resume(&service, call).await,
         }

@@ -13,10 +13,11 @@ use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::balances::Balance;
 use crate::engine::outcomes::Recorded;
+use crate::pause::{Pause, Scope};
 use crate::postgres::reads::Passed;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
-use crate::transfer::{Decision, Op, Participant, ReqId, State};
+use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
@@ -412,6 +413,48 @@ impl From<Balance> for BalanceBody {
             spot: balance.spot.map(|available| side((available, 0))),
             in_flight: text(balance.in_flight),
             asset: balance.asset.symbol,
+        }
+    }
+}
+
+/// The transfers that a pause is about, for people.
+pub fn paused(scope: Scope, catalog: &Catalog) -> String {
+    let mut text = "Transfers".to_owned();
+    if let Some(asset) = scope.asset() {
+        // One that somebody has removed from PostgreSQL by hand is named by its number.
+        let symbol = catalog.by_id(asset).map(|asset| asset.symbol.clone());
+        text += &format!(" of {}", symbol.unwrap_or_else(|| format!("asset {}", asset.0)));
+    }
+    if let Some(direction) = scope.direction() {
+        let (from, to) = direction.accounts();
+        text += &format!(" from {from} to {to}");
+    }
+    text
+}
+
+/// A pause.
+#[derive(Debug, Serialize)]
+pub struct PauseBody {
+    direction: Option<&'static str>,
+    asset: Option<String>,
+    at: Timestamp,
+    actor: String,
+    reason: String,
+}
+
+impl PauseBody {
+    /// One row of the list.
+    pub fn new(pause: &Pause, catalog: &Catalog) -> PauseBody {
+        let asset = pause.scope.asset().map(|id| {
+            let symbol = catalog.by_id(id).map(|asset| asset.symbol.clone());
+            symbol.unwrap_or_else(|| format!("#{}", id.0))
+        });
+        PauseBody {
+            direction: pause.scope.direction().map(Direction::wire_name),
+            asset,
+            at: pause.at,
+            actor: pause.actor.clone(),
+            reason: pause.reason.clone(),
         }
     }
 }
