@@ -64,7 +64,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
     Halt(OperatorArgs),
-    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
+    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted, 3 if another
+    /// operator has to approve it first.
     Resume(OperatorArgs),
     /// Refuse new transfers of a direction, of an asset, or of one direction of one asset, until `unpause`; what is under way
     /// goes on. Exit code 1 if the service refuses or does not answer.
@@ -73,7 +74,11 @@ pub enum Command {
     Unpause(PauseArgs),
     /// Print what is paused, since when, by whom and why.
     Pauses(AccessArgs),
-    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer.
+    /// Approve or reject what another operator has asked for. Exit code 1 if the service refuses or does not answer.
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
+    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer, 3 if another
+    /// operator has to approve it first.
     #[command(subcommand)]
     Transfer(TransferCommand),
     /// Say what a user's accounts may do. Exit code 1 if the service refuses or does not answer.
@@ -163,6 +168,12 @@ pub struct RepairArgs {
     /// Why, for those who come later.
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     pub reason: Option<String>,
+    /// A file with the token of the admin who repairs; needed where `approval.required` names a repair.
+    #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
+    pub token_file: Option<PathBuf>,
+    /// A file with the token of the other admin, who approves it.
+    #[arg(long, value_name = "FILE", requires = "token_file")]
+    pub approver_token_file: Option<PathBuf>,
     /// Where both stores are.
     #[command(flatten)]
     pub stores: StoreArgs,
@@ -412,6 +423,38 @@ pub struct OperatorArgs {
     pub access: AccessArgs,
 }
 
+/// What can be done about what needs two operators.
+#[derive(Debug, Subcommand)]
+pub enum ApprovalCommand {
+    /// Print what waits for another operator, newest first.
+    List(ApprovalListArgs),
+    /// Have it carried out; who has asked for it cannot.
+    Approve(ApprovalDecideArgs),
+    /// See to it that it never is; who has asked for it takes it back so.
+    Reject(ApprovalDecideArgs),
+}
+
+/// What `ubscore approval list` is told.
+#[derive(Debug, Args)]
+pub struct ApprovalListArgs {
+    /// What has been decided and what has expired as well.
+    #[arg(long)]
+    pub all: bool,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What `ubscore approval approve` and `reject` are told.
+#[derive(Debug, Args)]
+pub struct ApprovalDecideArgs {
+    /// Which approval.
+    pub approval_id: Ulid,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// What `ubscore pause` and `unpause` are told.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
@@ -552,6 +595,9 @@ pub struct AccessArgs {
     /// Who you are; it is written down.
     #[arg(long, value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
     pub user: u64,
+    /// A file with your token; without: one is made for --user with the configuration's secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "user")]
+    pub token_file: Option<PathBuf>,
     /// Configuration file that names the secret.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
@@ -769,6 +815,13 @@ mod tests {
             "ubscore pause --asset US/DT --reason x",
             "ubscore unpause --direction SIDEWAYS --reason x",
             "ubscore pauses --format xml",
+            "ubscore pauses --user 7 --token-file t",
+            "ubscore approval",
+            "ubscore approval approve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore approval reject 7 --reason x",
+            "ubscore repair --apply --reason x --token-file a",
+            "ubscore repair --apply --reason x --approver-token-file b",
+            "ubscore repair --plan --token-file a --approver-token-file b",
             "ubscore transfer",
             "ubscore transfer list --state GONE",
             "ubscore transfer list --limit 0",

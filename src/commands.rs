@@ -9,6 +9,7 @@ use crate::clock::SystemClock;
 use crate::config;
 
 pub mod account;
+pub mod approval;
 pub mod backup;
 pub mod dev;
 pub mod halt;
@@ -28,11 +29,13 @@ pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
 const EXIT_BAD_ARGUMENTS: u8 = 2;
+/// Nothing was done: another operator has to approve it first.
+const EXIT_PENDING: u8 = 3;
 
 /// Carries out one command line.
 ///
-/// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, else
-/// 1; why it failed is on stderr, from the deed to its causes.
+/// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, 3 if another operator has to
+/// approve it first, else 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
@@ -50,6 +53,9 @@ pub fn run(cli: Cli) -> ExitCode {
         },
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Approval(command) => {
+            approval::run(&command, &SystemClock::new(), &mut io::stdout().lock())
+        }
         Command::Pause(args) => {
             pause::change(&args, true, &SystemClock::new(), &mut io::stdout().lock())
         }
@@ -80,6 +86,8 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Written out as an answer.
+        Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
         Err(error) => {
             // With nobody at the other end of stderr, the exit code has to say it alone.
             writeln!(io::stderr(), "error: {error:#}").ok();

@@ -20,6 +20,9 @@ mod halt;
 /// Pauses: what is refused from their answer on, and what goes on.
 mod pauses;
 
+/// What needs two operators: asked for, approved once, rejected, expired.
+mod approvals;
+
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 

@@ -39,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("amount", &["code"]),
     ("asset", &["amount"]),
     ("transfer", &["account", "amount", "asset", "code"]),
+    ("approval", &[]),
     ("pause", &["asset", "transfer"]),
     ("validation", &["account", "amount", "asset", "code", "pause", "transfer"]),
     ("clock", &[]),
@@ -62,7 +63,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("keeper", &["alert", "clock", "engine", "telemetry"]),
-    ("postgres", &["account", "amount", "asset", "code", "pause", "telemetry", "transfer"]),
+    (
+        "postgres",
+        &["account", "amount", "approval", "asset", "code", "pause", "telemetry", "transfer"],
+    ),
     (
         "adapters",
         &[

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::approval::refuse_pending;
 use super::ops::Ops;
 use crate::cli::OperatorArgs;
 use crate::clock::Clock;
@@ -44,6 +45,7 @@ pub fn halt(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> an
 /// The configuration is wrong, the service cannot be reached, or it refuses: then it is still halted.
 pub fn resume(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
     let answer = call(args, clock, "resume")?;
+    refuse_pending(&answer, args.access.format, out)?;
     match args.access.format {
         Format::Json => writeln!(out, "{answer}")?,
         Format::Text => writeln!(out, "resumed")?,

@@ -38,7 +38,7 @@ use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
-use crate::http::service::{RequestLimits, Service};
+use crate::http::service::{Approvals, RequestLimits, Service};
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
@@ -336,6 +336,11 @@ async fn start(
         halt,
         check,
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
+        approvals: Approvals {
+            required: config.approval.required.clone(),
+            expires_after: Duration::from_millis(config.approval.expires_after_ms),
+            carrying_out: tokio::sync::Mutex::default(),
+        },
         limits: RequestLimits {
             body_bytes_max: config.http.body_bytes_max,
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::approval::refuse_pending;
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
@@ -41,6 +42,7 @@ fn attend(
     let path = format!("transfers/{}/{deed}", args.req_id);
     let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
     let transfer = Ops::new(access, clock)?.post(deed, &path, &body)?;
+    refuse_pending(&transfer, access.format, out)?;
     match access.format {
         Format::Json => writeln!(out, "{transfer}")?,
         Format::Text => writeln!(out, "{done}: {}", stands(&transfer))?,

@@ -15,6 +15,7 @@ use crate::coordinator::balances::Balance;
 use crate::engine::outcomes::Recorded;
 use crate::pause::{Pause, Scope};
 use crate::postgres::reads::Passed;
+use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
 use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
@@ -455,6 +456,47 @@ impl PauseBody {
             at: pause.at,
             actor: pause.actor.clone(),
             reason: pause.reason.clone(),
+        }
+    }
+}
+
+/// What one operator has asked for, and what another one has decided.
+#[derive(Debug, Serialize)]
+pub struct ApprovalBody {
+    approval_id: String,
+    action: &'static str,
+    subject: String,
+    request: serde_json::Value,
+    state: &'static str,
+    maker: u64,
+    reason: String,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+    decider: Option<u64>,
+    decider_reason: Option<String>,
+    decided_at: Option<Timestamp>,
+    carried_out_at: Option<Timestamp>,
+}
+
+impl From<Approval> for ApprovalBody {
+    fn from(approval: Approval) -> ApprovalBody {
+        let (decider, decider_reason) = approval.decider.unzip();
+        ApprovalBody {
+            approval_id: approval.approval_id,
+            action: approval.action.name(),
+            subject: approval.subject,
+            // Somebody's own row, if it is none: shown as it is.
+            request: serde_json::from_str(&approval.request)
+                .unwrap_or(serde_json::Value::String(approval.request)),
+            state: approval.state.name(),
+            maker: approval.maker,
+            reason: approval.reason,
+            created_at: approval.created_at,
+            expires_at: approval.expires_at,
+            decider,
+            decider_reason,
+            decided_at: approval.decided_at,
+            carried_out_at: approval.carried_out_at,
         }
     }
 }

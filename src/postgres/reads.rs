@@ -1,5 +1,6 @@
 //! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
 
+pub mod approvals;
 pub mod lists;
 pub mod pauses;
 
