@@ -48,6 +48,9 @@ pub enum Command {
     Token(TokenArgs),
     /// Offer transfers to a running service, and print how long they take. It makes users of its own and gives them money.
     Load(LoadArgs),
+    /// Look at the machine, PostgreSQL and the configuration: what stands in the way of what is promised, and what to change.
+    /// Changes nothing, also while the service runs. Exit code 1 if something is bad, 0 if at most something is to be warned of.
+    Doctor(DoctorArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
     Verify(StoreArgs),
     /// Print everything that has moved on one user's accounts, in both stores, with the balance after it. Exit code 1 if
@@ -119,6 +122,17 @@ impl StoreArgs {
             ..Overrides::default()
         }
     }
+}
+
+/// What `ubscore doctor` is told.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// How the findings are written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
 }
 
 /// What `ubscore statement` is told.
@@ -815,6 +829,7 @@ mod tests {
             "ubscore pause --asset US/DT --reason x",
             "ubscore unpause --direction SIDEWAYS --reason x",
             "ubscore pauses --format xml",
+            "ubscore doctor --format xml",
             "ubscore pauses --user 7 --token-file t",
             "ubscore approval",
             "ubscore approval approve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",

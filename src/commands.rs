@@ -12,6 +12,7 @@ pub mod account;
 pub mod approval;
 pub mod backup;
 pub mod dev;
+pub mod doctor;
 pub mod halt;
 pub mod load;
 pub mod ops;
@@ -41,6 +42,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
         Command::Statement(args) => return statement::run(&args, &mut io::stdout().lock()),
+        Command::Doctor(args) => {
+            return doctor::run(&args, &SystemClock::new(), &mut io::stdout().lock());
+        }
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),

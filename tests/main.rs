@@ -86,6 +86,9 @@ mod repair;
 /// Files of earlier versions, kept for ever, and of later ones, refused by name.
 mod golden;
 
+/// What the doctor says of a machine, a PostgreSQL and a configuration.
+mod doctor;
+
 /// One user's account statement across both stores.
 mod statement;
 
