@@ -19,7 +19,7 @@ use crate::account::AccountType;
 use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
-use crate::transfer::{Op, State};
+use crate::transfer::{Direction, Op, State};
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
@@ -48,6 +48,9 @@ pub enum Command {
     Token(TokenArgs),
     /// Offer transfers to a running service, and print how long they take. It makes users of its own and gives them money.
     Load(LoadArgs),
+    /// Look at the machine, PostgreSQL and the configuration: what stands in the way of what is promised, and what to change.
+    /// Changes nothing, also while the service runs. Exit code 1 if something is bad, 0 if at most something is to be warned of.
+    Doctor(DoctorArgs),
     /// Compare the log with PostgreSQL, with or without a running service.
     Verify(StoreArgs),
     /// Print everything that has moved on one user's accounts, in both stores, with the balance after it. Exit code 1 if
@@ -64,9 +67,21 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
     Halt(OperatorArgs),
-    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted.
+    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted, 3 if another
+    /// operator has to approve it first.
     Resume(OperatorArgs),
-    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer.
+    /// Refuse new transfers of a direction, of an asset, or of one direction of one asset, until `unpause`; what is under way
+    /// goes on. Exit code 1 if the service refuses or does not answer.
+    Pause(PauseArgs),
+    /// Accept new transfers again that were paused by the same direction and asset.
+    Unpause(PauseArgs),
+    /// Print what is paused, since when, by whom and why.
+    Pauses(AccessArgs),
+    /// Approve or reject what another operator has asked for. Exit code 1 if the service refuses or does not answer.
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
+    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer, 3 if another
+    /// operator has to approve it first.
     #[command(subcommand)]
     Transfer(TransferCommand),
     /// Say what a user's accounts may do. Exit code 1 if the service refuses or does not answer.
@@ -107,6 +122,17 @@ impl StoreArgs {
             ..Overrides::default()
         }
     }
+}
+
+/// What `ubscore doctor` is told.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// How the findings are written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
 }
 
 /// What `ubscore statement` is told.
@@ -156,6 +182,12 @@ pub struct RepairArgs {
     /// Why, for those who come later.
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     pub reason: Option<String>,
+    /// A file with the token of the admin who repairs; needed where `approval.required` names a repair.
+    #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
+    pub token_file: Option<PathBuf>,
+    /// A file with the token of the other admin, who approves it.
+    #[arg(long, value_name = "FILE", requires = "token_file")]
+    pub approver_token_file: Option<PathBuf>,
     /// Where both stores are.
     #[command(flatten)]
     pub stores: StoreArgs,
@@ -405,6 +437,53 @@ pub struct OperatorArgs {
     pub access: AccessArgs,
 }
 
+/// What can be done about what needs two operators.
+#[derive(Debug, Subcommand)]
+pub enum ApprovalCommand {
+    /// Print what waits for another operator, newest first.
+    List(ApprovalListArgs),
+    /// Have it carried out; who has asked for it cannot.
+    Approve(ApprovalDecideArgs),
+    /// See to it that it never is; who has asked for it takes it back so.
+    Reject(ApprovalDecideArgs),
+}
+
+/// What `ubscore approval list` is told.
+#[derive(Debug, Args)]
+pub struct ApprovalListArgs {
+    /// What has been decided and what has expired as well.
+    #[arg(long)]
+    pub all: bool,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What `ubscore approval approve` and `reject` are told.
+#[derive(Debug, Args)]
+pub struct ApprovalDecideArgs {
+    /// Which approval.
+    pub approval_id: Ulid,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// What `ubscore pause` and `unpause` are told.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub struct PauseArgs {
+    /// Only this direction; without: both.
+    #[arg(long, group = "what", value_parser = direction_parser(), ignore_case = true)]
+    pub direction: Option<Direction>,
+    /// Only this asset; without: every one.
+    #[arg(long, group = "what", value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: Option<String>,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// What can be done about transfers, through the running service.
 #[derive(Debug, Subcommand)]
 pub enum TransferCommand {
@@ -437,9 +516,6 @@ pub struct TransferListArgs {
     /// Go on where an earlier list ended.
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<u64>,
-    /// How they are written.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
     /// Where, and who.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -450,9 +526,6 @@ pub struct TransferListArgs {
 pub struct TransferShowArgs {
     /// Which transfer.
     pub req_id: Ulid,
-    /// How it is written.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
     /// Where, and who.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -524,9 +597,12 @@ pub struct AssetSetArgs {
     pub operator: OperatorArgs,
 }
 
-/// How the operators' listener is reached.
+/// How the operators' listener is reached, and how its answer is written.
 #[derive(Debug, Args)]
 pub struct AccessArgs {
+    /// How the answer is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
     /// The operators' listener; default: where the configuration says.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
@@ -536,6 +612,9 @@ pub struct AccessArgs {
     /// Who you are; it is written down.
     #[arg(long, value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
     pub user: u64,
+    /// A file with your token; without: one is made for --user with the configuration's secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "user")]
+    pub token_file: Option<PathBuf>,
     /// Configuration file that names the secret.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
@@ -555,6 +634,12 @@ fn state_parser() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(State::ALL.map(State::name)).map(|name| {
         let name = name.to_ascii_uppercase();
         State::from_name(&name).expect("one of the names above")
+    })
+}
+
+fn direction_parser() -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(Direction::ALL.map(Direction::wire_name)).map(|name| {
+        Direction::from_wire_name(&name.to_ascii_uppercase()).expect("one of the names above")
     })
 }
 
@@ -742,6 +827,19 @@ mod tests {
             "ubscore halt --reason x --ops localhost:9090",
             "ubscore halt --reason x --user 0",
             "ubscore resume --reason x --dev --config /c",
+            "ubscore pause --reason x",
+            "ubscore pause --asset USDT",
+            "ubscore pause --asset US/DT --reason x",
+            "ubscore unpause --direction SIDEWAYS --reason x",
+            "ubscore pauses --format xml",
+            "ubscore doctor --format xml",
+            "ubscore pauses --user 7 --token-file t",
+            "ubscore approval",
+            "ubscore approval approve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore approval reject 7 --reason x",
+            "ubscore repair --apply --reason x --token-file a",
+            "ubscore repair --apply --reason x --approver-token-file b",
+            "ubscore repair --plan --token-file a --approver-token-file b",
             "ubscore transfer",
             "ubscore transfer list --state GONE",
             "ubscore transfer list --limit 0",

@@ -11,16 +11,20 @@ use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 
 pub mod account;
+pub mod approval;
 pub mod backup;
 pub mod dev;
+pub mod doctor;
 pub mod halt;
 pub mod load;
 pub mod ops;
+pub mod pause;
 pub mod repair;
 pub mod restore;
 pub mod serve;
 pub mod snapshot;
 pub mod statement;
+pub mod table;
 pub mod token;
 pub mod transfer;
 pub mod verify;
@@ -28,16 +32,21 @@ pub mod wal;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
 const EXIT_BAD_ARGUMENTS: u8 = 2;
+/// Nothing was done: another operator has to approve it first.
+const EXIT_PENDING: u8 = 3;
 
 /// Carries out one command line.
 ///
-/// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, else
-/// 1; why it failed is on stderr, from the deed to its causes.
+/// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, 3 if another operator has to
+/// approve it first, else 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
         Command::Statement(args) => return statement::run(&args, &mut io::stdout().lock()),
+        Command::Doctor(args) => {
+            return doctor::run(&args, &SystemClock::new(), &mut io::stdout().lock());
+        }
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
@@ -50,6 +59,18 @@ pub fn run(cli: Cli) -> ExitCode {
         },
         Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Approval(command) => {
+            approval::run(&command, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Pause(args) => {
+            pause::change(&args, true, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Unpause(args) => {
+            pause::change(&args, false, &SystemClock::new(), &mut io::stdout().lock())
+        }
+        Command::Pauses(access) => {
+            pause::list(&access, &SystemClock::new(), &mut io::stdout().lock())
+        }
         Command::Transfer(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             transfer::run(&command, &SystemClock::new(), out, notes)
@@ -71,6 +92,8 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Written out as an answer.
+        Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
         Err(error) => {
             // With nobody at the other end of stderr, the exit code has to say it alone.
             writeln!(io::stderr(), "error: {error:#}").ok();

@@ -23,6 +23,8 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, Deserializer};
 use tracing_subscriber::EnvFilter;
 
+use crate::approval::Action;
+
 const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
 
 /// What `postgres.url` says when we are to run the server ourselves.
@@ -128,6 +130,8 @@ pub struct Config {
     pub limits: UserLimits,
     /// When somebody is alerted, and who.
     pub alert: Alert,
+    /// What needs two operators.
+    pub approval: Approval,
     /// What is logged, and how.
     pub log: Log,
     /// Where spans are sent.
@@ -466,6 +470,43 @@ pub struct Alert {
     pub user_requests_per_minute_max: u64,
 }
 
+/// The section `[approval]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approval {
+    /// What one operator asks for and another one has to approve.
+    #[serde(deserialize_with = "actions")]
+    pub required: Vec<Action>,
+    /// How long that may be approved and carried out, ms.
+    pub expires_after_ms: u64,
+}
+
+/// A list of names, or, from the environment, one text with commas between them.
+fn actions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Action>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        List(Vec<String>),
+        Text(String),
+    }
+    let names = match Given::deserialize(deserializer) {
+        Ok(Given::List(names)) => names,
+        Ok(Given::Text(text)) => {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            names.map(str::to_owned).collect()
+        }
+        Err(_) => return Err(serde::de::Error::custom("must be a list of names")),
+    };
+    let known = |name: &String| {
+        let unknown = || {
+            let names = Action::ALL.map(Action::name).join(", ");
+            serde::de::Error::custom(format!("{name:?} is not one of {names}"))
+        };
+        Action::from_name(name).ok_or_else(unknown)
+    };
+    names.iter().map(known).collect()
+}
+
 /// How output is written: for eyes or for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -515,6 +556,7 @@ impl Default for Config {
             amount: AmountBounds::default(),
             limits: UserLimits::default(),
             alert: Alert::default(),
+            approval: Approval::default(),
             log: Log::default(),
             telemetry: Telemetry::default(),
         }
@@ -687,6 +729,12 @@ impl Default for Alert {
     }
 }
 
+impl Default for Approval {
+    fn default() -> Self {
+        Self { required: Vec::new(), expires_after_ms: HOUR_MS }
+    }
+}
+
 impl Default for Log {
     fn default() -> Self {
         Self { format: Format::Text, filter: "info".to_owned() }
@@ -806,6 +854,7 @@ const fn bound(
 const MINUTE_MS: u64 = 60_000;
 const FIVE_MINUTES_MS: u64 = 300_000;
 const HOUR_MS: u64 = 3_600_000;
+const WEEK_MS: u64 = 604_800_000;
 
 #[rustfmt::skip]
 const BOUNDS: &[Bound] = &[
@@ -865,6 +914,7 @@ const BOUNDS: &[Bound] = &[
         "requests",
     ),
     bound("limits.user_transfers_per_day_max", |c| Some(c.limits.user_transfers_per_day_max), 0, 1_000_000, "transfers"),
+    bound("approval.expires_after_ms", |c| Some(c.approval.expires_after_ms), 1_000, WEEK_MS, "ms"),
     bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),
 ];
 

@@ -21,13 +21,14 @@ use tracing::{Span, debug_span, error};
 
 use self::hand::{Hands, InHand};
 use self::worker::operator::Deed;
-use self::worker::{Envelope, Message, Worker};
+use self::worker::{AcceptReply, Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
+use crate::pause::Pauses;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Permit;
@@ -71,6 +72,8 @@ pub struct Request {
     pub fingerprint: String,
     /// Its share of what the user may use of the day, where that is limited.
     pub permit: Option<Permit>,
+    /// What it was checked against; let go once it is accepted, or is not, or is told to be unknown.
+    pub pauses: Arc<Pauses>,
 }
 
 /// An accepted transfer, and how it goes on. Dropping it changes nothing.
@@ -328,7 +331,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         &self,
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
-        let Request { user, cid, checked, fingerprint, permit } = request;
+        let Request { user, cid, checked, fingerprint, permit, pauses } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
         if self.waiting_or_under_way() + ADMISSION_MARGIN >= (self.capacity)() {
             return Err(Code::Overloaded);
@@ -349,7 +352,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.funding.check(&ask)?;
         self.trading.check(&ask)?;
         let intent = ask.intent;
-        let (reply, receiver) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
+        let reply = AcceptReply { sender, _pauses: pauses };
         // Part of the request that it came with, and as long as the transfer is in hand.
         let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
         let worker = worker::shard_of(user, self.inboxes.len());

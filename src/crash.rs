@@ -51,9 +51,19 @@ pub const BACKUP_POINTS: &[&str] = &[
     "restore_after_log",
 ];
 
+/// The points of an action that two operators carry out, in their order.
+pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after_deed"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 6] =
-    [POINTS, SNAPSHOT_POINTS, WATERMARK_POINTS, CUT_POINTS, REPAIR_POINTS, BACKUP_POINTS];
+pub const ALL_POINTS: [&[&str]; 7] = [
+    POINTS,
+    SNAPSHOT_POINTS,
+    WATERMARK_POINTS,
+    CUT_POINTS,
+    REPAIR_POINTS,
+    BACKUP_POINTS,
+    APPROVAL_POINTS,
+];
 
 /// Whether a point has this name.
 #[cfg(feature = "crash")]

@@ -18,7 +18,8 @@
 //!
 //! # The rooms, in reading order
 //!
-//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`].
+//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`pause`],
+//!    [`approval`].
 //! 2. [`validation`]: every check, once.
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
 //!    what wakes its threads is the crate [`bell`].
@@ -45,6 +46,7 @@ pub mod account;
 pub mod adapters;
 pub mod alert;
 pub mod amount;
+pub mod approval;
 pub mod asset;
 pub mod audit;
 pub mod cli;
@@ -59,6 +61,7 @@ pub mod entropy;
 pub mod gate;
 pub mod http;
 pub mod keeper;
+pub mod pause;
 pub mod postgres;
 pub mod quota;
 pub mod telemetry;

@@ -4,7 +4,7 @@
 //! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
 //! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut
 //! of the log takes back), [`export`] and [`dump`] (a snapshot for a backup, and back), [`rebase`] (tables from another
-//! cluster), [`movements`] (what a user's statement is made of), [`embedded`] (a server of our own for one machine).
+//! cluster), [`movements`] (what a user's statement is made of), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine).
 
 pub mod books;
 pub mod cut;
@@ -17,6 +17,7 @@ pub mod mend;
 pub mod movements;
 pub mod reads;
 pub mod rebase;
+pub mod settings;
 pub mod store;
 pub mod watermark;
 

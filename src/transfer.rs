@@ -123,6 +123,19 @@ impl Direction {
         (self.source().account(), self.target().account())
     }
 
+    /// The direction with this name on the wire.
+    pub fn from_wire_name(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|direction| direction.wire_name() == name)
+    }
+
+    /// The name on the wire.
+    pub fn wire_name(self) -> &'static str {
+        match self {
+            Direction::FundingToSpot => "FUNDING_TO_SPOT",
+            Direction::SpotToFunding => "SPOT_TO_FUNDING",
+        }
+    }
+
     /// For logs and metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ use crate::account::{AccountType, UserId};
 use crate::amount::Amount;
 use crate::asset::{Asset, AssetStatus, Catalog};
 use crate::code::Code;
+use crate::pause::{Pauses, Scope};
 use crate::transfer::{Cid, Direction, ReqId};
 
 /// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused.
@@ -78,18 +79,33 @@ impl Draft {
         self.cid.as_deref().map(|text| Cid::new(text).ok_or(Code::InvalidRequest)).transpose()
     }
 
-    /// Checks account types, asset and amount, in this order; the first failing check answers.
+    /// Checks account types, asset, pauses and amount, in this order; the first failing check answers.
     ///
     /// `units_max`: the largest amount in smallest units, `u64::MAX / amount_safety_factor`.
     ///
     /// # Errors
     /// The code of the first check that fails.
-    pub fn check(&self, catalog: &Catalog, units_max: u64) -> Result<Checked, Code> {
+    pub fn check(
+        &self,
+        catalog: &Catalog,
+        pauses: &Pauses,
+        units_max: u64,
+    ) -> Result<Checked, Code> {
         let direction = check_accounts(&self.from, &self.to)?;
         let asset = check_asset(catalog, &self.asset)?;
+        if pauses.covering(direction, asset.id).is_some() {
+            return Err(Code::TransferNotAllowed);
+        }
         let amount = Amount::parse(&self.amount, asset.precision, units_max)?;
         check_limits(asset, amount)?;
         Ok(Checked { direction, asset: asset.clone(), amount })
+    }
+
+    /// The pause that [`Draft::check`] has refused it for, if it was one.
+    pub fn paused(&self, catalog: &Catalog, pauses: &Pauses) -> Option<Scope> {
+        let direction = check_accounts(&self.from, &self.to).ok()?;
+        let asset = check_asset(catalog, &self.asset).ok()?;
+        pauses.covering(direction, asset.id)
     }
 }
 
@@ -224,9 +240,14 @@ mod tests {
             (draft("FUNDING", "SPOT", "USDT", "10000.00000001"), Code::AmountTooLarge),
         ];
         for (draft, want) in cases {
-            assert_eq!(draft.check(&catalog(), UNITS_MAX), Err(want), "{draft:?}");
+            assert_eq!(
+                draft.check(&catalog(), &Pauses::default(), UNITS_MAX),
+                Err(want),
+                "{draft:?}"
+            );
         }
-        let good = draft("SPOT", "FUNDING", "USDT", "100.00").check(&catalog(), UNITS_MAX);
+        let good = draft("SPOT", "FUNDING", "USDT", "100.00");
+        let good = good.check(&catalog(), &Pauses::default(), UNITS_MAX);
         assert_eq!(good.map(|checked| checked.direction), Ok(Direction::SpotToFunding));
     }
 

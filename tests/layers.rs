@@ -419,6 +419,7 @@ fn the_coordinator_checks_for_itself() {
         },
         fingerprint: fingerprint.to_owned(),
         permit: None,
+        pauses: Arc::default(),
     };
     let unknown = Asset { id: AssetId(UNKNOWN_ASSET), symbol: "NEW".to_owned(), ..asset.clone() };
     assert_eq!(unknown.status, AssetStatus::Active);

@@ -35,6 +35,12 @@ mod tls;
 /// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
 mod halt;
 
+/// Pauses: what is refused from their answer on, and what goes on.
+mod pauses;
+
+/// What needs two operators: asked for, approved once, rejected, expired.
+mod approvals;
+
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 
@@ -100,6 +106,9 @@ mod repair;
 
 /// Files of earlier versions, kept for ever, and of later ones, refused by name.
 mod golden;
+
+/// What the doctor says of a machine, a PostgreSQL and a configuration.
+mod doctor;
 
 /// One user's account statement across both stores.
 mod statement;

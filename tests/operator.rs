@@ -728,3 +728,42 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     assert_eq!(code, 1);
     assert!(err.contains("is the service running there?"), "{err}");
 }
+
+/// Goal: a script can read what every command of an operator's answers. Method: each with `--format json`, one object a line.
+#[test]
+fn every_command_writes_json() {
+    let site = site(true);
+    let server = begin(&site);
+    let ops = format!("http://{}/", server.ops);
+    let lock = lock_balance(&site);
+    let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
+    let json = |line: &str, more: &[&str]| -> Vec<Value> {
+        let mut arguments: Vec<&str> = line.split(' ').collect();
+        arguments.extend(["--format", "json", "--ops", &ops, "--dev"]);
+        arguments.extend(more);
+        let (code, out, err) = said(&cli(&arguments));
+        assert_eq!((code, err.as_str()), (0, ""), "{line}: {out}");
+        out.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+    };
+    let why = &["--reason", "a test"][..];
+    for deed in ["retry", "resolve"] {
+        let told = json(&format!("transfer {deed} {req_id}"), why);
+        assert_eq!((told.len(), &told[0]["req_id"]), (1, &json!(req_id)), "{deed}");
+    }
+    lock.sql("ROLLBACK");
+    site.wait_for_rest();
+    for (line, status) in [("account freeze 1001", "FROZEN"), ("account unfreeze 1001", "ACTIVE")] {
+        let told = json(line, why);
+        let statuses: Vec<&str> = told.iter().map(|account| text(&account["status"])).collect();
+        assert_eq!(statuses, [status; 2], "{line}");
+        assert_eq!(told[1]["account_type"], json!("SPOT"));
+    }
+    assert_eq!(json("asset set USDT --min 0.5", why)[0]["min"], json!("0.5"));
+    assert_eq!(json("pause --asset BTC", why)[0]["paused"], json!(true));
+    assert_eq!(json("pauses", &[])[0]["asset"], json!("BTC"));
+    assert_eq!(json("unpause --asset BTC", why)[0]["pauses"], json!([]));
+    assert_eq!(json("halt", why)[0]["halted"], json!(true));
+    assert_eq!(json("resume", why)[0]["halted"], json!(false));
+    assert_eq!(json("approval list", &[]), Vec::<Value>::new());
+    site.assert_books(&server);
+}

@@ -39,7 +39,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("amount", &["code"]),
     ("asset", &["amount"]),
     ("transfer", &["account", "amount", "asset", "code"]),
-    ("validation", &["account", "amount", "asset", "code", "transfer"]),
+    ("approval", &[]),
+    ("pause", &["asset", "transfer"]),
+    ("validation", &["account", "amount", "asset", "code", "pause", "transfer"]),
     ("clock", &[]),
     ("entropy", &[]),
     ("crash", &[]),
@@ -61,7 +63,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("keeper", &["alert", "clock", "engine", "telemetry"]),
-    ("postgres", &["account", "amount", "asset", "code", "telemetry", "transfer"]),
+    (
+        "postgres",
+        &["account", "amount", "approval", "asset", "code", "pause", "telemetry", "transfer"],
+    ),
     (
         "adapters",
         &[
@@ -94,6 +99,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "crash",
             "entropy",
             "gate",
+            "pause",
             "postgres",
             "quota",
             "telemetry",

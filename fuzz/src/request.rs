@@ -7,6 +7,7 @@ use ubscore::http::auth::{USER_ID_MAX, Verifier, user_id};
 use ubscore::http::request_id;
 use ubscore::http::service::{parameter, parse};
 use ubscore::http::wire::Refusal;
+use ubscore::pause::Pauses;
 use ubscore::postgres::store::differing_fields;
 use ubscore::transfer::{Cid, ReqId};
 use ubscore::validation::{Draft, Form, check_form};
@@ -96,7 +97,7 @@ fn check_body(body: &[u8]) {
     // A known cid is compared before anything else is checked, so any draft may meet any transfer.
     let (mine, other) = (request_fingerprint(&draft, &catalog), "FUNDING:SPOT:USDT:100");
     assert_eq!(differing_fields(&mine, other).is_empty(), mine == other, "{mine}");
-    match draft.check(&catalog, UNITS_MAX) {
+    match draft.check(&catalog, &Pauses::default(), UNITS_MAX) {
         Ok(checked) => {
             assert_eq!(checked.direction.accounts(), (&*draft.from, &*draft.to));
             let (asset, amount) = (&checked.asset, checked.amount);

@@ -8,6 +8,7 @@ use super::ops::Ops;
 use crate::account::{AccountStatus, AccountType};
 use crate::cli::{AccountCommand, AssetCommand};
 use crate::clock::Clock;
+use crate::config::Format;
 
 /// Sets the status of a user's accounts, and writes to `out` what each is then.
 ///
@@ -31,8 +32,11 @@ pub fn run(
         }
         let name = account.name();
         let path = format!("accounts/{}/{name}/status", args.user_id);
-        ops.put(&format!("{name} of {}", args.user_id), &path, &body)?;
-        writeln!(out, "{name} of {}: {}", args.user_id, status.name())?;
+        let answer = ops.put(&format!("{name} of {}", args.user_id), &path, &body)?;
+        match args.operator.access.format {
+            Format::Json => writeln!(out, "{answer}")?,
+            Format::Text => writeln!(out, "{name} of {}: {}", args.user_id, status.name())?,
+        }
     }
     Ok(())
 }
@@ -61,6 +65,9 @@ pub fn asset(
     let path = format!("assets/{}", args.symbol);
     let ops = Ops::new(&args.operator.access, clock)?;
     let asset = ops.put(&args.symbol, &path, &Value::Object(body))?;
+    if args.operator.access.format == Format::Json {
+        return Ok(writeln!(out, "{asset}")?);
+    }
     let of = |key: &str| asset[key].as_str().unwrap_or("").to_owned();
     let (symbol, status, min, max) = (of("symbol"), of("status"), of("min"), of("max"));
     let enabled = match asset["transfer_enabled"] == json!(true) {

@@ -4,9 +4,11 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::approval::refuse_pending;
 use super::ops::Ops;
 use crate::cli::OperatorArgs;
 use crate::clock::Clock;
+use crate::config::Format;
 
 /// Halts the service, and writes to `out` what that has achieved.
 ///
@@ -14,6 +16,9 @@ use crate::clock::Clock;
 /// The configuration is wrong, the service cannot be reached, or it refuses.
 pub fn halt(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
     let answer = call(args, clock, "halt")?;
+    if args.access.format == Format::Json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
     let reason = answer["reason"].as_str().unwrap_or("");
     writeln!(out, "halted: {reason}")?;
     for (key, yes, no) in [
@@ -39,8 +44,13 @@ pub fn halt(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> an
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses: then it is still halted.
 pub fn resume(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
-    call(args, clock, "resume")?;
-    Ok(writeln!(out, "resumed")?)
+    let answer = call(args, clock, "resume")?;
+    refuse_pending(&answer, args.access.format, out)?;
+    match args.access.format {
+        Format::Json => writeln!(out, "{answer}")?,
+        Format::Text => writeln!(out, "resumed")?,
+    }
+    Ok(())
 }
 
 /// Posts to one of the operators' routes; returns the answer's body.

@@ -1,7 +1,9 @@
 //! The operators' listener from the command line.
 //!
-//! Whoever can read the configuration's secret is an operator; the token made from it lives for some minutes.
+//! Whoever can read the configuration's secret is any operator; the token made from it lives for a minute. Who has only a
+//! token of their own, as all do where tokens are signed by somebody else, brings it in a file.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,8 +46,16 @@ impl Ops {
         if let Some(path) = access.ca.as_ref().or(config.ops.tls_certificate_file.as_ref()) {
             tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
         }
-        let role = Some(Role::Admin);
-        let token = auth::sign(&config.auth, access.user, role, TOKEN_LIFE, clock.now_s())?;
+        let token = match &access.token_file {
+            Some(file) => {
+                let token = fs::read_to_string(file);
+                token.with_context(|| format!("read {}", file.display()))?.trim().to_owned()
+            }
+            None => {
+                let role = Some(Role::Admin);
+                auth::sign(&config.auth, access.user, role, TOKEN_LIFE, clock.now_s())?
+            }
+        };
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))

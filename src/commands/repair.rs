@@ -2,7 +2,9 @@
 //! cut of the log has lost, said or carried out.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,16 +12,19 @@ use anyhow::{Context, ensure};
 use wal::Identity;
 
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use crate::approval::Action;
 use crate::audit::redecision::Deed;
 use crate::audit::repair::{Plan, plan};
 use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
 use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
 use crate::crash;
 use crate::engine::ledger::Answer;
 use crate::engine::ring::Overloaded;
 use crate::engine::{Closed, Engine};
-use crate::postgres::mend::{Mended, carry_out, fence, renumber};
+use crate::http::auth::{Role, Verifier};
+use crate::postgres::mend::{Author, Mended, carry_out, fence, renumber};
 
 /// How long a record may wait for room in the log.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
@@ -55,10 +60,11 @@ async fn repair(
     target: &Target,
     out: &mut impl Write,
 ) -> anyhow::Result<usize> {
-    let reason = args.reason.as_deref();
+    let actor = actor(args, &target.configured)?;
+    let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
     // Nobody may write to the log, or go on from what PostgreSQL had, in the meantime; and what it ends with is to be on the
     // disk before anything is built upon it.
-    let closed = match reason {
+    let closed = match author {
         None => None,
         Some(_) => {
             let open = || Closed::open(target.engine.clone());
@@ -68,14 +74,14 @@ async fn repair(
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let mut say = |word: &str, what: &dyn Display| writeln!(out, "{word:<8} {what}");
     let mut count = planned.transfers();
-    let (word, verb) = if reason.is_some() { ("repaired", "done") } else { ("planned", "would") };
+    let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {
         let incarnation = planned.incarnation;
         say(verb, &format_args!("begin anew behind incarnation {incarnation}: {behind}"))?;
     }
     let mut left = Vec::new();
-    match (reason, closed.as_ref().and_then(Closed::identity)) {
-        (Some(reason), Some(log)) => {
+    match (author, closed.as_ref().and_then(Closed::identity)) {
+        (Some(author), Some(log)) => {
             let mend = planned.behind.is_some() || !planned.mendings.is_empty();
             let restore =
                 !planned.deeds.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
@@ -84,7 +90,7 @@ async fn repair(
                 let (catalog, Plan { incarnation, mendings, .. }) =
                     (stores.catalog.load(), &planned);
                 let done =
-                    carry_out(config, limits, &catalog, log, *incarnation, mendings, reason).await;
+                    carry_out(config, limits, &catalog, log, *incarnation, mendings, author).await;
                 for (mending, mended) in mendings.iter().zip(done.context("write PostgreSQL")?) {
                     match mended {
                         Mended::Done => say(verb, mending)?,
@@ -95,7 +101,7 @@ async fn repair(
             if restore {
                 let closed = closed.context("it was opened above")?;
                 let restored =
-                    restore_log(&stores, target, closed, log, planned.incarnation, reason).await?;
+                    restore_log(&stores, target, closed, log, planned.incarnation, author).await?;
                 for deed in &restored.deeds {
                     say(verb, deed)?;
                 }
@@ -134,6 +140,31 @@ async fn repair(
     Ok(left.len())
 }
 
+/// Who repairs, as it is written down. With tokens it is those they name; without, whoever may read the configuration, unless
+/// that asks for two people.
+fn actor(args: &RepairArgs, config: &Config) -> anyhow::Result<String> {
+    let (Some(one), Some(other)) = (&args.token_file, &args.approver_token_file) else {
+        ensure!(
+            !args.apply || !config.approval.required.contains(&Action::Repair),
+            "approval.required names repair: give --token-file and --approver-token-file, of two admins"
+        );
+        return Ok("ubscore repair".to_owned());
+    };
+    let verifier = Verifier::new(&config.auth).context("read the token key")?;
+    let admin = |file: &Path| -> anyhow::Result<u64> {
+        let token = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        let header = format!("Bearer {}", token.trim());
+        let claims = verifier
+            .verify(Some(&header), SystemClock::new().now_s())
+            .with_context(|| format!("the token in {}", file.display()))?;
+        ensure!(claims.role == Some(Role::Admin), "{}: not an admin's token", file.display());
+        Ok(claims.user_id)
+    };
+    let (maker, approver) = (admin(one)?, admin(other)?);
+    ensure!(maker != approver, "both tokens are of user {maker}: another admin has to approve it");
+    Ok(format!("ubscore repair by admin/{maker}, approved by admin/{approver}"))
+}
+
 /// Has UBSCore decide again what PostgreSQL proves, and then tells PostgreSQL which records that are. Returns what was done.
 ///
 /// Whatever dies in between, the same again goes on: what is decided is found decided, and what PostgreSQL has not been told
@@ -144,7 +175,7 @@ async fn restore_log(
     closed: Closed,
     log: Identity,
     incarnation: u64,
-    reason: &str,
+    author: Author<'_>,
 ) -> anyhow::Result<Plan> {
     let Target { config, limits, .. } = target;
     let claim = fence(config, limits, log, incarnation).await.context("fence PostgreSQL")?;
@@ -162,7 +193,7 @@ async fn restore_log(
         crash::point("repair_after_deeds");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
-    renumber(config, limits, log, incarnation, &decided, reason)
+    renumber(config, limits, log, incarnation, &decided, author)
         .await
         .context("write PostgreSQL")?;
     crash::point("repair_after_postgres");

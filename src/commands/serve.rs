@@ -41,7 +41,7 @@ use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::http::auth::Verifier;
 use crate::http::rotation::{self, Rotating};
-use crate::http::service::{RequestLimits, Service};
+use crate::http::service::{Approvals, RequestLimits, Service};
 use crate::http::tls::Tls;
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
@@ -261,6 +261,7 @@ async fn start(
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     let assets = reads.load_catalog().await.context("read the assets")?;
     let quota_options = quota_options(config, &assets).context("load the configuration")?;
+    reads.load_pauses().await.context("read the pauses")?;
     info!(incarnation = incarnation.number, "begun");
     let log_watermark = replayed.ledger().watermark();
     let settled = replayed.ledger().settled(incarnation.watermark);
@@ -371,6 +372,11 @@ async fn start(
         halt,
         check,
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
+        approvals: Approvals {
+            required: config.approval.required.clone(),
+            expires_after: Duration::from_millis(config.approval.expires_after_ms),
+            carrying_out: tokio::sync::Mutex::default(),
+        },
         limits: RequestLimits {
             body_bytes_max: config.http.body_bytes_max,
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::approval::refuse_pending;
 use super::ops::Ops;
+use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
 use crate::clock::Clock;
 use crate::config::Format;
@@ -24,24 +26,28 @@ pub fn run(
     match command {
         TransferCommand::List(args) => list(args, clock, out, notes),
         TransferCommand::Show(args) => show(args, clock, out),
-        TransferCommand::Retry(args) => {
-            let transfer = attend(args, clock, "retry")?;
-            Ok(writeln!(out, "due now: {}", stands(&transfer))?)
-        }
-        TransferCommand::Resolve(args) => {
-            let transfer = attend(args, clock, "resolve")?;
-            Ok(writeln!(out, "resolved: {}", stands(&transfer))?)
-        }
+        TransferCommand::Retry(args) => attend(args, clock, "retry", "due now", out),
+        TransferCommand::Resolve(args) => attend(args, clock, "resolve", "resolved", out),
     }
 }
 
-fn attend(args: &TransferAttendArgs, clock: &impl Clock, deed: &str) -> anyhow::Result<Value> {
+/// `done`: what it says of a transfer that has been attended to.
+fn attend(
+    args: &TransferAttendArgs,
+    clock: &impl Clock,
+    deed: &str,
+    done: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let path = format!("transfers/{}/{deed}", args.req_id);
-    Ops::new(&args.operator.access, clock)?.post(
-        deed,
-        &path,
-        &json!({"reason": args.operator.reason}),
-    )
+    let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
+    let transfer = Ops::new(access, clock)?.post(deed, &path, &body)?;
+    refuse_pending(&transfer, access.format, out)?;
+    match access.format {
+        Format::Json => writeln!(out, "{transfer}")?,
+        Format::Text => writeln!(out, "{done}: {}", stands(&transfer))?,
+    }
+    Ok(())
 }
 
 fn list(
@@ -64,7 +70,7 @@ fn list(
     }
     let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
     let transfers = answer["transfers"].as_array().map_or(&[][..], Vec::as_slice);
-    match args.format {
+    match args.access.format {
         Format::Json => {
             for transfer in transfers {
                 writeln!(out, "{transfer}")?;
@@ -109,7 +115,7 @@ fn row(transfer: &Value) -> Vec<String> {
 fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
     let path = format!("transfers/{}", args.req_id);
     let transfer = Ops::new(&args.access, clock)?.get("show", &path)?;
-    if args.format == Format::Json {
+    if args.access.format == Format::Json {
         return Ok(writeln!(out, "{transfer}")?);
     }
     let of = |key: &str| text(&transfer[key]);
@@ -172,41 +178,9 @@ fn age(transfer: &Value) -> String {
     humantime::format_duration(whole).to_string()
 }
 
-/// A JSON value as a cell; "-" for none.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// A table with aligned columns, each line behind `margin`.
-fn aligned(margin: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let head = head.iter().map(|&cell| cell.to_owned()).collect();
-    let lines: Vec<Vec<String>> = [head].into_iter().chain(rows).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-    let mut table = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        table += &format!("{margin}{}\n", line.trim_end());
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [["1", "a longer one"], ["22222", "-"]];
-        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
-        let table = aligned(" ", &["NO", "WHAT"], rows);
-        assert_eq!(table, " NO     WHAT\n 1      a longer one\n 22222  -\n");
-    }
 
     #[test]
     fn an_age_is_told_in_whole_seconds_once_there_is_one() {

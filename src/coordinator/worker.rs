@@ -33,6 +33,7 @@ use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::gate::Pass;
+use crate::pause::Pauses;
 use crate::postgres::store::{
     Call, External, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished,
     differing_fields,
@@ -69,12 +70,26 @@ pub(crate) struct Envelope {
     pub(crate) span: Span,
 }
 
+/// How whoever submits a transfer is told whether it is accepted.
+pub(crate) struct AcceptReply {
+    pub(crate) sender: oneshot::Sender<Result<Accepted, Rejection>>,
+    /// Kept until then, though the client hangs up.
+    pub(crate) _pauses: Arc<Pauses>,
+}
+
+impl AcceptReply {
+    /// Tells it. A client who has gone is no matter.
+    fn send(self, answer: Result<Accepted, Rejection>) {
+        drop(self.sender.send(answer));
+    }
+}
+
 pub(crate) enum Message {
     Submit {
         intent: Intent,
         fingerprint: String,
         permit: Option<Permit>,
-        reply: oneshot::Sender<Result<Accepted, Rejection>>,
+        reply: AcceptReply,
     },
     FindCid {
         user: UserId,
@@ -113,7 +128,7 @@ impl Message {
     /// Tells whoever sent it that it was not done. An error is a caller who has gone.
     fn reject(self, rejection: Rejection) {
         match self {
-            Message::Submit { reply, .. } => drop(reply.send(Err(rejection))),
+            Message::Submit { reply, .. } => reply.send(Err(rejection)),
             Message::FindCid { reply, .. } => drop(reply.send(Err(rejection))),
             Message::External { reply, .. } => drop(reply.send(Err(rejection))),
             Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
@@ -181,7 +196,7 @@ impl Queued {
 
 enum Whose {
     /// A new transfer's.
-    Accept(ReqId, oneshot::Sender<Result<Accepted, Rejection>>),
+    Accept(ReqId, AcceptReply),
     /// A transfer's next passage.
     Step(ReqId),
     /// Nobody waits for it.
@@ -204,7 +219,7 @@ impl Whose {
         // An error is a caller who has gone.
         match self {
             Whose::Step(_) | Whose::Nobody | Whose::Lost(_) => return Some(self),
-            Whose::Accept(_, reply) => drop(reply.send(Err(rejection))),
+            Whose::Accept(_, reply) => reply.send(Err(rejection)),
             Whose::Cid(reply) => drop(reply.send(Err(rejection))),
             Whose::External(reply) => drop(reply.send(Err(rejection))),
             Whose::Status(reply) => drop(reply.send(Err(rejection))),
@@ -962,7 +977,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                             format!("This cid was used with another {}.", fields.join(", "));
                         let code = Code::DuplicateRequest;
                         let rejection = Rejection { code, detail: Some(detail), unknown: false };
-                        drop(answer_to.send(Err(rejection)));
+                        answer_to.send(Err(rejection));
                         return;
                     }
                 }
@@ -980,7 +995,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     }
                     None => self.adopt(*transfer, queued.span, permit),
                 };
-                drop(answer_to.send(Ok(Accepted { progress, replayed })));
+                answer_to.send(Ok(Accepted { progress, replayed }));
             }
             // Halted: what had been accepted, under this name or this cid, or nothing.
             (Whose::Accept(req_id, answer_to), Reply::Found(Some(transfer))) => {
@@ -989,7 +1004,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             (Whose::Accept(_, answer_to), Reply::Found(None)) => {
                 self.forget(&queued.call);
-                drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
+                answer_to.send(Err(Rejection::of(Code::ServiceHalted)));
             }
             (Whose::External(answer_to), Reply::Found(_)) => {
                 drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));

@@ -15,7 +15,7 @@ use super::service::{
     Call, Caller, Matched, Outcome, Route, Routes, Service, number, parse, query,
 };
 use super::wire::{
-    Answer, AssetBody, AssetsBody, BalanceBody, BalancesBody, DetailBody, FundsAt, Refusal,
+    self, Answer, AssetBody, AssetsBody, BalanceBody, BalancesBody, DetailBody, FundsAt, Refusal,
     TransferBody, json, tell_limits, text,
 };
 use crate::amount::Amount;
@@ -119,21 +119,25 @@ async fn transfer(
     let cid = draft.cid().map_err(|code| {
         Refusal::because(code, "cid must be 1 to 64 of A-Z a-z 0-9 _ . : -".to_owned())
     })?;
-    let catalog = service.reads.catalog();
+    let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
     let fingerprint = request_fingerprint(&draft, &catalog);
     service.count_transfer(caller.user);
     let checked = match service.halt.is_halted() {
         true => Err(Code::ServiceHalted),
-        false => {
-            debug_span!("validation").in_scope(|| draft.check(&catalog, service.limits.units_max))
-        }
+        false => debug_span!("validation")
+            .in_scope(|| draft.check(&catalog, &pauses, service.limits.units_max)),
     };
     let admitted = match checked {
         Ok(checked) => {
             let admitted = service.quotas.admit(&service.reads, caller.user, &checked, standings);
             admitted.await.map(|permit| (checked, permit)).map_err(Refusal::from)
         }
-        Err(code) => Err(code.into()),
+        Err(code) => Err(match draft.paused(&catalog, &pauses) {
+            Some(scope) if code == Code::TransferNotAllowed => {
+                Refusal::because(code, format!("{} are paused.", wire::paused(scope, &catalog)))
+            }
+            _ => code.into(),
+        }),
     };
     let (checked, permit) = match admitted {
         Ok(admitted) => admitted,
@@ -159,8 +163,14 @@ async fn transfer(
         Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
     };
     let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
-    let request =
-        TransferRequest { user, cid: cid_copy, checked, fingerprint: fingerprint_copy, permit };
+    let request = TransferRequest {
+        user,
+        cid: cid_copy,
+        checked,
+        fingerprint: fingerprint_copy,
+        permit,
+        pauses,
+    };
     let (req_id, accepted) = match service.coordinator.submit(request) {
         Ok(submitted) => submitted,
         Err(code @ Code::Overloaded) => match glimpse().await {

@@ -29,9 +29,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::api::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::api::{Public, ROUTES, WAIT_MS_MAX};
-use super::wire::{
-    AssetsBody, BalancesBody, DetailBody, RefusalBody, SummariesBody, TransferBody, direction_name,
-};
+use super::wire::{AssetsBody, BalancesBody, DetailBody, RefusalBody, SummariesBody, TransferBody};
 use crate::account::AccountType;
 use crate::asset::AssetStatus;
 use crate::code::Code;
@@ -155,7 +153,7 @@ fn list_transfers() -> Operation {
         .maximum(Some(LIMIT_MAX))
         .default(Some(LIMIT_DEFAULT.into()));
     let cursor = text(r"^[0-9]{1,19}$");
-    let directions = Direction::ALL.map(direction_name);
+    let directions = Direction::ALL.map(Direction::wire_name);
     let directions = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(directions));
     let operation = with_token("listTransfers", "The user's own transfers", what)
         .parameter(in_query("state", "Those in this state.", StateName::reference()))

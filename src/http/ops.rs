@@ -1,5 +1,8 @@
-//! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`.
+//! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
+//! those about pauses in `pauses.rs`, and what needs two operators in `approvals.rs`.
 
+mod approvals;
+mod pauses;
 mod transfers;
 
 use std::sync::{Arc, LazyLock};
@@ -12,19 +15,21 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::{Instrument, error};
 
+use self::approvals::SeenHalt;
 use super::api::away;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
 use crate::amount::{Amount, units_text};
-use crate::asset::AssetStatus;
+use crate::approval::Action;
+use crate::asset::{AssetId, AssetStatus};
 use crate::audit::conservation::Mismatch;
-use crate::audit::halt::{Halted, NotResumed};
+use crate::audit::halt::{Halted, NotResumed, Objection};
 use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::postgres::reads::{AssetChange, PoolUse};
-use crate::postgres::store::External;
+use crate::postgres::store;
 use crate::telemetry::{self, chain};
 use crate::transfer::{Cid, Decision, Op, State};
 
@@ -43,6 +48,11 @@ enum Ops {
     Resolve,
     Conservation,
     Snapshot,
+    Pauses,
+    Pause,
+    Approvals,
+    Approve,
+    Reject,
     Halt,
     Resume,
 }
@@ -78,6 +88,19 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/conservation", method: Method::GET, route: Ops::Conservation },
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
+        Route { pattern: "/admin/v1/pauses", method: Method::GET, route: Ops::Pauses },
+        Route { pattern: "/admin/v1/pauses", method: Method::PUT, route: Ops::Pause },
+        Route { pattern: "/admin/v1/approvals", method: Method::GET, route: Ops::Approvals },
+        Route {
+            pattern: "/admin/v1/approvals/{approval_id}/approve",
+            method: Method::POST,
+            route: Ops::Approve,
+        },
+        Route {
+            pattern: "/admin/v1/approvals/{approval_id}/reject",
+            method: Method::POST,
+            route: Ops::Reject,
+        },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
         Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
     ];
@@ -130,6 +153,16 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Conservation => conservation(&service, call).await,
             Ops::Snapshot => snapshot(&service, call).await,
+            Ops::Pauses => pauses::list(&service, &call),
+            Ops::Pause => to_the_end(async move { pauses::change(&service, call).await }).await,
+            Ops::Approvals => approvals::list(&service, call).await,
+            Ops::Approve => {
+                to_the_end(async move {
+                    approvals::approve(&service, &matched.parameters[0], call).await
+                })
+                .await
+            }
+            Ops::Reject => approvals::reject(&service, &matched.parameters[0], call).await,
             Ops::Halt => halt(&service, call).await,
             Ops::Resume => resume(&service, call).await,
         }
@@ -242,6 +275,13 @@ async fn conservation(service: &Service, call: Call) -> Outcome {
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
+/// In whose name something is done, why, and in which request.
+struct Decree {
+    actor: String,
+    reason: String,
+    request_id: String,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExternalDraft {
@@ -255,39 +295,93 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
     let caller = service.authenticate_admin(&call)?;
     let draft: ExternalDraft = service.json_body(call).await?;
-    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
-    let user = UserId::new(draft.user_id).ok_or_else(|| invalid("There is no such user_id."))?;
-    if Cid::new(&draft.idem_key).is_none() {
-        return Err(invalid("idem_key must be 1 to 64 of A-Z a-z 0-9 _ . : -"));
-    }
-    let catalog = service.reads.catalog();
-    let money = catalog.by_symbol(&draft.asset).ok_or(Code::InvalidAsset).and_then(|asset| {
-        let amount = Amount::parse(&draft.amount, asset.precision, service.limits.units_max)?;
-        Ok((asset, amount))
-    });
+    let ExternalDraft { user_id, asset, amount, idem_key } = draft;
+    let external = External { op: op.name().to_owned(), user_id, asset, amount, idem_key };
     // A known idem_key is told what was decided; the coordinator, which has the order of things, looks for it.
-    let (asset, amount) = match money {
-        Err(_) if service.halt.is_halted() => return Err(Code::ServiceHalted.into()),
-        money => money?,
-    };
-    let (idem_key, actor) = (draft.idem_key, actor(caller));
-    let external = External { idem_key, op, user, asset: asset.id, amount, actor };
-    let idem_key = external.idem_key.clone();
-    let decided = service.coordinator.external(external).await.map_err(refuse)?;
-    #[derive(Serialize)]
-    struct Body {
-        idem_key: String,
-        outcome: &'static str,
-        code: Option<&'static str>,
-        balance_after: Option<String>,
+    let known = external.known(service)?;
+    if service.approvals.need(Action::External)
+        && !service.reads.external_is_recorded(&external.idem_key).await.map_err(away)?
+    {
+        if service.halt.is_halted() {
+            return Err(Code::ServiceHalted.into());
+        }
+        // In one spelling, so that the same again is the same.
+        let external = External { amount: known.amount.text(known.precision), ..external };
+        let request = serde_json::to_string(&external).expect("plain values");
+        let wanted = approvals::Wanted {
+            action: Action::External,
+            subject: &external.idem_key,
+            request,
+            caller,
+            reason: "external",
+            request_id: &request_id,
+        };
+        return approvals::ask(service, wanted).await;
     }
-    let (outcome, code) = match decided.decision {
-        Decision::Success => ("SUCCESS", None),
-        Decision::Refused(code) => ("REFUSED", Some(code.name())),
-    };
-    let balance_after = decided.balance_after.as_deref().map(wire::plain);
-    let body = Body { idem_key, outcome, code, balance_after };
-    Ok(json(StatusCode::OK, &body, &request_id))
+    let decree = Decree { actor: actor(caller), reason: String::new(), request_id };
+    external.carry_out(service, decree).await
+}
+
+/// Money that is to enter or leave, as it was asked for.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct External {
+    op: String,
+    user_id: u64,
+    asset: String,
+    amount: String,
+    idem_key: String,
+}
+
+/// What an [`External`] means.
+struct Known {
+    op: Op,
+    user: UserId,
+    asset: AssetId,
+    precision: u8,
+    amount: Amount,
+}
+
+impl External {
+    fn known(&self, service: &Service) -> Result<Known, Refusal> {
+        let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+        let op = Op::from_name(&self.op).ok_or_else(|| invalid("There is no such operation."))?;
+        let user = UserId::new(self.user_id).ok_or_else(|| invalid("There is no such user_id."))?;
+        if Cid::new(&self.idem_key).is_none() {
+            return Err(invalid("idem_key must be 1 to 64 of A-Z a-z 0-9 _ . : -"));
+        }
+        let catalog = service.reads.catalog();
+        let money = catalog.by_symbol(&self.asset).ok_or(Code::InvalidAsset).and_then(|asset| {
+            let amount = Amount::parse(&self.amount, asset.precision, service.limits.units_max)?;
+            Ok(Known { op, user, asset: asset.id, precision: asset.precision, amount })
+        });
+        match money {
+            Err(_) if service.halt.is_halted() => Err(Code::ServiceHalted.into()),
+            money => Ok(money?),
+        }
+    }
+
+    async fn carry_out(self, service: &Service, decree: Decree) -> Outcome {
+        let Known { op, user, asset, amount, .. } = self.known(service)?;
+        let (Decree { actor, request_id, .. }, idem_key) = (decree, self.idem_key);
+        let external =
+            store::External { idem_key: idem_key.clone(), op, user, asset, amount, actor };
+        let decided = service.coordinator.external(external).await.map_err(refuse)?;
+        #[derive(Serialize)]
+        struct Body {
+            idem_key: String,
+            outcome: &'static str,
+            code: Option<&'static str>,
+            balance_after: Option<String>,
+        }
+        let (outcome, code) = match decided.decision {
+            Decision::Success => ("SUCCESS", None),
+            Decision::Refused(code) => ("REFUSED", Some(code.name())),
+        };
+        let balance_after = decided.balance_after.as_deref().map(wire::plain);
+        let body = Body { idem_key, outcome, code, balance_after };
+        Ok(json(StatusCode::OK, &body, &request_id))
+    }
 }
 
 #[derive(Deserialize)]
@@ -454,8 +548,46 @@ async fn resume(service: &Service, call: Call) -> Outcome {
     query(&call, "")?;
     let HaltDraft { reason } = service.json_body(call).await?;
     check_reason(&reason)?;
-    let (flag, actor, check) = (Arc::clone(&service.halt), actor(caller), service.check.clone());
-    let resuming = async move { Ok(flag.resume(&actor, &reason, check.objection()).await) };
+    if service.approvals.need(Action::Resume) {
+        if !service.halt.is_halted() {
+            return Ok(resumed(&request_id));
+        }
+        let seen = SeenHalt::now(&service.halt, &service.reads).await.map_err(away)?;
+        let wanted = approvals::Wanted {
+            action: Action::Resume,
+            subject: &format!("halt {}", seen.number),
+            request: serde_json::to_string(&seen).expect("plain values"),
+            caller,
+            reason: &reason,
+            request_id: &request_id,
+        };
+        return approvals::ask(service, wanted).await;
+    }
+    resume_now(service, Decree { actor: actor(caller), reason, request_id }, None).await
+}
+
+/// Goes on, whatever becomes of the connection meanwhile. `seen`: the only halt that is to be ended.
+async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -> Outcome {
+    let Decree { actor, reason, request_id } = decree;
+    let (flag, check, reads) =
+        (Arc::clone(&service.halt), service.check.clone(), service.reads.clone());
+    let resuming = async move {
+        // Asked once the flag has taken note of every halt so far: a later one stands against this resume by itself.
+        let objection = async {
+            if let Some(seen) = seen {
+                let now = SeenHalt::now(&flag, &reads).await;
+                let now = now.map_err(|_| {
+                    Objection("PostgreSQL does not say which halt this is".to_owned())
+                })?;
+                if now != seen {
+                    let why = "it has been halted again since this was asked for; ask again";
+                    return Err(Objection(why.to_owned()));
+                }
+            }
+            check.objection().await
+        };
+        Ok(flag.resume(&actor, &reason, objection).await)
+    };
     to_the_end(resuming).await?.map_err(|still| {
         error!(why = chain(&still), "not resumed");
         let message = format!("Still halted: {}.", chain(&still));
@@ -468,11 +600,15 @@ async fn resume(service: &Service, call: Call) -> Outcome {
             }
         }
     })?;
+    Ok(resumed(&request_id))
+}
+
+fn resumed(request_id: &str) -> Answer {
     #[derive(Serialize)]
     struct Body {
         halted: bool,
     }
-    Ok(json(StatusCode::OK, &Body { halted: false }, &request_id))
+    json(StatusCode::OK, &Body { halted: false }, request_id)
 }
 
 /// The most characters a reason has.

@@ -23,6 +23,7 @@ use crate::account::UserId;
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::Trading;
 use crate::alert::{Alert, alert_about};
+use crate::approval::Action;
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::Halt;
 use crate::audit::rounds::Check;
@@ -66,10 +67,30 @@ pub struct Service {
     pub frequency: Mutex<Frequency>,
     /// How much each user may transfer.
     pub quotas: Quotas,
+    /// What needs two operators.
+    pub approvals: Approvals,
     /// Limits of one request.
     pub limits: RequestLimits,
     /// Changes, or loses its sender, when the server stops: whoever waits answers then.
     pub stopping: watch::Receiver<()>,
+}
+
+/// What needs two operators.
+#[derive(Debug)]
+pub struct Approvals {
+    /// These actions.
+    pub required: Vec<Action>,
+    /// How long a request may be approved and carried out.
+    pub expires_after: Duration,
+    /// Held while one is carried out.
+    pub carrying_out: tokio::sync::Mutex<()>,
+}
+
+impl Approvals {
+    /// Whether an action needs them.
+    pub fn need(&self, action: Action) -> bool {
+        self.required.contains(&action)
+    }
 }
 
 /// Limits of one request.

@@ -17,7 +17,9 @@ use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::balances::Balance;
 use crate::engine::outcomes::Recorded;
+use crate::pause::{Pause, Scope};
 use crate::postgres::reads::Passed;
+use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
 use crate::quota::{Refused, Standing};
@@ -180,12 +182,6 @@ pub fn text(status: StatusCode, kind: &'static str, body: Bytes, request_id: &st
     let request_id = HeaderValue::from_str(request_id).expect("made by us or found sane");
     answer.headers_mut().insert(X_REQUEST_ID, request_id);
     answer
-}
-
-/// A direction as a parameter names it: FUNDING_TO_SPOT or SPOT_TO_FUNDING.
-pub fn direction_name(direction: Direction) -> String {
-    let (from, to) = direction.accounts();
-    format!("{from}_TO_{to}")
 }
 
 /// Where a transfer's money is, from recorded operations.
@@ -563,6 +559,89 @@ impl From<Balance> for BalanceBody {
             spot: balance.spot.map(|available| side((available, 0))),
             in_flight: text(balance.in_flight),
             asset: balance.asset.symbol,
+        }
+    }
+}
+
+/// The transfers that a pause is about, for people.
+pub fn paused(scope: Scope, catalog: &Catalog) -> String {
+    let mut text = "Transfers".to_owned();
+    if let Some(asset) = scope.asset() {
+        // One that somebody has removed from PostgreSQL by hand is named by its number.
+        let symbol = catalog.by_id(asset).map(|asset| asset.symbol.clone());
+        text += &format!(" of {}", symbol.unwrap_or_else(|| format!("asset {}", asset.0)));
+    }
+    if let Some(direction) = scope.direction() {
+        let (from, to) = direction.accounts();
+        text += &format!(" from {from} to {to}");
+    }
+    text
+}
+
+/// A pause.
+#[derive(Debug, Serialize)]
+pub struct PauseBody {
+    direction: Option<&'static str>,
+    asset: Option<String>,
+    at: Timestamp,
+    actor: String,
+    reason: String,
+}
+
+impl PauseBody {
+    /// One row of the list.
+    pub fn new(pause: &Pause, catalog: &Catalog) -> PauseBody {
+        let asset = pause.scope.asset().map(|id| {
+            let symbol = catalog.by_id(id).map(|asset| asset.symbol.clone());
+            symbol.unwrap_or_else(|| format!("#{}", id.0))
+        });
+        PauseBody {
+            direction: pause.scope.direction().map(Direction::wire_name),
+            asset,
+            at: pause.at,
+            actor: pause.actor.clone(),
+            reason: pause.reason.clone(),
+        }
+    }
+}
+
+/// What one operator has asked for, and what another one has decided.
+#[derive(Debug, Serialize)]
+pub struct ApprovalBody {
+    approval_id: String,
+    action: &'static str,
+    subject: String,
+    request: serde_json::Value,
+    state: &'static str,
+    maker: u64,
+    reason: String,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+    decider: Option<u64>,
+    decider_reason: Option<String>,
+    decided_at: Option<Timestamp>,
+    carried_out_at: Option<Timestamp>,
+}
+
+impl From<Approval> for ApprovalBody {
+    fn from(approval: Approval) -> ApprovalBody {
+        let (decider, decider_reason) = approval.decider.unzip();
+        ApprovalBody {
+            approval_id: approval.approval_id,
+            action: approval.action.name(),
+            subject: approval.subject,
+            // Somebody's own row, if it is none: shown as it is.
+            request: serde_json::from_str(&approval.request)
+                .unwrap_or(serde_json::Value::String(approval.request)),
+            state: approval.state.name(),
+            maker: approval.maker,
+            reason: approval.reason,
+            created_at: approval.created_at,
+            expires_at: approval.expires_at,
+            decider,
+            decider_reason,
+            decided_at: approval.decided_at,
+            carried_out_at: approval.carried_out_at,
         }
     }
 }

@@ -1088,6 +1088,20 @@ fn process_arguments(pid: i32) -> Option<Vec<String>> {
     Some(text.split_terminator('\0').map(str::to_owned).collect())
 }
 
+/// How to connect to the server of a data directory, if one runs. Starts nothing, and changes nothing.
+pub fn running(data_dir: &Path) -> Option<tokio_postgres::Config> {
+    let text = fs::read_to_string(data_dir.join("postgres").join("postmaster.pid")).ok()?;
+    let mut lines = text.lines();
+    let pid = lines.next()?.trim().parse().ok()?;
+    // The fifth line, as PostgreSQL writes it.
+    let socket_directory = PathBuf::from(lines.nth(3)?);
+    is_running(pid, &socket_directory).then(|| {
+        let mut config = config(&socket_directory);
+        config.dbname(DATABASE);
+        config
+    })
+}
+
 /// Whether a process with these arguments is the server of the cluster with this socket directory,
 /// whose name no other cluster has.
 fn is_ours(arguments: &[String], socket_directory: &Path) -> bool {

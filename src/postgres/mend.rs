@@ -18,8 +18,14 @@ use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::transfer::{Decision, Intent, Op, State};
 
-/// Who repairs, in `admin_audit`: whoever may read the configuration.
-const ACTOR: &str = "ubscore repair";
+/// Who repairs and why, as `admin_audit` has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Author<'a> {
+    /// Whoever may read the configuration, or two operators by name.
+    pub actor: &'a str,
+    /// Why.
+    pub reason: &'a str,
+}
 
 /// A Funding operation that is to be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,8 +147,9 @@ pub async fn renumber(
     log: Identity,
     incarnation: u64,
     renumberings: &[Renumbering],
-    reason: &str,
+    author: Author<'_>,
 ) -> Result<(), Error> {
+    let reason = author.reason;
     let mut client: Client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
@@ -161,10 +168,10 @@ pub async fn renumber(
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
-        transaction.execute(audit, &[&ACTOR, &req_id, &detail, &reason]).await?;
+        transaction.execute(audit, &[&author.actor, &req_id, &detail, &reason]).await?;
     }
     let closed = "INSERT INTO admin_audit (actor, action, subject, detail, reason) VALUES ($1, $2, 'log', '', $3)";
-    transaction.execute(closed, &[&ACTOR, &CLOSED, &reason]).await?;
+    transaction.execute(closed, &[&author.actor, &CLOSED, &reason]).await?;
     Ok(transaction.commit().await?)
 }
 
@@ -198,8 +205,9 @@ pub async fn carry_out(
     log: Identity,
     incarnation: u64,
     mendings: &[Mending],
-    reason: &str,
+    author: Author<'_>,
 ) -> Result<Vec<Mended>, Error> {
+    let reason = author.reason;
     // Tables of another cluster are numbered anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let mut client: Client = connect(config, &limits).await?;
@@ -210,7 +218,7 @@ pub async fn carry_out(
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let count = format!("{} transfers", mendings.len());
-    transaction.execute(note, &[&ACTOR, &count, &reason]).await?;
+    transaction.execute(note, &[&author.actor, &count, &reason]).await?;
     let mut all = vec![Mended::Short; mendings.len()];
     // What one brings another may need: until none of them has enough.
     loop {
@@ -225,7 +233,7 @@ pub async fn carry_out(
                 what: format!("asset {}", mending.intent.asset.0),
             })?;
             let mut savepoint = transaction.transaction().await?;
-            *mended = mend(&mut savepoint, mending, asset, reason).await?;
+            *mended = mend(&mut savepoint, mending, asset, author).await?;
             match mended {
                 Mended::Done => savepoint.commit().await?,
                 Mended::Short | Mended::Occupied => savepoint.rollback().await?,
@@ -244,8 +252,9 @@ async fn mend(
     transaction: &mut Transaction<'_>,
     mending: &Mending,
     asset: &Asset,
-    reason: &str,
+    author: Author<'_>,
 ) -> Result<Mended, Error> {
+    let reason = author.reason;
     let Mending { intent, from, to, postings, code, log_sequence } = mending;
     let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
     let amount = intent.amount.decimal(asset.precision);
@@ -339,6 +348,6 @@ async fn mend(
     }
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
-    transaction.execute(audit, &[&ACTOR, &req_id, &mending.to_string(), &reason]).await?;
+    transaction.execute(audit, &[&author.actor, &req_id, &mending.to_string(), &reason]).await?;
     Ok(Mended::Done)
 }

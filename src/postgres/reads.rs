@@ -1,14 +1,16 @@
 //! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
 
 pub mod accepted;
+pub mod approvals;
 pub mod lists;
+pub mod pauses;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use deadpool_postgres::{Pool, Status};
 use jiff::Timestamp;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio_postgres::{GenericClient, IsolationLevel, Row};
 use wal::Sequence;
 
@@ -19,6 +21,7 @@ use super::store::{Sought, Transfer};
 use crate::account::UserId;
 use crate::amount::{Amount, units_from_text};
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
+use crate::pause::Pauses;
 use crate::transfer::{Op, ReqId, State};
 
 /// One state a transfer has passed through.
@@ -84,8 +87,11 @@ pub enum HaltChange<'a> {
 pub struct Reads {
     pool: Pool,
     catalog: Arc<ArcSwap<Catalog>>,
+    pauses: Arc<ArcSwap<Pauses>>,
+    /// Tells for every set of pauses that was in force when nobody keeps it any more.
+    earlier: Arc<parking_lot::Mutex<Vec<watch::Receiver<()>>>>,
     incarnation: u64,
-    /// Held from a change to the catalog it leads to, so that no older one is put in its place.
+    /// Held from a change to the catalog or the pauses it leads to, so that no older one is put in its place.
     changing: Arc<Mutex<()>>,
 }
 
@@ -103,7 +109,8 @@ pub struct PoolUse {
 impl Reads {
     /// Reads through `pool`; the few writes are those of `incarnation`.
     pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
-        Reads { pool, catalog, incarnation, changing: Arc::default() }
+        let (pauses, earlier, changing) = (Arc::default(), Arc::default(), Arc::default());
+        Reads { pool, catalog, pauses, earlier, incarnation, changing }
     }
 
     /// The assets as last read.

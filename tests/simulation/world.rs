@@ -819,6 +819,7 @@ impl Client {
             checked: Checked { direction, asset: asset(), amount },
             fingerprint: fingerprint(from, to, "USDT", &units.to_string()),
             permit: None,
+            pauses: Arc::default(),
         };
         // Whoever has no cid may not ask twice.
         let tries = if cid.is_some() { 12 } else { 1 };

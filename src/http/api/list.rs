@@ -10,7 +10,7 @@ use crate::account::UserId;
 use crate::asset::Catalog;
 use crate::code::Code;
 use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters};
-use crate::http::wire::{Refusal, SummariesBody, SummaryBody, direction_name, json};
+use crate::http::wire::{Refusal, SummariesBody, SummaryBody, json};
 use crate::postgres::reads::lists::OwnFilter;
 use crate::transfer::{Cid, Direction, State};
 
@@ -51,8 +51,8 @@ fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refu
         catalog.by_symbol(&symbol).map(|asset| asset.id).ok_or(Refusal::from(Code::InvalidAsset))
     });
     let direction = direction.map(|name| {
-        let known = Direction::ALL.into_iter().find(|known| direction_name(*known) == name);
-        known.ok_or_else(|| invalid("direction must be FUNDING_TO_SPOT or SPOT_TO_FUNDING."))
+        let invalid = || invalid("direction must be FUNDING_TO_SPOT or SPOT_TO_FUNDING.");
+        Direction::from_wire_name(&name).ok_or_else(invalid)
     });
     let cid = cid.map(|text| {
         Cid::new(&text).ok_or_else(|| invalid("cid must be 1 to 64 of A-Z a-z 0-9 _ . : -"))

@@ -5,8 +5,9 @@ use futures_util::future::join_all;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{actor, check_reason, refuse};
+use super::{Decree, actor, approvals, check_reason, refuse};
 use crate::account::UserId;
+use crate::approval::Action;
 use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::http::api::{away, settle};
@@ -116,48 +117,82 @@ struct AttendDraft {
 
 /// What an operator wants to attend to.
 struct Wanted {
-    request_id: String,
-    caller: Caller,
-    reason: String,
+    decree: Decree,
     transfer: Transfer,
 }
 
 impl Wanted {
     /// Reads the request, and finds the transfer.
-    async fn read(service: &Service, req_id: &str, call: Call) -> Result<Wanted, Refusal> {
+    async fn read(
+        service: &Service,
+        req_id: &str,
+        call: Call,
+    ) -> Result<(Caller, Wanted), Refusal> {
         let request_id = call.request_id.clone();
         let caller = service.authenticate_admin(&call)?;
         query(&call, "")?;
-        let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
+        ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
         let AttendDraft { reason } = service.json_body(call).await?;
         check_reason(&reason)?;
+        let decree = Decree { actor: actor(caller), reason, request_id };
+        Ok((caller, Wanted::find(service, req_id, decree).await?))
+    }
+
+    async fn find(service: &Service, req_id: &str, decree: Decree) -> Result<Wanted, Refusal> {
+        let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
         if service.halt.is_halted() {
             return Err(Code::ServiceHalted.into());
         }
         let found = service.reads.transfer(&Sought::ReqId(req_id)).await.map_err(away)?;
         let transfer = found.ok_or(Code::TransferNotFound)?;
-        Ok(Wanted { request_id, caller, reason, transfer })
+        Ok(Wanted { decree, transfer })
     }
 
     /// Writes down what will be done, before it is: no deed must be without its author.
     async fn audit(&self, service: &Service, action: &str) -> Result<(), Refusal> {
         let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
-        let (actor, reason) = (actor(self.caller), &self.reason);
-        let audit = service.reads.audit(&actor, action, &subject, state.name(), reason);
+        let Decree { actor, reason, .. } = &self.decree;
+        let audit = service.reads.audit(actor, action, &subject, state.name(), reason);
         audit.await.map_err(away)
+    }
+
+    /// Ends the wait for a decision, and answers what the transfer is then.
+    async fn resolve(self, service: &Service) -> Outcome {
+        let mut transfer = self.transfer.clone();
+        if transfer.state.awaits_decision() {
+            self.audit(service, "transfer resolve").await?;
+            let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
+            let progress = service.coordinator.resolve(user, req_id).await;
+            let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
+            tokio::select! {
+                // An error is a worker that has stopped; a start goes on with it.
+                _ = progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
+                () = service.clock.sleep(service.limits.transfer_wait) => {}
+            }
+            transfer = progress.borrow().clone();
+        }
+        if transfer.code != Some(Code::ResolvedByOperator) {
+            // What was told before must not be taken back, though PostgreSQL may not have it yet.
+            let (transfer, _) = settle(service, transfer).await?;
+            let state = transfer.state;
+            let message = format!("The transfer is {}: there is nothing to resolve.", state.name());
+            let transfer = Some((transfer.intent.req_id, Some(state)));
+            return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
+        }
+        self.answer(service, transfer).await
     }
 
     /// The transfer's body.
     async fn answer(&self, service: &Service, transfer: Transfer) -> Outcome {
         let (transfer, funds_at) = settle_or_leave(service, transfer).await;
         let body = OperatorBody::new(&transfer, funds_at, &service.reads.catalog());
-        Ok(json(StatusCode::OK, &body, &self.request_id))
+        Ok(json(StatusCode::OK, &body, &self.decree.request_id))
     }
 }
 
 /// `POST …/retry`: it is due now, and as if for the first time.
 pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcome {
-    let wanted = Wanted::read(service, req_id, call).await?;
+    let (_, wanted) = Wanted::read(service, req_id, call).await?;
     if wanted.transfer.state.is_terminal() {
         return wanted.answer(service, wanted.transfer.clone()).await;
     }
@@ -172,31 +207,29 @@ pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcom
 /// `POST …/resolve`: the decision that it waits for is refused, unless it is recorded by now. Answered by what the transfer is
 /// then, so that the same again is answered the same.
 pub(super) async fn resolve(service: &Service, req_id: &str, call: Call) -> Outcome {
-    let wanted = Wanted::read(service, req_id, call).await?;
-    let mut transfer = wanted.transfer.clone();
-    if transfer.state.awaits_decision() {
-        wanted.audit(service, "transfer resolve").await?;
-        let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
-        let progress = service.coordinator.resolve(user, req_id).await;
-        let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
-        tokio::select! {
-            // An error is a worker that has stopped; a start goes on with it.
-            _ = progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-            () = service.clock.sleep(service.limits.transfer_wait) => {}
+    let (caller, mut wanted) = Wanted::read(service, req_id, call).await?;
+    if service.approvals.need(Action::Resolve) {
+        // PostgreSQL may not have its end yet: then there is nothing to approve.
+        wanted.transfer = settle_or_leave(service, wanted.transfer).await.0;
+        if wanted.transfer.state.awaits_decision() {
+            let wish = approvals::Wanted {
+                action: Action::Resolve,
+                subject: &wanted.transfer.intent.req_id.to_string(),
+                request: "{}".to_owned(),
+                caller,
+                reason: &wanted.decree.reason,
+                request_id: &wanted.decree.request_id,
+            };
+            return approvals::ask(service, wish).await;
         }
-        transfer = progress.borrow().clone();
     }
-    if transfer.code != Some(Code::ResolvedByOperator) {
-        // What was told before must not be taken back, though PostgreSQL may not have it yet.
-        let (transfer, _) = settle(service, transfer).await?;
-        let state = transfer.state;
-        let message = format!("The transfer is {}: there is nothing to resolve.", state.name());
-        let transfer = Some((transfer.intent.req_id, Some(state)));
-        return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
-    }
-    wanted.answer(service, transfer).await
+    wanted.resolve(service).await
 }
 
+/// The same, in the name of those who have asked for it and approved it.
+pub(super) async fn resolve_now(service: &Service, req_id: &str, decree: Decree) -> Outcome {
+    Wanted::find(service, req_id, decree).await?.resolve(service).await
+}
 /// Why a transfer was not attended to.
 fn attended(transfer: &Transfer, rejection: Rejection) -> Refusal {
     Refusal { transfer: Some((transfer.intent.req_id, None)), ..refuse(rejection) }

@@ -1,0 +1,74 @@
+//! What one operator asks for and another one approves: which actions, and where such a request stands.
+
+/// What may need two people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The end of the wait for a transfer's decision.
+    Resolve,
+    /// `ubscore repair --apply`, for which no service runs: both show their tokens.
+    Repair,
+    /// The end of a halt.
+    Resume,
+    /// Money from or to the outside.
+    External,
+}
+
+impl Action {
+    /// All of them.
+    pub const ALL: [Action; 4] =
+        [Action::Resolve, Action::Repair, Action::Resume, Action::External];
+
+    /// The action with this name.
+    pub fn from_name(name: &str) -> Option<Action> {
+        Action::ALL.into_iter().find(|action| action.name() == name)
+    }
+
+    /// Its name, in the configuration as on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Resolve => "resolve",
+            Action::Repair => "repair",
+            Action::Resume => "resume",
+            Action::External => "external",
+        }
+    }
+}
+
+/// Where a request for an approval stands. The number is what PostgreSQL stores; there, one that has expired is pending still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i16)]
+pub enum State {
+    /// Another operator is waited for.
+    Pending = 1,
+    /// It may be carried out, also again, until it expires.
+    Approved = 2,
+    /// It never will.
+    Rejected = 3,
+    /// Nobody has approved it in time.
+    Expired = 4,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 4] = [State::Pending, State::Approved, State::Rejected, State::Expired];
+
+    /// The state with this number.
+    pub fn from_number(number: i16) -> Option<State> {
+        State::ALL.into_iter().find(|state| *state as i16 == number)
+    }
+
+    /// The state with this name on the wire.
+    pub fn from_name(name: &str) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Pending => "PENDING_APPROVAL",
+            State::Approved => "APPROVED",
+            State::Rejected => "REJECTED",
+            State::Expired => "EXPIRED",
+        }
+    }
+}

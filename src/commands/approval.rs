@@ -1,0 +1,119 @@
+//! `ubscore approval`: what needs two operators, and the second one's word on it.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::ops::Ops;
+use super::table::{aligned, text};
+use crate::approval::State;
+use crate::cli::{ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs};
+use crate::clock::Clock;
+use crate::config::Format;
+
+/// Nothing was done yet. Who waits for it has been told.
+#[derive(Debug, thiserror::Error)]
+#[error("another operator has to approve it first")]
+pub struct Pending;
+
+/// Writes to `out` that an answer waits for another operator, if it does.
+///
+/// # Errors
+/// [`Pending`]: it does.
+pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    if answer["state"] != json!(State::Pending.name()) {
+        return Ok(());
+    }
+    match format {
+        Format::Json => writeln!(out, "{answer}")?,
+        Format::Text => {
+            let of = |key: &str| text(&answer[key]);
+            let (id, expires) = (of("approval_id"), of("expires_at"));
+            writeln!(out, "not done: another operator has to approve it, until {expires}")?;
+            writeln!(out, "  ubscore approval approve {id} --reason TEXT --user THEIR_ID")?;
+        }
+    }
+    Err(Pending.into())
+}
+
+/// Carries out one of the commands.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn run(
+    command: &ApprovalCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    match command {
+        ApprovalCommand::List(args) => list(args, clock, out),
+        ApprovalCommand::Approve(args) => {
+            let answer = decide(args, clock, "approve")?;
+            match args.operator.access.format {
+                Format::Json => writeln!(out, "{answer}")?,
+                Format::Text => {
+                    writeln!(out, "approved and carried out: {}", args.approval_id)?;
+                    writeln!(out, "  {answer}")?;
+                }
+            }
+            Ok(())
+        }
+        ApprovalCommand::Reject(args) => {
+            let answer = decide(args, clock, "reject")?;
+            match args.operator.access.format {
+                Format::Json => writeln!(out, "{answer}")?,
+                Format::Text => writeln!(out, "rejected: {}", args.approval_id)?,
+            }
+            Ok(())
+        }
+    }
+}
+
+fn decide(args: &ApprovalDecideArgs, clock: &impl Clock, deed: &str) -> anyhow::Result<Value> {
+    let path = format!("approvals/{}/{deed}", args.approval_id);
+    let body = json!({"reason": args.operator.reason});
+    Ops::new(&args.operator.access, clock)?.post(deed, &path, &body)
+}
+
+fn list(args: &ApprovalListArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let path = match args.all {
+        true => "approvals".to_owned(),
+        false => format!("approvals?state={}", State::Pending.name()),
+    };
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let approvals = answer["approvals"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |approval: &Value| {
+        let keys = ["approval_id", "state", "action", "subject", "maker", "expires_at", "decider"];
+        let mut cells: Vec<String> = keys.iter().map(|key| text(&approval[*key])).collect();
+        cells.push(text(&approval["reason"]));
+        // Of a halt or a transfer the subject says it all.
+        let money = |key: &str| approval["request"][key].as_str().unwrap_or("").to_owned();
+        if approval["action"] == json!("external") {
+            let user = text(&approval["request"]["user_id"]);
+            let (op, amount, asset) = (money("op"), money("amount"), money("asset"));
+            cells.push(format!("{op} {amount} {asset} of {user}"));
+        } else {
+            cells.push("-".to_owned());
+        }
+        cells
+    };
+    match args.access.format {
+        Format::Json => approvals.iter().try_for_each(|approval| writeln!(out, "{approval}"))?,
+        Format::Text if approvals.is_empty() => writeln!(out, "no approvals")?,
+        Format::Text => {
+            let head = [
+                "APPROVAL_ID",
+                "STATE",
+                "ACTION",
+                "SUBJECT",
+                "ASKED BY",
+                "UNTIL",
+                "DECIDED BY",
+                "REASON",
+                "WHAT",
+            ];
+            write!(out, "{}", aligned("", &head, approvals.iter().map(row)))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! `ubscore doctor`: whether the machine, PostgreSQL and the configuration are fit for what is promised, and what to change
+//! where they are not. Changes nothing, also while the service runs.
+//!
+//! [`machine`] looks; [`judgement`] judges what was seen, one small function a check, and touches nothing.
+
+mod judgement;
+mod machine;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use self::judgement::CHECKS;
+use self::machine::Machine;
+use super::{serve, wal};
+use crate::cli::DoctorArgs;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::postgres::embedded;
+use crate::postgres::settings::Settings;
+use crate::telemetry::chain;
+
+/// Something is bad.
+const EXIT_BAD: u8 = 1;
+/// Nothing is known.
+const EXIT_CANNOT_RUN: u8 = 2;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// As it should be, or nobody's matter.
+    Ok,
+    /// It costs time, or a promise hangs on something that is not seen from here.
+    Warn,
+    /// A promise does not hold, or the service will not run.
+    Bad,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Bad => "bad",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    found: String,
+    /// What to change, where there is something.
+    change: Option<String>,
+}
+
+/// Everything that is judged. What could not be seen is absent.
+struct Seen {
+    config: Config,
+    /// PostgreSQL's settings and how far its clock is from ours, ms; or why it was not asked.
+    postgres: Result<(Settings, i64), Unasked>,
+    machine: Machine,
+}
+
+/// Why PostgreSQL was not asked.
+#[derive(Debug, PartialEq, Eq)]
+enum Unasked {
+    /// The embedded one, which runs while the service does.
+    NotRunning,
+    /// It cannot be reached, or does not answer.
+    Failed(String),
+}
+
+/// Looks, judges, and prints one finding a line.
+pub fn run(args: &DoctorArgs, clock: &impl Clock, out: &mut impl Write) -> ExitCode {
+    match examine(args, clock) {
+        Ok(findings) => tell(args, &findings, out),
+        Err(error) => {
+            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            ExitCode::from(EXIT_CANNOT_RUN)
+        }
+    }
+}
+
+fn examine(args: &DoctorArgs, clock: &impl Clock) -> anyhow::Result<Vec<Finding>> {
+    let stores = &args.stores;
+    let loaded = Config::load(stores.config.as_deref(), stores.overrides(), stores.dev);
+    let (config, valid) = match loaded {
+        Ok(config) => {
+            let found = match &stores.config {
+                Some(file) => format!("{} and the environment are valid", file.display()),
+                None => "the defaults and the environment are valid".to_owned(),
+            };
+            (config, Finding { check: "configuration", verdict: Verdict::Ok, found, change: None })
+        }
+        Err(error) => {
+            let found = chain(&error);
+            let change = "mend it; everything below is held against the defaults".to_owned();
+            let verdict = Verdict::Bad;
+            let data_dir = stores.data_dir.clone().unwrap_or(Config::default().data_dir);
+            let config = Config { data_dir, ..Config::default() };
+            (config, Finding { check: "configuration", verdict, found, change: Some(change) })
+        }
+    };
+    let postgres = match valid.verdict {
+        Verdict::Ok => ask(&config, clock).context("start")?,
+        Verdict::Warn | Verdict::Bad => {
+            Err(Unasked::Failed("the configuration does not say where it is".to_owned()))
+        }
+    };
+    let machine = Machine::look(&log_dir(&config), clock);
+    let seen = Seen { config, postgres, machine };
+    let findings = CHECKS.iter().flat_map(|check| check(&seen));
+    Ok([valid].into_iter().chain(findings).collect())
+}
+
+/// Asks PostgreSQL, and compares the clocks: its word was said between two looks at ours.
+fn ask(config: &Config, clock: &impl Clock) -> anyhow::Result<Result<(Settings, i64), Unasked>> {
+    let target = match &config.postgres.url {
+        Some(url) => url.expose().parse().context("postgres.url")?,
+        None => match embedded::running(&config.data_dir) {
+            Some(target) => target,
+            None => return Ok(Err(Unasked::NotRunning)),
+        },
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let before = clock.now_ns();
+    let limits = serve::postgres_limits(config);
+    Ok(match runtime.block_on(Settings::read(&target, &limits)) {
+        Ok(settings) => {
+            let ours = i128::from(before.midpoint(clock.now_ns()));
+            let ahead_ns = settings.now.as_nanosecond() - ours;
+            let ahead_ms = i64::try_from(ahead_ns / 1_000_000).unwrap_or(i64::MAX);
+            Ok((settings, ahead_ms))
+        }
+        Err(error) => Err(Unasked::Failed(chain(&error))),
+    })
+}
+
+/// Where the log is, or the nearest directory above that is there: it will be made in there.
+fn log_dir(config: &Config) -> PathBuf {
+    let log = config.data_dir.join(wal::LOG_DIRECTORY);
+    let there = log.ancestors().find(|path| path.is_dir());
+    // A relative path's last ancestor is empty, and means here.
+    there.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn tell(args: &DoctorArgs, findings: &[Finding], out: &mut impl Write) -> ExitCode {
+    let written = match args.format {
+        crate::config::Format::Json => findings.iter().try_for_each(|finding| {
+            let line = serde_json::to_string(finding).expect("plain values");
+            writeln!(out, "{line}")
+        }),
+        crate::config::Format::Text => tell_people(findings, out),
+    };
+    // Nobody reading it is no reason to say that all is well.
+    drop(written);
+    match findings.iter().map(|finding| finding.verdict).max() {
+        Some(Verdict::Bad) => ExitCode::from(EXIT_BAD),
+        Some(Verdict::Ok | Verdict::Warn) | None => ExitCode::SUCCESS,
+    }
+}
+
+fn tell_people(findings: &[Finding], out: &mut impl Write) -> std::io::Result<()> {
+    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    for Finding { check, verdict, found, change } in findings {
+        writeln!(out, "{:<4}  {check:<width$}  {found}", verdict.name())?;
+        if let Some(change) = change {
+            writeln!(out, "      {:width$}  -> {change}", "")?;
+        }
+    }
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    let [ok, warn, bad] = [Verdict::Ok, Verdict::Warn, Verdict::Bad].map(count);
+    writeln!(out, "{ok} ok, {warn} warn, {bad} bad")
+}

@@ -1,0 +1,669 @@
+//! The checks: each takes what was seen and says what is to be thought of it. Nothing here looks at anything.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Finding, Seen, Unasked, Verdict};
+use crate::config::Wait;
+use crate::postgres::settings::Settings;
+
+/// Every check, in the order in which they are told.
+pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
+    |seen| postgres(seen.postgres.as_ref(), connections_needed(seen)),
+    |seen| vec![disk_sync(&seen.machine.syncs)],
+    |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
+    |seen| vec![space(seen)],
+    |seen| vec![clocksource(seen.machine.clocksource.as_deref())],
+    |seen| vec![clock_kept(&seen.machine.time_keepers)],
+    |seen| vec![open_files(seen.machine.open_files, files_needed(seen))],
+    |seen| vec![cpus(seen)],
+    |seen| vec![core(seen)],
+    |seen| vec![memory(seen.machine.memory.as_deref(), memory_needed(seen))],
+    |seen| vec![swap(seen.machine.swaps.as_deref(), seen.machine.service.as_deref())],
+    |seen| vec![huge_pages(seen.machine.huge_pages.as_deref())],
+];
+
+fn finding(
+    check: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    change: impl Into<String>,
+) -> Finding {
+    let change = (verdict != Verdict::Ok).then(|| change.into());
+    Finding { check, verdict, found: found.into(), change }
+}
+
+fn fine(check: &'static str, found: impl Into<String>) -> Finding {
+    finding(check, Verdict::Ok, found, "")
+}
+
+fn unseen(check: &'static str, what: &str) -> Finding {
+    finding(check, Verdict::Warn, format!("{what} cannot be seen"), "look at it by hand")
+}
+
+/// The oldest major version that is tested.
+const POSTGRES_MAJOR_MIN: i32 = 14;
+/// Connections of ours beside those for reads and one a shard: Funding's own, the audit's, its check's, the watermark's, and one
+/// for a command.
+const CONNECTIONS_BESIDE: u64 = 5;
+/// A difference of the clocks that is no more than a slow answer, ms.
+const CLOCKS_APART_MS: u64 = 250;
+/// One that makes times in answers and in tokens disagree, ms.
+const CLOCKS_FAR_APART_MS: u64 = 5_000;
+
+fn connections_needed(seen: &Seen) -> i64 {
+    let config = &seen.config;
+    let ours = config.postgres.connections_max + config.coordinator.shards;
+    i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
+}
+
+fn postgres(asked: Result<&(Settings, i64), &Unasked>, needed: i64) -> Vec<Finding> {
+    let (settings, ahead_ms) = match asked {
+        Ok((settings, ahead_ms)) => (settings, *ahead_ms),
+        Err(Unasked::NotRunning) => {
+            let found = "the embedded server does not run, and was not asked";
+            let change = "ask again while the service runs";
+            return vec![finding("postgres", Verdict::Warn, found, change)];
+        }
+        Err(Unasked::Failed(why)) => {
+            let change = "see that it runs, takes writes, and that postgres.url leads to it";
+            return vec![finding("postgres", Verdict::Bad, why.clone(), change)];
+        }
+    };
+    vec![
+        postgres_version(settings),
+        postgres_on("postgres fsync", "fsync", &settings.fsync),
+        postgres_on("postgres full_page_writes", "full_page_writes", &settings.full_page_writes),
+        synchronous_commit(settings),
+        standbys(settings),
+        wal_level(settings),
+        connections(settings, needed),
+        checksums(settings),
+        clocks(ahead_ms),
+    ]
+}
+
+fn postgres_version(settings: &Settings) -> Finding {
+    let verdict = if settings.major < POSTGRES_MAJOR_MIN { Verdict::Bad } else { Verdict::Ok };
+    let change = format!("use PostgreSQL {POSTGRES_MAJOR_MIN} or later");
+    finding("postgres version", verdict, settings.version.clone(), change)
+}
+
+fn postgres_on(check: &'static str, setting: &str, value: &str) -> Finding {
+    let verdict = if value == "on" { Verdict::Ok } else { Verdict::Bad };
+    let change = format!(
+        "ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf(); a power cut loses what was acknowledged"
+    );
+    finding(check, verdict, value, change)
+}
+
+fn synchronous_commit(settings: &Settings) -> Finding {
+    let check = "postgres synchronous_commit";
+    match settings.synchronous_commit.as_str() {
+        value @ ("on" | "remote_apply") => fine(check, format!("{value} on our connections")),
+        value => {
+            let change = "let nothing between us and the server drop the startup option \
+                          synchronous_commit=on, as some poolers do";
+            finding(check, Verdict::Bad, format!("{value} on our connections"), change)
+        }
+    }
+}
+
+fn standbys(settings: &Settings) -> Finding {
+    let check = "postgres standbys";
+    let names = &settings.synchronous_standby_names;
+    match (names.is_empty(), settings.synchronous_standbys) {
+        (true, _) => {
+            let found =
+                "no commit waits for a standby: what is acknowledged is on one machine only";
+            let change =
+                "for a second copy: synchronous_standby_names = 'ANY 1 (a, b)' and two standbys";
+            finding(check, Verdict::Warn, found, change)
+        }
+        (false, None) => {
+            let found = format!("{names}; whether they are connected cannot be seen");
+            let change = "GRANT pg_read_all_stats TO the service's role";
+            finding(check, Verdict::Warn, found, change)
+        }
+        (false, Some(0)) => {
+            let found = format!("{names}; none of them is connected, so no commit ends");
+            let change = "start a standby, or take it out of synchronous_standby_names";
+            finding(check, Verdict::Bad, found, change)
+        }
+        (false, Some(1)) => {
+            let found = format!("{names}; one is connected: when it goes, no commit ends");
+            finding(check, Verdict::Warn, found, "run a second one")
+        }
+        (false, Some(count)) => fine(check, format!("{names}; {count} are connected")),
+    }
+}
+
+fn wal_level(settings: &Settings) -> Finding {
+    let (check, level) = ("postgres wal_level", settings.wal_level.as_str());
+    match level {
+        "minimal" => {
+            let change = "ALTER SYSTEM SET wal_level = replica, and restart it: without, there is neither a standby \
+                          nor an archive";
+            finding(check, Verdict::Warn, level, change)
+        }
+        level => fine(check, level),
+    }
+}
+
+fn connections(settings: &Settings, needed: i64) -> Finding {
+    let check = "postgres max_connections";
+    let Settings { connections_max, connections_reserved, connections_of_others, .. } = settings;
+    let free = connections_max - connections_reserved - connections_of_others;
+    let found = format!(
+        "{connections_max}, of which {connections_reserved} are reserved and {connections_of_others} in use by \
+         others; {needed} are needed"
+    );
+    let want = connections_reserved + connections_of_others + 2 * needed;
+    let change = format!("ALTER SYSTEM SET max_connections = {want}, and restart it");
+    let verdict = match free {
+        free if free < needed => Verdict::Bad,
+        // While one process takes over from another, both hold theirs.
+        free if free < 2 * needed => Verdict::Warn,
+        _ => Verdict::Ok,
+    };
+    finding(check, verdict, found, change)
+}
+
+fn checksums(settings: &Settings) -> Finding {
+    let check = "postgres data_checksums";
+    match settings.data_checksums.as_str() {
+        "on" => fine(check, "on"),
+        value => {
+            let change = "stop it, and run pg_checksums --enable: without, a page that the disk has spoiled is believed";
+            finding(check, Verdict::Warn, value, change)
+        }
+    }
+}
+
+fn clocks(ahead_ms: i64) -> Finding {
+    let apart_ms = ahead_ms.unsigned_abs();
+    let word = if ahead_ms < 0 { "behind" } else { "ahead of" };
+    let found = format!("PostgreSQL's is {apart_ms} ms {word} ours");
+    let verdict = if apart_ms <= CLOCKS_APART_MS {
+        Verdict::Ok
+    } else if apart_ms <= CLOCKS_FAR_APART_MS {
+        Verdict::Warn
+    } else {
+        Verdict::Bad
+    };
+    finding("clocks", verdict, found, "keep both by the same time servers")
+}
+
+/// More than this, and the log's sync is what a transfer waits for, p50 and p99.
+const SYNC_SLOW: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(20)];
+/// More than this, and every transfer is felt.
+const SYNC_BAD: Duration = Duration::from_millis(200);
+/// Less than this, and no medium has kept it that we know of.
+const SYNC_UNLIKELY: Duration = Duration::from_micros(8);
+
+fn disk_sync(syncs: &Result<Vec<Duration>, String>) -> Finding {
+    let check = "disk sync";
+    let syncs = match syncs {
+        Ok(syncs) if !syncs.is_empty() => syncs,
+        Ok(_) => return unseen(check, "it"),
+        Err(why) => {
+            let change = "run it as the service's user";
+            return finding(check, Verdict::Warn, format!("not measured: {why}"), change);
+        }
+    };
+    let [p50, p99] =
+        [50, 99].map(|percent| syncs[(syncs.len() * percent / 100).min(syncs.len() - 1)]);
+    let found = format!(
+        "fdatasync of 4 KiB: p50 {} us, p99 {} us, of {}; expected below {} us and {} us",
+        p50.as_micros(),
+        p99.as_micros(),
+        syncs.len(),
+        SYNC_SLOW[0].as_micros(),
+        SYNC_SLOW[1].as_micros(),
+    );
+    let faster =
+        "put data_dir on a disk whose cache survives a power cut, which nobody else writes to";
+    if p50 > SYNC_BAD {
+        finding(check, Verdict::Bad, found, faster)
+    } else if p50 > SYNC_SLOW[0] || p99 > SYNC_SLOW[1] {
+        finding(check, Verdict::Warn, found, faster)
+    } else if p50 < SYNC_UNLIKELY {
+        let change =
+            "no disk keeps a page as fast: see that it, and whatever lies between, honours a flush";
+        finding(check, Verdict::Warn, found, change)
+    } else {
+        fine(check, found)
+    }
+}
+
+/// The type of the file system that a path is on: the one whose mount point is the longest part of it, and of several there
+/// the last, which covers the others.
+///
+/// Source: proc_pid_mountinfo(5).
+fn file_system_type<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let of_line = |line: &'a str| {
+        let (before, after) = line.split_once(" - ")?;
+        // Blanks and the like stand as \040.
+        let point = before.split(' ').nth(4)?.replace("\\040", " ");
+        path.starts_with(&point).then(|| (point.len(), after.split(' ').next().unwrap_or("")))
+    };
+    mounts.lines().filter_map(of_line).max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+}
+
+fn file_system(mounts: Option<&str>, path: &Path) -> Finding {
+    let check = "file system";
+    let Some(kind) = mounts.and_then(|mounts| file_system_type(mounts, path)) else {
+        return unseen(check, "its type");
+    };
+    let local = "put data_dir on a local file system, ext4 or xfs";
+    let found = format!("{kind}, at {}", path.display());
+    match kind {
+        "tmpfs" | "ramfs" => {
+            finding(check, Verdict::Bad, format!("{found}: gone with a power cut"), local)
+        }
+        "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "ceph" => finding(
+            check,
+            Verdict::Bad,
+            format!("{found}: a lock and a sync go over a network"),
+            local,
+        ),
+        "overlay" | "aufs" => {
+            let found = format!("{found}: a container's own, which goes with it");
+            finding(check, Verdict::Warn, found, "give the container a volume for data_dir")
+        }
+        kind if kind.starts_with("fuse") => finding(
+            check,
+            Verdict::Warn,
+            format!("{found}: whether a sync is one, its program decides"),
+            local,
+        ),
+        _ => fine(check, found),
+    }
+}
+
+fn space(seen: &Seen) -> Finding {
+    let check = "disk space";
+    let Some(free) = seen.machine.free_bytes else { return unseen(check, "what is free") };
+    let wal = &seen.config.wal;
+    // The segment in use, those ahead of it, and a snapshot at least as large as one.
+    let needed = wal.segment_bytes * (wal.spares_ready as u64 + 2);
+    let mib = |bytes: u64| bytes >> 20;
+    let found = format!("{} MiB are free for {}", mib(free), seen.machine.log_dir.display());
+    let (verdict, want) = match free {
+        free if free < needed => (Verdict::Bad, needed),
+        free if free < wal.space_low_bytes => (Verdict::Warn, wal.space_low_bytes),
+        _ => (Verdict::Ok, needed),
+    };
+    let change =
+        format!("have {} MiB free: new transfers are refused when there is no room", mib(want));
+    finding(check, verdict, found, change)
+}
+
+fn clocksource(name: Option<&str>) -> Finding {
+    let check = "clocksource";
+    match name {
+        None => unseen(check, "the kernel's clocksource"),
+        Some(slow @ ("hpet" | "acpi_pm" | "jiffies" | "pit" | "refined-jiffies")) => {
+            let change = "boot with clocksource=tsc where the CPU's is constant: each look at the clock is a slow one";
+            finding(check, Verdict::Warn, slow, change)
+        }
+        Some(name) => fine(check, name),
+    }
+}
+
+fn clock_kept(keepers: &[String]) -> Finding {
+    let check = "clock";
+    match keepers {
+        [] => {
+            let found = "nothing that keeps it right is seen from here";
+            let change = "run chronyd or systemd-timesyncd here, or on the container's host";
+            finding(check, Verdict::Warn, found, change)
+        }
+        keepers => fine(check, format!("kept by {}", keepers.join(", "))),
+    }
+}
+
+/// Files beside connections of clients: segments, snapshots, PostgreSQL, pipes.
+const FILES_BESIDE: u64 = 256;
+
+fn files_needed(seen: &Seen) -> u64 {
+    let config = &seen.config;
+    // The operators' listener holds as many.
+    2 * config.http.connections_max as u64 + config.postgres.connections_max as u64 + FILES_BESIDE
+}
+
+fn open_files(limit: Option<u64>, needed: u64) -> Finding {
+    let check = "open files";
+    let Some(limit) = limit else { return fine(check, "no limit") };
+    let found = format!("{limit} at most, {needed} are needed for http.connections_max");
+    let verdict = if limit < needed { Verdict::Bad } else { Verdict::Ok };
+    let change =
+        format!("LimitNOFILE={needed} in the service's unit, or a smaller http.connections_max");
+    finding(check, verdict, found, change)
+}
+
+fn cpus(seen: &Seen) -> Finding {
+    let check = "cpus";
+    let (count, shards) = (seen.machine.cpus.len(), seen.config.coordinator.shards);
+    if count == 0 {
+        return unseen(check, "the CPUs that we may use");
+    }
+    let busy = seen.config.engine.wait == Wait::Busy;
+    let word = if busy { "busy" } else { "adaptive" };
+    let found = format!("{count} for us, engine.wait = {word}, coordinator.shards = {shards}");
+    if busy && count < 3 {
+        let change = "engine.wait = \"adaptive\": a thread that spins for ever leaves too little for the others";
+        return finding(check, Verdict::Bad, found, change);
+    }
+    if shards > count {
+        let change = format!(
+            "coordinator.shards = {count}: more workers than CPUs only make batches smaller"
+        );
+        return finding(check, Verdict::Warn, found, change);
+    }
+    if count < 2 {
+        return finding(
+            check,
+            Verdict::Warn,
+            found,
+            "give it two or more: UBSCore wants one to itself",
+        );
+    }
+    fine(check, found)
+}
+
+/// Whether a list of CPUs as the kernel writes it, such as `2-5,8`, has one.
+fn lists(list: &str, cpu: usize) -> bool {
+    let holds = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first.trim().parse().ok().zip(last.trim().parse().ok());
+        range.is_some_and(|(first, last): (usize, usize)| (first..=last).contains(&cpu))
+    };
+    list.split(',').any(holds)
+}
+
+fn core(seen: &Seen) -> Finding {
+    let check = "engine core";
+    let busy = seen.config.engine.wait == Wait::Busy;
+    let Some(cpu) = seen.config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()) else {
+        let found = "engine.core is not set: the kernel chooses";
+        return match busy {
+            true => finding(
+                check,
+                Verdict::Warn,
+                found,
+                "engine.core = a CPU of its own, since engine.wait = \"busy\"",
+            ),
+            false => fine(check, found),
+        };
+    };
+    let found = format!("engine.core = {cpu}");
+    if !seen.machine.cpus.contains(&cpu) {
+        let cpus = &seen.machine.cpus;
+        let change = format!("one of {cpus:?}, or let us run on it: the thread runs unpinned");
+        return finding(check, Verdict::Bad, found, change);
+    }
+    if busy && !seen.machine.isolated.as_deref().is_some_and(|list| lists(list, cpu)) {
+        let found = format!("{found}, which others are scheduled on too");
+        let change = format!("boot with isolcpus={cpu}, or keep others off it by cpusets");
+        return finding(check, Verdict::Warn, found, change);
+    }
+    fine(check, found)
+}
+
+/// What an account and an outcome take, as the configuration's file tells.
+const ACCOUNT_BYTES: u64 = 200;
+const OUTCOME_BYTES: u64 = 100;
+/// The rest of the process.
+const BESIDE_BYTES: u64 = 256 << 20;
+
+fn memory_needed(seen: &Seen) -> u64 {
+    let engine = &seen.config.engine;
+    let state =
+        engine.accounts_max as u64 * ACCOUNT_BYTES + engine.outcomes_max as u64 * OUTCOME_BYTES;
+    // While a snapshot is made, a second copy is in memory.
+    2 * state + BESIDE_BYTES
+}
+
+/// A line `Name:   123 kB`, bytes.
+///
+/// Source: proc_meminfo(5), proc_pid_status(5).
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
+}
+
+fn memory(text: Option<&str>, needed: u64) -> Finding {
+    let check = "memory";
+    let Some(total) = text.and_then(|text| kilobytes(text, "MemTotal")) else {
+        return unseen(check, "how much there is");
+    };
+    let mib = |bytes: u64| bytes >> 20;
+    let found = format!("{} MiB, {} MiB are needed at most", mib(total), mib(needed));
+    let change = "a smaller engine.accounts_max or engine.outcomes_max, or more memory";
+    let verdict = match total {
+        total if total < needed => Verdict::Bad,
+        total if total / 2 < needed => Verdict::Warn,
+        _ => Verdict::Ok,
+    };
+    finding(check, verdict, found, change)
+}
+
+/// `swaps`: as in proc_swaps(5), a line of names and one a device. `service`: the running one's status.
+fn swap(swaps: Option<&str>, service: Option<&str>) -> Finding {
+    let check = "swap";
+    let Some(swaps) = swaps else { return unseen(check, "whether there is any") };
+    let swapped = service.and_then(|status| kilobytes(status, "VmSwap")).unwrap_or(0);
+    if swapped > 0 {
+        let found = format!("{} KiB of the running service are swapped out", swapped >> 10);
+        let change = "swapoff -a, and restart the service: a page of UBSCore's that is read from a disk stops everybody";
+        return finding(check, Verdict::Bad, found, change);
+    }
+    match swaps.lines().count().saturating_sub(1) {
+        0 => fine(check, "none"),
+        devices => {
+            let found = format!("{devices} in use by the machine, none of it by the service");
+            let change = "MemorySwapMax=0 in the service's unit, or swapoff -a";
+            finding(check, Verdict::Warn, found, change)
+        }
+    }
+}
+
+fn huge_pages(enabled: Option<&str>) -> Finding {
+    let check = "huge pages";
+    let Some(enabled) = enabled else { return unseen(check, "transparent_hugepage/enabled") };
+    let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("");
+    match chosen {
+        "never" => {
+            let change = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: UBSCore's tables ask for them";
+            finding(check, Verdict::Warn, chosen, change)
+        }
+        chosen => fine(check, chosen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            version: "17.2".to_owned(),
+            major: 17,
+            fsync: "on".to_owned(),
+            full_page_writes: "on".to_owned(),
+            synchronous_commit: "on".to_owned(),
+            synchronous_standby_names: "ANY 1 (a, b)".to_owned(),
+            synchronous_standbys: Some(2),
+            wal_level: "replica".to_owned(),
+            connections_max: 100,
+            connections_reserved: 3,
+            connections_of_others: 7,
+            data_checksums: "on".to_owned(),
+            now: jiff::Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// What is told of settings: the findings that are not ok.
+    fn told(settings: Settings, ahead_ms: i64, needed: i64) -> Vec<(&'static str, Verdict)> {
+        let findings = postgres(Ok(&(settings, ahead_ms)), needed);
+        let odd = findings.into_iter().filter(|finding| finding.verdict != Verdict::Ok);
+        odd.map(|finding| {
+            assert!(finding.change.is_some(), "{finding:?}");
+            (finding.check, finding.verdict)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn each_setting_of_postgresql_is_judged_alone() {
+        use Verdict::{Bad, Warn};
+        assert_eq!(told(settings(), 0, 15), []);
+        let text = |text: &str| text.to_owned();
+        for (settings, ahead_ms, needed, want) in [
+            (Settings { fsync: text("off"), ..settings() }, 0, 15, ("postgres fsync", Bad)),
+            (
+                Settings { full_page_writes: text("off"), ..settings() },
+                0,
+                15,
+                ("postgres full_page_writes", Bad),
+            ),
+            (
+                Settings { synchronous_commit: text("local"), ..settings() },
+                0,
+                15,
+                ("postgres synchronous_commit", Bad),
+            ),
+            (
+                Settings { synchronous_standby_names: text(""), ..settings() },
+                0,
+                15,
+                ("postgres standbys", Warn),
+            ),
+            (
+                Settings { synchronous_standbys: Some(0), ..settings() },
+                0,
+                15,
+                ("postgres standbys", Bad),
+            ),
+            (
+                Settings { synchronous_standbys: None, ..settings() },
+                0,
+                15,
+                ("postgres standbys", Warn),
+            ),
+            (
+                Settings { wal_level: text("minimal"), ..settings() },
+                0,
+                15,
+                ("postgres wal_level", Warn),
+            ),
+            (Settings { major: 12, ..settings() }, 0, 15, ("postgres version", Bad)),
+            (settings(), 0, 46, ("postgres max_connections", Warn)),
+            (settings(), 0, 91, ("postgres max_connections", Bad)),
+            (
+                Settings { data_checksums: text("off"), ..settings() },
+                0,
+                15,
+                ("postgres data_checksums", Warn),
+            ),
+            (settings(), -251, 15, ("clocks", Warn)),
+            (settings(), 5_001, 15, ("clocks", Bad)),
+        ] {
+            assert_eq!(told(settings.clone(), ahead_ms, needed), [want], "{settings:?}");
+        }
+        let away = Unasked::Failed("no route".to_owned());
+        for (why, want) in [(Unasked::NotRunning, Warn), (away, Bad)] {
+            let found = postgres(Err(&why), 15);
+            assert_eq!(found.iter().map(|found| found.verdict).collect::<Vec<_>>(), [want]);
+        }
+    }
+
+    #[test]
+    fn a_disk_is_judged_by_its_syncs() {
+        for (p50_us, p99_us, want) in [
+            (100, 900, Verdict::Ok),
+            (4_000, 5_000, Verdict::Warn),
+            (100, 30_000, Verdict::Warn),
+            (300_000, 300_000, Verdict::Bad),
+            (2, 3, Verdict::Warn),
+        ] {
+            let mut syncs = vec![Duration::from_micros(p50_us); 98];
+            syncs.extend([Duration::from_micros(p99_us); 2]);
+            let found = disk_sync(&Ok(syncs));
+            assert_eq!(found.verdict, want, "{found:?}");
+            assert!(
+                found.found.contains(&format!("p50 {p50_us} us, p99 {p99_us} us")),
+                "{found:?}"
+            );
+        }
+        assert_eq!(disk_sync(&Err("permission denied".to_owned())).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn a_path_is_on_the_file_system_mounted_nearest_above_it() {
+        let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      30 22 0:26 / /data rw - xfs /dev/sdb rw\n\
+                      31 22 0:27 / /data\\040disk rw - nfs4 host:/x rw\n\
+                      32 30 0:28 / /data/wal rw - zfs tank rw\n\
+                      33 32 0:29 / /data/wal rw shared:7 master:2 - tmpfs tmpfs rw\n";
+        for (path, want) in [
+            ("/home", "ext4"),
+            ("/data", "xfs"),
+            ("/database", "ext4"),
+            ("/data disk/x", "nfs4"),
+            ("/data/wal/x", "tmpfs"),
+        ] {
+            assert_eq!(file_system_type(mounts, Path::new(path)), Some(want), "{path}");
+        }
+        assert_eq!(file_system_type("", Path::new("/")), None);
+        let judged = |path: &str| file_system(Some(mounts), Path::new(path)).verdict;
+        assert_eq!(judged("/data"), Verdict::Ok);
+        assert_eq!((judged("/data/wal"), judged("/data disk")), (Verdict::Bad, Verdict::Bad));
+    }
+
+    #[test]
+    fn swap_is_judged_by_the_machine_and_by_the_service() {
+        let none = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority";
+        let some = format!("{none}\n/swap.img file 2097148 0 -2");
+        let status = |kilobytes| format!("Name:\tubscore\nVmSwap:\t  {kilobytes} kB\nThreads:\t9");
+        for (swaps, service, want) in [
+            (none, None, Verdict::Ok),
+            (none, Some(status(0)), Verdict::Ok),
+            (&*some, Some(status(0)), Verdict::Warn),
+            (&*some, None, Verdict::Warn),
+            (&*some, Some(status(12)), Verdict::Bad),
+        ] {
+            assert_eq!(swap(Some(swaps), service.as_deref()).verdict, want, "{swaps} {service:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let text = "MemTotal:        8167848 kB\nMemFree:          123 kB\nHugePages_Total:    7";
+        assert_eq!(kilobytes(text, "MemTotal"), Some(8_167_848 << 10));
+        assert_eq!(kilobytes(text, "Mem"), None);
+        assert_eq!(kilobytes(text, "HugePages_Total"), None);
+        for (list, cpu, want) in [
+            ("", 0, false),
+            ("3", 3, true),
+            ("2-5,8", 8, true),
+            ("2-5,8", 6, false),
+            ("x", 0, false),
+        ] {
+            assert_eq!(lists(list, cpu), want, "{list} {cpu}");
+        }
+        for (enabled, want) in
+            [("always [madvise] never", Verdict::Ok), ("always madvise [never]", Verdict::Warn)]
+        {
+            assert_eq!(huge_pages(Some(enabled)).verdict, want);
+        }
+        assert_eq!(clocksource(Some("tsc")).verdict, Verdict::Ok);
+        assert_eq!(clocksource(Some("hpet")).verdict, Verdict::Warn);
+        assert_eq!(open_files(Some(1_024), 2_312).verdict, Verdict::Bad);
+        assert_eq!(open_files(None, 2_312).verdict, Verdict::Ok);
+        assert_eq!(memory(Some(text), 3 << 30).verdict, Verdict::Ok);
+        assert_eq!(memory(Some(text), 5 << 30).verdict, Verdict::Warn);
+        assert_eq!(memory(Some(text), 9 << 30).verdict, Verdict::Bad);
+    }
+}

@@ -1,0 +1,90 @@
+//! `ubscore pause`, `unpause` and `pauses`: what new transfers are refused until an operator lets them go on.
+
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::ops::Ops;
+use super::table::{aligned, text};
+use crate::cli::{AccessArgs, PauseArgs};
+use crate::clock::Clock;
+use crate::config::Format;
+use crate::transfer::Direction;
+
+/// Pauses, or goes on, and writes to `out` what is paused then.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn change(
+    args: &PauseArgs,
+    paused: bool,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut body = Map::new();
+    for (key, value) in [
+        ("direction", args.direction.map(Direction::wire_name).map(Value::from)),
+        ("asset", args.asset.clone().map(Value::from)),
+        ("paused", Some(Value::from(paused))),
+        ("reason", Some(Value::from(args.operator.reason.clone()))),
+    ] {
+        body.extend(value.map(|value| (key.to_owned(), value)));
+    }
+    let (access, what) = (&args.operator.access, if paused { "pause" } else { "unpause" });
+    let answer = Ops::new(access, clock)?.put(what, "pauses", &Value::Object(body))?;
+    if access.format == Format::Json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let (direction, asset) = (every(&answer["direction"]), every(&answer["asset"]));
+    let word = if paused { "paused" } else { "not paused by that any more" };
+    writeln!(out, "{word}: direction {direction}, asset {asset}")?;
+    if paused {
+        let quiet = match answer["quiet"] == json!(true) {
+            true => "nothing that was asked for before is accepted any more",
+            false => "something that was asked for before may still be accepted",
+        };
+        writeln!(out, "  {quiet}")?;
+    }
+    write_all(&answer, out)
+}
+
+/// Writes to `out` what is paused.
+///
+/// # Errors
+/// As of [`change`].
+pub fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let answer = Ops::new(access, clock)?.get("pauses", "pauses")?;
+    match access.format {
+        Format::Text => write_all(&answer, out),
+        Format::Json => pauses(&answer).iter().try_for_each(|pause| Ok(writeln!(out, "{pause}")?)),
+    }
+}
+
+fn pauses(answer: &Value) -> &[Value] {
+    answer["pauses"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn write_all(answer: &Value, out: &mut impl Write) -> anyhow::Result<()> {
+    let row = |pause: &Value| {
+        vec![
+            every(&pause["direction"]),
+            every(&pause["asset"]),
+            text(&pause["at"]),
+            text(&pause["actor"]),
+            text(&pause["reason"]),
+        ]
+    };
+    match pauses(answer) {
+        [] => writeln!(out, "nothing is paused")?,
+        all => {
+            let head = ["DIRECTION", "ASSET", "SINCE", "BY", "REASON"];
+            write!(out, "{}", aligned("", &head, all.iter().map(row)))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a pause names, or that it names none.
+fn every(value: &Value) -> String {
+    if value.is_null() { "every".to_owned() } else { text(value) }
+}

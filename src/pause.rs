@@ -1,0 +1,119 @@
+//! What operators have paused: a direction, an asset, or one direction of one asset. Decided once for each transfer, when it is
+//! accepted; what is under way goes on.
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::asset::AssetId;
+use crate::transfer::Direction;
+
+/// Which transfers a pause is about: those of a direction, of an asset, or of both. Never all of them: that is a halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    direction: Option<Direction>,
+    asset: Option<AssetId>,
+}
+
+impl Scope {
+    /// `None`: every direction, every asset. Neither is no scope.
+    pub fn new(direction: Option<Direction>, asset: Option<AssetId>) -> Option<Scope> {
+        (direction.is_some() || asset.is_some()).then_some(Scope { direction, asset })
+    }
+
+    /// The one direction, `None` for both.
+    pub fn direction(self) -> Option<Direction> {
+        self.direction
+    }
+
+    /// The one asset, `None` for all.
+    pub fn asset(self) -> Option<AssetId> {
+        self.asset
+    }
+
+    fn covers(self, direction: Direction, asset: AssetId) -> bool {
+        self.direction.is_none_or(|paused| paused == direction)
+            && self.asset.is_none_or(|paused| paused == asset)
+    }
+}
+
+/// One pause, with its author.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Which transfers are refused.
+    pub scope: Scope,
+    /// Since when, by PostgreSQL's clock.
+    pub at: Timestamp,
+    /// Who has paused them.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Every pause in force. Replaced as a whole when one changes; whoever has checked a transfer against it keeps it until that
+/// is accepted or not, so that whoever replaces it can wait for them all.
+#[derive(Debug)]
+pub struct Pauses {
+    pauses: Vec<Pause>,
+    /// Dropped with the last one who keeps it.
+    kept: watch::Sender<()>,
+}
+
+impl Default for Pauses {
+    fn default() -> Pauses {
+        Pauses::new(Vec::new())
+    }
+}
+
+impl Pauses {
+    /// These pauses.
+    pub fn new(pauses: Vec<Pause>) -> Pauses {
+        Pauses { pauses, kept: watch::Sender::new(()) }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Pause] {
+        &self.pauses
+    }
+
+    /// What stands against a new transfer, if anything does.
+    pub fn covering(&self, direction: Direction, asset: AssetId) -> Option<Scope> {
+        self.pauses.iter().map(|pause| pause.scope).find(|scope| scope.covers(direction, asset))
+    }
+
+    /// Fails to hear anything once nobody keeps it any more.
+    pub fn kept(&self) -> watch::Receiver<()> {
+        self.kept.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_covers_what_it_names_and_nothing_else() {
+        use Direction::{FundingToSpot as There, SpotToFunding as Back};
+        let (one, other) = (AssetId(1), AssetId(2));
+        for (direction, asset, want) in [
+            (Some(There), None, [true, true, false, false]),
+            (None, Some(one), [true, false, true, false]),
+            (Some(Back), Some(other), [false, false, false, true]),
+        ] {
+            let scope = Scope::new(direction, asset).expect("something is named");
+            let transfers = [(There, one), (There, other), (Back, one), (Back, other)];
+            let covered = transfers.map(|(direction, asset)| scope.covers(direction, asset));
+            assert_eq!(covered, want, "{scope:?}");
+        }
+        assert_eq!(Scope::new(None, None), None);
+    }
+
+    #[test]
+    fn it_is_told_when_nobody_keeps_them_any_more() {
+        let pauses = std::sync::Arc::new(Pauses::default());
+        let (kept, keeper) = (pauses.kept(), pauses.clone());
+        drop(pauses);
+        assert!(kept.has_changed().is_ok());
+        drop(keeper);
+        assert!(kept.has_changed().is_err());
+    }
+}
