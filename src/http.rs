@@ -27,11 +27,13 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time;
 use tracing::{debug, error, info, warn};
 
+use self::wire::{Answer, Content};
 use crate::config;
 use crate::telemetry;
 
 pub mod api;
 pub mod auth;
+mod events;
 pub mod ops;
 pub mod service;
 pub mod wire;
@@ -67,7 +69,7 @@ pub struct Limits {
     pub header_bytes_max: usize,
     /// Time for the next whole header; then the connection is closed.
     pub header_read_timeout: Duration,
-    /// Time for an answer; then 503. A client that takes no bytes for as long is cut off.
+    /// Time for an answer to begin; then 503. A client that takes no bytes for as long is cut off.
     pub request_timeout: Duration,
     /// Connections held at once; the next ones are answered 503.
     pub connections_max: usize,
@@ -128,7 +130,7 @@ pub async fn serve<H, F>(
 ) -> Drained
 where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
 {
     let permits = Arc::new(Semaphore::new(limits.connections_max));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
@@ -271,7 +273,7 @@ async fn converse<H, F>(
     mut stopped: watch::Receiver<()>,
 ) where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
         let id = request.headers().get(X_REQUEST_ID).cloned();
@@ -310,7 +312,7 @@ async fn refuse(stream: TcpStream, limits: Limits, stopped: watch::Receiver<()>)
     }
 }
 
-fn timed_out(id: Option<&HeaderValue>, timeout: Duration) -> Response<Full<Bytes>> {
+fn timed_out(id: Option<&HeaderValue>, timeout: Duration) -> Answer {
     let message = "no answer in time; whether the request took effect is not known";
     let response =
         answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "SYSTEM_ERROR", message, false, id);
@@ -326,7 +328,7 @@ fn answer_without_route(
     message: &str,
     retryable: bool,
     id: Option<&HeaderValue>,
-) -> Response<Full<Bytes>> {
+) -> Answer {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let id = match request_id(id) {
         Some(id) => id.to_owned(),
@@ -340,7 +342,7 @@ fn answer_without_route(
         "retryable": retryable,
         "request_id": id,
     });
-    let mut response = Response::new(Full::new(body.to_string().into()));
+    let mut response = Response::new(Content::Left(Full::new(body.to_string().into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -450,7 +452,8 @@ mod tests {
                         }
                         "/panic" => panic!("a handler's bug"),
                         "/large" => {
-                            return Response::new(Full::new(vec![b'x'; LARGE_BYTES].into()));
+                            let large = Full::new(vec![b'x'; LARGE_BYTES].into());
+                            return Response::new(Content::Left(large));
                         }
                         _ => {}
                     }
@@ -462,7 +465,7 @@ mod tests {
                             Err(BodyError::Aborted(_)) => "aborted".to_owned(),
                             Err(BodyError::Timeout) => "timeout".to_owned(),
                         };
-                    Response::new(Full::new(text.into()))
+                    Response::new(Content::Left(Full::new(text.into())))
                 }
             };
             let served = runtime.spawn(serve(listener, limits, handler, async {

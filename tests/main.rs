@@ -20,6 +20,9 @@ mod halt;
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 
+/// What becomes of transfers, told to their users as it happens.
+mod events;
+
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 

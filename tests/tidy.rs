@@ -78,6 +78,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "events",
+        &["account", "alert", "asset", "clock", "config", "entropy", "postgres", "telemetry"],
+    ),
+    (
         "coordinator",
         &[
             "account",

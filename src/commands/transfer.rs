@@ -173,7 +173,7 @@ fn age(transfer: &Value) -> String {
 }
 
 /// A JSON value as a cell; "-" for none.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -182,7 +182,11 @@ fn text(value: &Value) -> String {
 }
 
 /// A table with aligned columns, each line behind `margin`.
-fn aligned(margin: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(super) fn aligned(
+    margin: &str,
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
     let head = head.iter().map(|&cell| cell.to_owned()).collect();
     let lines: Vec<Vec<String>> = [head].into_iter().chain(rows).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);

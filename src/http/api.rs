@@ -8,6 +8,7 @@ use hyper::{Method, Request, StatusCode};
 use serde::Serialize;
 use tracing::{error, info};
 
+use super::events;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, parse, query};
 use super::wire::{
     Answer, AssetBody, BalanceBody, FundsAt, Refusal, TransferBody, TransferDetail, json,
@@ -33,6 +34,7 @@ enum Public {
     Get,
     Balances,
     Assets,
+    Events,
 }
 
 static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
@@ -45,6 +47,7 @@ static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
         },
         Route { pattern: "/api/v1/balances", method: Method::GET, route: Public::Balances },
         Route { pattern: "/api/v1/assets", method: Method::GET, route: Public::Assets },
+        Route { pattern: "/api/v1/events", method: Method::GET, route: Public::Events },
     ];
     Routes::new(TABLE)
 });
@@ -59,6 +62,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Public::Get => get_transfer(&service, caller, call, &matched.parameters[0]).await,
             Public::Balances => get_balances(&service, caller, call).await,
             Public::Assets => get_assets(&service, call),
+            Public::Events => events::follow(&service, caller, call).await,
         }
     };
     ROUTES.answer(call, handler).await

@@ -37,6 +37,8 @@ pub struct Claims {
     pub user_id: u64,
     /// `role`, if it is one we know.
     pub role: Option<Role>,
+    /// `exp`: seconds since the Unix epoch.
+    pub expires_s: u64,
 }
 
 /// Why a request has no user. The reason is for the log: the client is told UNAUTHORIZED and no
@@ -140,7 +142,6 @@ pub struct Verifier {
 struct Verified {
     claims: Claims,
     begins_s: u64,
-    expires_s: u64,
 }
 
 /// The claims we read; others are ignored (RFC 7519, 4).
@@ -223,7 +224,7 @@ impl Verifier {
                 verified
             }
         };
-        if now_s >= verified.expires_s.saturating_add(self.leeway_s) {
+        if now_s >= verified.claims.expires_s.saturating_add(self.leeway_s) {
             return Err(Unauthorized::Expired);
         }
         if verified.begins_s > now_s.saturating_add(self.leeway_s) {
@@ -265,7 +266,7 @@ impl Verifier {
             .and_then(user_id)
             .ok_or(Unauthorized::Subject)?;
         let role = claims.role.is_some_and(|role| role == ADMIN).then_some(Role::Admin);
-        Ok(Verified { claims: Claims { user_id, role }, begins_s, expires_s })
+        Ok(Verified { claims: Claims { user_id, role, expires_s }, begins_s })
     }
 }
 

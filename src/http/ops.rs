@@ -1,6 +1,7 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`.
 
 mod transfers;
+mod webhooks;
 
 use std::sync::{Arc, LazyLock};
 
@@ -44,6 +45,8 @@ enum Ops {
     Snapshot,
     Halt,
     Resume,
+    DeadLetters,
+    Resend,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -79,6 +82,12 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
         Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
+        Route { pattern: "/admin/v1/webhooks/dead", method: Method::GET, route: Ops::DeadLetters },
+        Route {
+            pattern: "/admin/v1/webhooks/{event_id}/resend",
+            method: Method::POST,
+            route: Ops::Resend,
+        },
     ];
     Routes::new(TABLE)
 });
@@ -123,6 +132,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Snapshot => snapshot(&service, call).await,
             Ops::Halt => halt(&service, call).await,
             Ops::Resume => resume(&service, call).await,
+            Ops::DeadLetters => webhooks::dead(&service, call).await,
+            Ops::Resend => webhooks::resend(&service, &matched.parameters[0], call).await,
         }
     };
     ROUTES.answer(call, handler).await

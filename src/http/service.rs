@@ -27,6 +27,7 @@ use crate::code::Code;
 use crate::coordinator::Coordinator;
 use crate::engine;
 use crate::entropy::Entropy;
+use crate::events::Hub;
 use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
@@ -57,6 +58,8 @@ pub struct Service {
     pub metrics: &'static Metrics,
     /// Whether nothing new begins.
     pub halt: Arc<Halt>,
+    /// Where events are followed; `None` where there are none.
+    pub events: Option<Arc<Hub>>,
     /// How often each user transfers.
     pub frequency: Mutex<Frequency>,
     /// Limits of one request.
@@ -78,6 +81,8 @@ pub struct RequestLimits {
     pub stuck_ms: u64,
     /// The largest amount, smallest units.
     pub units_max: u64,
+    /// After so long without an event, a stream is told that it is alive.
+    pub heartbeat: Duration,
 }
 
 /// Who asks.
@@ -87,6 +92,8 @@ pub struct Caller {
     pub user: UserId,
     /// Whether it is an operator.
     pub admin: bool,
+    /// When the token ends, seconds since the Unix epoch.
+    pub expires_s: u64,
 }
 
 /// A request on its way through a route.
@@ -125,7 +132,7 @@ impl Service {
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
-        Ok(Caller { user, admin: claims.role == Some(Role::Admin) })
+        Ok(Caller { user, admin: claims.role == Some(Role::Admin), expires_s: claims.expires_s })
     }
 
     /// Who asks, if it is an operator.

@@ -81,9 +81,9 @@ pub enum HaltChange<'a> {
 /// The read side, and the catalog it keeps up to date.
 #[derive(Clone)]
 pub struct Reads {
-    pool: Pool,
+    pub(super) pool: Pool,
     catalog: Arc<ArcSwap<Catalog>>,
-    incarnation: u64,
+    pub(super) incarnation: u64,
     /// Held from a change to the catalog it leads to, so that no older one is put in its place.
     changing: Arc<Mutex<()>>,
 }
