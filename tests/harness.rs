@@ -1228,13 +1228,103 @@ impl Webhook {
     }
 }
 
+/// One delivery of a webhook as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivered {
+    /// `webhook-id`, `webhook-timestamp` and `webhook-signature`.
+    pub(crate) id: String,
+    pub(crate) timestamp: String,
+    pub(crate) signature: String,
+    /// The body to the byte.
+    pub(crate) body: String,
+    /// The status that it was answered with.
+    pub(crate) status: u16,
+}
+
+impl Delivered {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("JSON")
+    }
+
+    /// The transfer that it tells of.
+    pub(crate) fn req_id(&self) -> String {
+        text(&self.json()["req_id"]).to_owned()
+    }
+}
+
+/// An endpoint that events are posted to, on a fixed address.
+pub(crate) struct Endpoint {
+    address: SocketAddr,
+    delivered: Arc<Mutex<Vec<Delivered>>>,
+}
+
+impl Endpoint {
+    /// One that answers each delivery with the status that `answer` gives it; 0: it takes it, and closes without a word.
+    pub(crate) fn start(answer: impl Fn(&Delivered) -> u16 + Send + Sync + 'static) -> Endpoint {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let delivered: Arc<Mutex<Vec<Delivered>>> = Arc::default();
+        let (received, answer) = (Arc::clone(&delivered), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (received, answer) = (Arc::clone(&received), Arc::clone(&answer));
+                thread::spawn(move || {
+                    let stream = stream.expect("a connection");
+                    // A caller who is killed over it is what a test may want.
+                    let Ok((head, body)) = read_request_text(&stream) else { return };
+                    let header = |name: &str| {
+                        let named = |line: &&str| line.to_ascii_lowercase().starts_with(name);
+                        let line = head.lines().find(named).unwrap_or_default();
+                        line.split_once(": ")
+                            .map_or_else(String::new, |(_, value)| value.to_owned())
+                    };
+                    let mut delivery = Delivered {
+                        id: header("webhook-id"),
+                        timestamp: header("webhook-timestamp"),
+                        signature: header("webhook-signature"),
+                        body,
+                        status: 0,
+                    };
+                    delivery.status = answer(&delivery);
+                    let status = delivery.status;
+                    received.lock().expect("no panic in an endpoint").push(delivery);
+                    if status > 0 {
+                        let location = "Location: /elsewhere\r\n";
+                        let said = format!(
+                            "HTTP/1.1 {status} So\r\n{location}Content-Length: 0\r\nConnection: close\r\n\r\n"
+                        );
+                        drop((&stream).write_all(said.as_bytes()));
+                    }
+                });
+            }
+        });
+        Endpoint { address, delivered }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/hooks", self.address)
+    }
+
+    /// Everything that was posted, in the order of its answers.
+    pub(crate) fn delivered(&self) -> Vec<Delivered> {
+        self.delivered.lock().expect("no panic in an endpoint").clone()
+    }
+}
+
 /// The body of one request with a length.
 fn read_request(stream: &TcpStream) -> io::Result<Value> {
+    Ok(serde_json::from_str(&read_request_text(stream)?.1)?)
+}
+
+/// Head and body of one request with a length.
+fn read_request_text(stream: &TcpStream) -> io::Result<(String, String)> {
     let mut reader = BufReader::new(stream);
-    let mut length = 0;
+    let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
+        head += &line;
         let line = line.trim_end().to_ascii_lowercase();
         if line.is_empty() {
             break;
@@ -1245,7 +1335,7 @@ fn read_request(stream: &TcpStream) -> io::Result<Value> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(serde_json::from_slice(&body)?)
+    Ok((head, String::from_utf8(body).map_err(io::Error::other)?))
 }
 
 /// What a stream of events says.

@@ -245,13 +245,12 @@ impl Webhooks {
         if full {
             return Ok(LOOK);
         }
+        let in_hand: Vec<i64> = self.in_hand.iter().copied().collect();
+        let backlog = deliveries.backlog(&in_hand);
         let Backlog { next_due, oldest, dead } =
-            within(&*self.clock, &self.options.limits, deliveries.backlog()).await?;
+            within(&*self.clock, &self.options.limits, backlog).await?;
         telemetry::webhook_backlog(oldest, dead);
-        // What is in hand is due as well, until its answer is written down.
-        let wait = next_due.filter(|_| self.in_hand.is_empty());
-        let soon = if self.in_hand.is_empty() { LOOK } else { LOOK.min(self.options.timeout) };
-        Ok(wait.unwrap_or(soon).clamp(LOOK_MIN, LOOK))
+        Ok(next_due.unwrap_or(LOOK).clamp(LOOK_MIN, LOOK))
     }
 
     /// Writes down what was tried.

@@ -17,7 +17,7 @@ use crate::transfer::State;
 /// Where what follows the event begins.
 const MORE_FROM: usize = 18;
 /// Dead letters that are counted; with more, there are at least so many.
-const DEAD_COUNTED_MAX: i64 = 100_000;
+const DEAD_COUNTED_MAX: i64 = 10_000;
 
 /// One event that is due at an endpoint.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct Tried {
 /// How far deliveries are behind.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
-    /// Until the next one is due; `None` where none is left.
+    /// Until the next one is due; `None` where there is none to wait for.
     pub next_due: Option<Duration>,
     /// Age of the oldest event that is still to be delivered.
     pub oldest: Duration,
@@ -88,7 +88,8 @@ impl Deliveries {
         let backlog = format!(
             "SELECT (SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 \
                        FROM webhook_deliveries \
-                      WHERE endpoint = $1 AND status = 1 AND next_at IS NOT NULL), \
+                      WHERE endpoint = $1 AND status = 1 AND next_at IS NOT NULL \
+                        AND event_id <> ALL ($2)), \
                     (SELECT (extract(epoch FROM clock_timestamp()) - min(event_id >> 20) / 1000.0)::float8 \
                        FROM (SELECT event_id FROM webhook_deliveries WHERE status = 1 \
                               ORDER BY event_id LIMIT 1) AS oldest), \
@@ -133,12 +134,12 @@ impl Deliveries {
         Ok(row.try_get(0)?)
     }
 
-    /// How far deliveries are behind.
+    /// How far deliveries are behind, and when one that is not in hand is due.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn backlog(&self) -> Result<Backlog, Error> {
-        let row = self.client.query_one(&self.backlog, &[&self.endpoint]).await?;
+    pub async fn backlog(&self, in_hand: &[i64]) -> Result<Backlog, Error> {
+        let row = self.client.query_one(&self.backlog, &[&self.endpoint, &in_hand]).await?;
         // A time that has passed is less than nothing.
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         Ok(Backlog {
