@@ -453,7 +453,8 @@ mod tests {
         for (user, role) in [(1, None), (1001, Some(Role::Admin)), (USER_ID_MAX, None)] {
             let signed = sign(&shared(), user, role, Duration::from_secs(60), NOW_S);
             let header = format!("Bearer {}", signed.expect("signed"));
-            assert_eq!(verify(&shared(), &header), Ok(Claims { user_id: user, role }));
+            let claims = Claims { user_id: user, role, expires_s: NOW_S + 60 };
+            assert_eq!(verify(&shared(), &header), Ok(claims));
         }
     }
 
@@ -504,7 +505,8 @@ mod tests {
         ] {
             let (auth, _file) = public(algorithm, pem);
             let claims = verify(&auth, &format!("Bearer {token}"));
-            assert_eq!(claims, Ok(Claims { user_id: 1001, role: Some(Role::Admin) }));
+            let role = Some(Role::Admin);
+            assert_eq!(claims, Ok(Claims { user_id: 1001, role, expires_s: NOW_S + 3_600 }));
             let mut forged = token.to_owned();
             forged.replace_range(token.len() - 8..token.len() - 7, "_");
             let verdict = verify(&auth, &format!("Bearer {forged}"));
