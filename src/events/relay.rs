@@ -157,7 +157,7 @@ impl Relay {
         Relay { options, hub, clock, committed, told: None, purge_due_ns: 0, failures: 0 }
     }
 
-    /// Runs until the hub is closed, or another process has taken over. What fails is tried again for ever.
+    /// Runs until the hub is closed; once another process has taken over it does nothing. What fails is tried again for ever.
     pub async fn run(mut self) {
         let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
         let work = async {
@@ -166,6 +166,8 @@ impl Relay {
                 let Err(failure) = self.session().await;
                 if matches!(failure, Error::Superseded) {
                     error!("another process has taken over: this one makes no more events");
+                    // Whoever has something to commit ends the process, and this must not look like the end of its own.
+                    std::future::pending::<()>().await;
                     return;
                 }
                 let wait = (BACKOFF * (1 << self.failures.min(6))).min(LOOK);

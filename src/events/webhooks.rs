@@ -157,7 +157,7 @@ impl Webhooks {
         })
     }
 
-    /// Delivers until the hub is closed, or another process has taken over. What fails is tried again.
+    /// Delivers until the hub is closed; once another process has taken over it does nothing. What fails is tried again.
     pub async fn run(mut self) {
         let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
         let work = async {
@@ -165,6 +165,8 @@ impl Webhooks {
                 let Err(failure) = self.session().await;
                 if matches!(failure, Error::Superseded) {
                     error!("another process has taken over: this one delivers no more events");
+                    // Whoever has something to commit ends the process, and this must not look like the end of its own.
+                    std::future::pending::<()>().await;
                     return;
                 }
                 let wait = (BACKOFF * (1 << self.failures.min(6))).min(LOOK);
