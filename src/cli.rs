@@ -84,6 +84,10 @@ pub enum Command {
     /// operator has to approve it first.
     #[command(subcommand)]
     Transfer(TransferCommand),
+    /// Find events that a webhook's endpoint did not take, and have them delivered. Exit code 1 if the service refuses or does
+    /// not answer.
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Say what a user's accounts may do. Exit code 1 if the service refuses or does not answer.
     #[command(subcommand)]
     Account(AccountCommand),
@@ -541,6 +545,43 @@ pub struct TransferAttendArgs {
     pub operator: OperatorArgs,
 }
 
+/// What can be done about events for webhooks, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum WebhookCommand {
+    /// Print dead letters, oldest first: events that were given up after the last try.
+    List(WebhookListArgs),
+    /// Have a dead letter delivered after all, as if for the first time.
+    Resend(WebhookResendArgs),
+}
+
+/// What `ubscore webhook list` is told.
+#[derive(Debug, Args)]
+pub struct WebhookListArgs {
+    /// At most this many; without: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Go on where an earlier list ended.
+    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
+    pub cursor: Option<String>,
+    /// How they are written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where, and who.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// What `ubscore webhook resend` is told.
+#[derive(Debug, Args)]
+pub struct WebhookResendArgs {
+    /// Which event.
+    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=USER_ID_MAX))]
+    pub event_id: u64,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// What a user's accounts may do from now on.
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
@@ -674,6 +715,17 @@ fn count_parser() -> RangedU64ValueParser<u64> {
 
 fn user_id_parser() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=USER_ID_MAX)
+}
+
+/// Why a text is no cursor.
+#[derive(Debug, thiserror::Error)]
+#[error("must be the cursor that an earlier list has named")]
+struct CursorError;
+
+/// It becomes a part of a path.
+fn parse_cursor(text: &str) -> Result<String, CursorError> {
+    let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    if text.bytes().all(sane) { Ok(text.to_owned()) } else { Err(CursorError) }
 }
 
 /// Why a text is no URL.
@@ -851,6 +903,12 @@ mod tests {
             "ubscore transfer retry 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore transfer resolve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore transfer resolve --reason x",
+            "ubscore webhook",
+            "ubscore webhook list --limit 0",
+            "ubscore webhook list --cursor 1&x=2",
+            "ubscore webhook resend --reason x",
+            "ubscore webhook resend 0 --reason x",
+            "ubscore webhook resend 1",
             "ubscore account freeze 1",
             "ubscore account freeze 0 --reason x",
             "ubscore account freeze 1 --reason x --account FUTURE",

@@ -29,6 +29,7 @@ pub mod token;
 pub mod transfer;
 pub mod verify;
 pub mod wal;
+pub mod webhook;
 
 /// What the command was told is wrong, and the operator can mend it: as for bad arguments.
 const EXIT_BAD_ARGUMENTS: u8 = 2;
@@ -74,6 +75,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Transfer(command) => {
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
             transfer::run(&command, &SystemClock::new(), out, notes)
+        }
+        Command::Webhook(command) => {
+            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            webhook::run(&command, &SystemClock::new(), out, notes)
         }
         Command::Account(command) => {
             account::run(&command, &SystemClock::new(), &mut io::stdout().lock())

@@ -45,12 +45,20 @@ const KEY_FILE_BYTES_MAX: u64 = 1_048_576;
 
 const _: () = assert!(DEVELOPMENT_SECRET.len() >= SECRET_BYTES_MIN);
 
+/// How the secret of a webhook begins, and how many characters of base64 24 to 64 bytes are.
+///
+/// Source: Standard Webhooks, "Signature scheme".
+const WEBHOOK_SECRET_PREFIX: &str = "whsec_";
+const WEBHOOK_SECRET_CHARS: std::ops::RangeInclusive<usize> = 32..=88;
+
 /// Keys that may be given as a value or as the name of a file that holds the value.
-const TWINS: [(&str, &str, &str); 4] = [
+const TWINS: [(&str, &str, &str); 6] = [
     ("auth", "secret", "secret_file"),
     ("auth", "previous_secret", "previous_secret_file"),
     ("postgres", "url", "url_file"),
     ("alert", "webhook_url", "webhook_url_file"),
+    ("webhooks", "url", "url_file"),
+    ("webhooks", "secret", "secret_file"),
 ];
 
 /// Text that is never printed: not by `{}`, not by `{:?}`.
@@ -128,6 +136,10 @@ pub struct Config {
     pub amount: AmountBounds,
     /// What one user may ask for.
     pub limits: UserLimits,
+    /// What becomes of transfers, told to their users as it happens.
+    pub events: Events,
+    /// The same told to an endpoint of the operator's.
+    pub webhooks: Webhooks,
     /// When somebody is alerted, and who.
     pub alert: Alert,
     /// What needs two operators.
@@ -333,13 +345,13 @@ pub struct Outcomes {
     pub evict_every_ms: u64,
 }
 
-/// The least and the most of `outcomes.keep_hours`.
+/// The least and the most of `outcomes.keep_hours` and its like.
 const KEEP_HOURS: (f64, f64) = (0.000_01, 87_600.0);
 
 impl Outcomes {
     /// [`Outcomes::keep_hours`] as a time.
     pub fn keep(&self) -> Duration {
-        Duration::from_secs(3_600).mul_f64(self.keep_hours)
+        hours(self.keep_hours)
     }
 }
 
@@ -452,6 +464,55 @@ impl<'de> Deserialize<'de> for AmountsBySymbol {
     }
 }
 
+/// The section `[events]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Whether events are made and told.
+    pub enabled: bool,
+    /// After so long without an event a stream is told that it is alive, ms.
+    pub heartbeat_ms: u64,
+    /// Streams in all.
+    pub streams_max: usize,
+    /// Streams of one user.
+    pub streams_per_user_max: usize,
+    /// Events waiting for one stream; with more it is ended.
+    pub queue_max: usize,
+    /// How long events and notes of what was delivered are kept, hours.
+    pub keep_hours: f64,
+}
+
+/// The section `[webhooks]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Webhooks {
+    /// Where events are posted; absent: nowhere. Secret: it may hold a password.
+    pub url: Option<Secret>,
+    /// A file that holds the URL.
+    pub url_file: Option<PathBuf>,
+    /// What deliveries are signed with: `whsec_` and 24 to 64 bytes in base64.
+    pub secret: Option<Secret>,
+    /// A file that holds the secret.
+    pub secret_file: Option<PathBuf>,
+    /// Time for one try, ms.
+    pub timeout_ms: u64,
+    /// Transfers told of at the same time.
+    pub parallel: usize,
+    /// Tries of one event before it is a dead letter.
+    pub attempts_max: u32,
+    /// The first wait before another try, ms.
+    pub backoff_base_ms: u64,
+    /// The longest wait, ms.
+    pub backoff_cap_ms: u64,
+    /// How long dead letters are kept, hours.
+    pub dead_keep_hours: f64,
+}
+
+/// [`Events::keep_hours`] and its like as a time.
+pub fn hours(hours: f64) -> Duration {
+    Duration::from_secs(3_600).mul_f64(hours)
+}
+
 /// The section `[alert]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -555,6 +616,8 @@ impl Default for Config {
             conservation: Conservation::default(),
             amount: AmountBounds::default(),
             limits: UserLimits::default(),
+            events: Events::default(),
+            webhooks: Webhooks::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -710,9 +773,39 @@ impl Default for UserLimits {
     }
 }
 
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            heartbeat_ms: 15_000,
+            streams_max: 512,
+            streams_per_user_max: 4,
+            queue_max: 256,
+            keep_hours: 72.0,
+        }
+    }
+}
+
 impl Default for Telemetry {
     fn default() -> Self {
         Self { otlp_endpoint: None, sample_ratio: 1.0 }
+    }
+}
+
+impl Default for Webhooks {
+    fn default() -> Self {
+        Self {
+            url: None,
+            url_file: None,
+            secret: None,
+            secret_file: None,
+            timeout_ms: 5_000,
+            parallel: 8,
+            attempts_max: 16,
+            backoff_base_ms: 1_000,
+            backoff_cap_ms: 3_600_000,
+            dead_keep_hours: 720.0,
+        }
     }
 }
 
@@ -902,6 +995,15 @@ const BOUNDS: &[Bound] = &[
         HOUR_MS,
         "ms",
     ),
+    bound("events.heartbeat_ms", |c| Some(c.events.heartbeat_ms), 10, FIVE_MINUTES_MS, "ms"),
+    bound("events.streams_max", |c| Some(c.events.streams_max as u64), 1, 65_536, "streams"),
+    bound("events.streams_per_user_max", |c| Some(c.events.streams_per_user_max as u64), 1, 1_024, "streams"),
+    bound("events.queue_max", |c| Some(c.events.queue_max as u64), 1, 65_536, "events"),
+    bound("webhooks.timeout_ms", |c| Some(c.webhooks.timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("webhooks.parallel", |c| Some(c.webhooks.parallel as u64), 1, 64, "transfers"),
+    bound("webhooks.attempts_max", |c| Some(c.webhooks.attempts_max.into()), 1, 1_000, "tries"),
+    bound("webhooks.backoff_base_ms", |c| Some(c.webhooks.backoff_base_ms), 1, HOUR_MS, "ms"),
+    bound("webhooks.backoff_cap_ms", |c| Some(c.webhooks.backoff_cap_ms), 1, 86_400_000, "ms, at least webhooks.backoff_base_ms"),
     bound("alert.webhook_timeout_ms", |c| Some(c.alert.webhook_timeout_ms), 100, MINUTE_MS, "ms"),
     bound("alert.repeat_ms", |c| Some(c.alert.repeat_ms), 0, HOUR_MS, "ms"),
     bound("alert.stuck_ms", |c| Some(c.alert.stuck_ms), 100, HOUR_MS, "ms"),
@@ -996,6 +1098,7 @@ impl Config {
         {
             return Err(range("alert.webhook_url", url, "an http:// or https:// URL"));
         }
+        self.validate_webhooks()?;
         if EnvFilter::try_new(&self.log.filter).is_err() {
             let allowed = "a level or target=level pairs, such as \"info,ubscore=debug\"";
             return Err(range("log.filter", format!("{:?}", self.log.filter), allowed));
@@ -1057,9 +1160,14 @@ impl Config {
         }
         // NaN is in no range.
         let (least, most) = KEEP_HOURS;
-        if !(least..=most).contains(&self.outcomes.keep_hours) {
-            let allowed = format!("{least}..={most} hours");
-            return Err(range("outcomes.keep_hours", self.outcomes.keep_hours, allowed));
+        for (key, hours) in [
+            ("outcomes.keep_hours", self.outcomes.keep_hours),
+            ("events.keep_hours", self.events.keep_hours),
+            ("webhooks.dead_keep_hours", self.webhooks.dead_keep_hours),
+        ] {
+            if !(least..=most).contains(&hours) {
+                return Err(range(key, hours, format!("{least}..={most} hours")));
+            }
         }
         if !self.wal.segment_bytes.is_multiple_of(PAGE_BYTES) {
             let allowed = format!("a multiple of {PAGE_BYTES} bytes");
@@ -1073,6 +1181,36 @@ impl Config {
             let base_ms = coordinator.backoff_base_ms;
             let allowed = format!("at least coordinator.backoff_base_ms, {base_ms} ms");
             return Err(range("coordinator.backoff_cap_ms", coordinator.backoff_cap_ms, allowed));
+        }
+        Ok(())
+    }
+
+    fn validate_webhooks(&self) -> Result<(), Error> {
+        let webhooks = &self.webhooks;
+        if webhooks.backoff_cap_ms < webhooks.backoff_base_ms {
+            let allowed =
+                format!("at least webhooks.backoff_base_ms, {} ms", webhooks.backoff_base_ms);
+            return Err(range("webhooks.backoff_cap_ms", webhooks.backoff_cap_ms, allowed));
+        }
+        let Some(url) = &webhooks.url else { return Ok(()) };
+        if !is_http_url(url.expose()) {
+            return Err(range("webhooks.url", url, "an http:// or https:// URL"));
+        }
+        if !self.events.enabled {
+            return Err(range("webhooks.url", url, "absent where events.enabled is false"));
+        }
+        let Some(secret) = &webhooks.secret else {
+            return Err(Error::Missing {
+                key: "webhooks.secret",
+                advice: "give webhooks.secret_file, webhooks.secret or UBSCORE__WEBHOOKS__SECRET",
+            });
+        };
+        let key = secret.expose().strip_prefix(WEBHOOK_SECRET_PREFIX).unwrap_or("");
+        if !WEBHOOK_SECRET_CHARS.contains(&key.len())
+            || standardwebhooks::Webhook::new(key).is_err()
+        {
+            let allowed = "whsec_ and the base64 of 24 to 64 bytes";
+            return Err(range("webhooks.secret", secret, allowed));
         }
         Ok(())
     }
@@ -1124,6 +1262,8 @@ impl Config {
         for (key, secret, file) in [
             ("postgres.url_file", &mut self.postgres.url, &self.postgres.url_file),
             ("alert.webhook_url_file", &mut self.alert.webhook_url, &self.alert.webhook_url_file),
+            ("webhooks.url_file", &mut self.webhooks.url, &self.webhooks.url_file),
+            ("webhooks.secret_file", &mut self.webhooks.secret, &self.webhooks.secret_file),
         ] {
             if let Some(path) = file {
                 *secret = Some(read_secret(key, path)?);
@@ -1131,6 +1271,7 @@ impl Config {
         }
         self.postgres.url.take_if(|url| url.expose() == POSTGRES_EMBEDDED);
         self.alert.webhook_url.take_if(|url| url.expose().is_empty());
+        self.webhooks.url.take_if(|url| url.expose().is_empty());
         Ok(())
     }
 }
@@ -1516,7 +1657,9 @@ mod tests {
                 _ => grouped(bound.max),
             };
             let min = match bound.key {
-                "coordinator.backoff_cap_ms" => "backoff_base_ms".to_owned(),
+                "coordinator.backoff_cap_ms" | "webhooks.backoff_cap_ms" => {
+                    "backoff_base_ms".to_owned()
+                }
                 _ => grouped(bound.min),
             };
             assert!(comment.contains(&format!("{min}..={max}")), "{}: {comment}", bound.key);
@@ -1590,6 +1733,19 @@ mod tests {
             ("[alert]\nwebhook_url = \"http:///x\"", "alert.webhook_url = ***"),
             ("[telemetry]\notlp_endpoint = \"localhost:4318\"", "telemetry.otlp_endpoint = "),
             ("[telemetry]\nsample_ratio = 1.1", "telemetry.sample_ratio = 1.1"),
+            ("[events]\nkeep_hours = 0", "events.keep_hours = 0: must be 0.00001..=87600 hours"),
+            ("[webhooks]\ndead_keep_hours = 0", "webhooks.dead_keep_hours = 0"),
+            ("[webhooks]\nbackoff_cap_ms = 999", "webhooks.backoff_cap_ms = 999"),
+            ("[webhooks]\nurl = \"ftp://h/x\"", "webhooks.url = ***"),
+            ("[webhooks]\nurl = \"http://h/x\"", "webhooks.secret is missing"),
+            (
+                "[events]\nenabled = false\n[webhooks]\nurl = \"http://h/x\"",
+                "webhooks.url = ***: must be absent where events.enabled is false",
+            ),
+            (
+                "[webhooks]\nurl = \"http://h/x\"\nsecret = \"whsec_c2hvcnQ=\"",
+                "webhooks.secret = ***: must be whsec_ and the base64 of 24 to 64 bytes",
+            ),
         ] {
             let said = refusal(text, &[]);
             assert!(said.starts_with(key), "{said}");

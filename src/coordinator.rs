@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, error};
 
@@ -281,6 +281,8 @@ pub struct Parts<T, F> {
     pub capacity: Arc<dyn Fn() -> usize + Send + Sync>,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
+    /// Rung after each commit.
+    pub committed: Arc<Notify>,
 }
 
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {

@@ -30,11 +30,13 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, error, info, warn};
 
 use self::tls::Tls;
+use self::wire::{Answer, Content};
 use crate::config;
 use crate::telemetry;
 
 pub mod api;
 pub mod auth;
+mod events;
 pub mod openapi;
 pub mod ops;
 pub mod rotation;
@@ -73,7 +75,7 @@ pub struct Limits {
     pub header_bytes_max: usize,
     /// Time for the next whole header, and for a TLS handshake; then the connection is closed.
     pub header_read_timeout: Duration,
-    /// Time for an answer; then 503. A client that takes no bytes for as long is cut off.
+    /// Time for an answer to begin; then 503. A client that takes no bytes for as long is cut off.
     pub request_timeout: Duration,
     /// Connections held at once; the next ones are answered 503.
     pub connections_max: usize,
@@ -136,7 +138,7 @@ pub async fn serve<H, F>(
 ) -> Drained
 where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
 {
     let permits = Arc::new(Semaphore::new(limits.connections_max));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
@@ -281,7 +283,7 @@ async fn welcome<H, F>(
     mut stopped: watch::Receiver<()>,
 ) where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
 {
     let Some(acceptor) = tls else {
         return converse(stream, limits, handler, stopped).await;
@@ -307,7 +309,7 @@ async fn converse<H, F>(
     mut stopped: watch::Receiver<()>,
 ) where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
         let id = request.headers().get(X_REQUEST_ID).cloned();
@@ -352,7 +354,7 @@ async fn refuse(
     }
 }
 
-fn timed_out(id: Option<&HeaderValue>, timeout: Duration) -> Response<Full<Bytes>> {
+fn timed_out(id: Option<&HeaderValue>, timeout: Duration) -> Answer {
     let message = "no answer in time; whether the request took effect is not known";
     let response =
         answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "SYSTEM_ERROR", message, false, id);
@@ -368,7 +370,7 @@ fn answer_without_route(
     message: &str,
     retryable: bool,
     id: Option<&HeaderValue>,
-) -> Response<Full<Bytes>> {
+) -> Answer {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let id = match request_id(id) {
         Some(id) => id.to_owned(),
@@ -382,7 +384,7 @@ fn answer_without_route(
         "retryable": retryable,
         "request_id": id,
     });
-    let mut response = Response::new(Full::new(body.to_string().into()));
+    let mut response = Response::new(Content::Left(Full::new(body.to_string().into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -492,7 +494,8 @@ mod tests {
                         }
                         "/panic" => panic!("a handler's bug"),
                         "/large" => {
-                            return Response::new(Full::new(vec![b'x'; LARGE_BYTES].into()));
+                            let large = Full::new(vec![b'x'; LARGE_BYTES].into());
+                            return Response::new(Content::Left(large));
                         }
                         _ => {}
                     }
@@ -504,7 +507,7 @@ mod tests {
                             Err(BodyError::Aborted(_)) => "aborted".to_owned(),
                             Err(BodyError::Timeout) => "timeout".to_owned(),
                         };
-                    Response::new(Full::new(text.into()))
+                    Response::new(Content::Left(Full::new(text.into())))
                 }
             };
             let served = runtime.spawn(serve(listener, limits, None, handler, async {

@@ -29,9 +29,10 @@
 //! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work, and
 //!    [`audit::halt`] stops everything by closing the [`gate`].
 //! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
-//! 9. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
-//! 10. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 11. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
+//! 9. [`events`]: what becomes of transfers, told as it happens: the relay, streams, webhooks.
+//! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
+//! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
+//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
 //!
 //! # What keeps the money
 //!
@@ -58,6 +59,7 @@ pub mod coordinator;
 pub mod crash;
 pub mod engine;
 pub mod entropy;
+pub mod events;
 pub mod gate;
 pub mod http;
 pub mod keeper;

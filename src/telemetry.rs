@@ -87,6 +87,18 @@ pub const CONSERVATION_RUNS_TOTAL: &str = "ubscore_conservation_runs_total";
 pub const CONSERVATION_LAST_SUCCESS: &str = "ubscore_conservation_last_success_timestamp_seconds";
 /// Counter: alerts for the webhook, by `outcome`: delivered, failed, dropped.
 pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
+/// Counter: events made of what became of transfers.
+pub const EVENTS_TOTAL: &str = "ubscore_events_total";
+/// Gauge: streams of events that are open.
+pub const EVENT_STREAMS: &str = "ubscore_event_streams";
+/// Counter: streams of events that were ended, by `reason`.
+pub const EVENT_STREAMS_ENDED_TOTAL: &str = "ubscore_event_streams_ended_total";
+/// Counter: tries of deliveries to a webhook endpoint, by `outcome`: delivered, failed, dead.
+pub const WEBHOOK_DELIVERIES_TOTAL: &str = "ubscore_webhook_deliveries_total";
+/// Gauge, s: age of the oldest event that is still to be delivered.
+pub const WEBHOOK_OLDEST_SECONDS: &str = "ubscore_webhook_oldest_undelivered_seconds";
+/// Gauge: dead letters.
+pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 /// Gauge: 1 while the service is halted, else 0.
 pub const HALTED: &str = "ubscore_halted";
 /// Gauge: 1 once transfers are taken, 0 while the service starts or is halted.
@@ -398,6 +410,32 @@ pub fn watermark(order_number: u64, oldest: Duration) {
     metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
 }
 
+/// Counts events made.
+pub fn events_made(count: u64) {
+    metrics::counter!(EVENTS_TOTAL).increment(count);
+}
+
+/// Notes how many streams of events are open.
+pub fn event_streams(count: usize) {
+    metrics::gauge!(EVENT_STREAMS).set(count as f64);
+}
+
+/// Counts a stream that was ended, and why.
+pub fn event_stream_ended(reason: &'static str) {
+    metrics::counter!(EVENT_STREAMS_ENDED_TOTAL, "reason" => reason).increment(1);
+}
+
+/// Counts tries of deliveries to a webhook endpoint.
+pub fn webhook_deliveries(outcome: &'static str, count: u64) {
+    metrics::counter!(WEBHOOK_DELIVERIES_TOTAL, "outcome" => outcome).increment(count);
+}
+
+/// Notes how far deliveries to webhook endpoints are behind, and how many were given up.
+pub fn webhook_backlog(oldest: Duration, dead: u64) {
+    metrics::gauge!(WEBHOOK_OLDEST_SECONDS).set(oldest.as_secs_f64());
+    metrics::gauge!(WEBHOOK_DEAD).set(dead as f64);
+}
+
 /// Notes whether the service is halted.
 pub fn halted(halted: bool) {
     metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
@@ -445,6 +483,12 @@ pub fn describe() {
     describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
     describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");
     describe_counter!(ALERTS_SENT_TOTAL, Unit::Count, "Alerts for the webhook.");
+    describe_counter!(EVENTS_TOTAL, Unit::Count, "Events made of what became of transfers.");
+    describe_gauge!(EVENT_STREAMS, Unit::Count, "Streams of events that are open.");
+    describe_counter!(EVENT_STREAMS_ENDED_TOTAL, Unit::Count, "Streams of events that were ended.");
+    describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
+    describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
+    describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }
 

@@ -231,7 +231,13 @@ fn restore(folder: &Path) -> Site {
                    FROM transfers_tb; \
                  SELECT setval(pg_get_serial_sequence('external_operations', 'position'), max(position)) \
                    FROM external_operations; \
-                 SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit",
+                 SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit; \
+                 DO $$ BEGIN \
+                    IF to_regclass('transfer_history_history_id_seq') IS NOT NULL THEN \
+                        PERFORM setval('transfer_history_history_id_seq', COALESCE(max(history_id), 1)) \
+                           FROM transfer_history; \
+                    END IF; \
+                 END $$",
             )
             .await
     };

@@ -906,6 +906,17 @@ impl Server {
         send(self.ops, &Request::new(&token, "GET", path)).expect("an answer")
     }
 
+    /// A stream of a user's events, behind an event's id.
+    pub(crate) fn follow(&self, user: u64, after: Option<&str>) -> Follower {
+        Follower::open(self.http, &token(user, None), after)
+    }
+
+    /// The number of a metric's line, 0 where there is none.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
+        self.metrics().lines().find_map(value).unwrap_or(0)
+    }
+
     /// The status of `/readyz`.
     pub(crate) fn ready(&self) -> u16 {
         self.admin_get("/readyz").status
@@ -1327,7 +1338,7 @@ impl Webhook {
     /// One that takes everything.
     pub(crate) fn start() -> Webhook {
         Webhook::listen(|stream, bodies: &Bodies| {
-            let body = read_request(&stream)?;
+            let (_, body) = read_request(&stream)?;
             bodies.lock().expect("no panic in a webhook").push(body);
             (&stream)
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -1369,13 +1380,99 @@ impl Webhook {
     }
 }
 
-/// The body of one request with a length.
-fn read_request(stream: &TcpStream) -> io::Result<Vec<u8>> {
+/// One delivery of a webhook as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivered {
+    /// `webhook-id`, `webhook-timestamp` and `webhook-signature`.
+    pub(crate) id: String,
+    pub(crate) timestamp: String,
+    pub(crate) signature: String,
+    /// The body to the byte.
+    pub(crate) body: String,
+    /// The status that it was answered with.
+    pub(crate) status: u16,
+}
+
+impl Delivered {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("JSON")
+    }
+
+    /// The transfer that it tells of.
+    pub(crate) fn req_id(&self) -> String {
+        text(&self.json()["req_id"]).to_owned()
+    }
+}
+
+/// An endpoint that events are posted to, on a fixed address.
+pub(crate) struct Endpoint {
+    address: SocketAddr,
+    delivered: Arc<Mutex<Vec<Delivered>>>,
+}
+
+impl Endpoint {
+    /// One that answers each delivery with the status that `answer` gives it; 0: it takes it, and closes without a word.
+    pub(crate) fn start(answer: impl Fn(&Delivered) -> u16 + Send + Sync + 'static) -> Endpoint {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let delivered: Arc<Mutex<Vec<Delivered>>> = Arc::default();
+        let (received, answer) = (Arc::clone(&delivered), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (received, answer) = (Arc::clone(&received), Arc::clone(&answer));
+                thread::spawn(move || {
+                    let stream = stream.expect("a connection");
+                    // A caller who is killed over it is what a test may want.
+                    let Ok((head, body)) = read_request(&stream) else { return };
+                    let body = String::from_utf8(body).expect("text");
+                    let header = |name: &str| {
+                        let named = |line: &&str| line.to_ascii_lowercase().starts_with(name);
+                        let line = head.lines().find(named).unwrap_or_default();
+                        line.split_once(": ")
+                            .map_or_else(String::new, |(_, value)| value.to_owned())
+                    };
+                    let mut delivery = Delivered {
+                        id: header("webhook-id"),
+                        timestamp: header("webhook-timestamp"),
+                        signature: header("webhook-signature"),
+                        body,
+                        status: 0,
+                    };
+                    delivery.status = answer(&delivery);
+                    let status = delivery.status;
+                    received.lock().expect("no panic in an endpoint").push(delivery);
+                    if status > 0 {
+                        let location = "Location: /elsewhere\r\n";
+                        let said = format!(
+                            "HTTP/1.1 {status} So\r\n{location}Content-Length: 0\r\nConnection: close\r\n\r\n"
+                        );
+                        drop((&stream).write_all(said.as_bytes()));
+                    }
+                });
+            }
+        });
+        Endpoint { address, delivered }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/hooks", self.address)
+    }
+
+    /// Everything that was posted, in the order of its answers.
+    pub(crate) fn delivered(&self) -> Vec<Delivered> {
+        self.delivered.lock().expect("no panic in an endpoint").clone()
+    }
+}
+
+/// Head and body of one request with a length.
+fn read_request(stream: &TcpStream) -> io::Result<(String, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
-    let mut length = 0;
+    let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
+        head += &line;
         let line = line.trim_end().to_ascii_lowercase();
         if line.is_empty() {
             break;
@@ -1386,7 +1483,135 @@ fn read_request(stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(body)
+    Ok((head, body))
+}
+
+/// What a stream of events says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Told {
+    /// An id without an event.
+    Position(String),
+    /// An event.
+    Event { id: String, kind: String, data: Value },
+    /// It is alive.
+    Beat,
+    /// Its end, in order or not.
+    End { clean: bool },
+}
+
+/// A stream of events, read by a thread of its own until it is dropped.
+pub(crate) struct Follower {
+    stream: TcpStream,
+    told: mpsc::Receiver<Told>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // The server may have closed it before.
+        drop(self.stream.shutdown(std::net::Shutdown::Both));
+    }
+}
+
+impl Follower {
+    /// Opens a stream behind an event's id, with a token; panics where it is refused.
+    pub(crate) fn open(address: SocketAddr, token: &str, after: Option<&str>) -> Follower {
+        let stream = Follower::ask(address, token, after);
+        let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let count = reader.read_line(&mut head).expect("a head");
+            assert_ne!(count, 0, "closed after {head:?}");
+        }
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
+        let (sender, told) = mpsc::channel();
+        thread::spawn(move || {
+            let mut text = String::new();
+            let clean = loop {
+                match read_chunk(&mut reader) {
+                    Ok(chunk) if chunk.is_empty() => break true,
+                    Ok(chunk) => text += &chunk,
+                    Err(_) => break false,
+                }
+                while let Some((block, rest)) = text.split_once("\n\n") {
+                    let (said, rest) = (parse_block(block), rest.to_owned());
+                    // The test may have heard enough.
+                    sender.send(said).ok();
+                    text = rest;
+                }
+            };
+            sender.send(Told::End { clean }).ok();
+        });
+        Follower { stream, told }
+    }
+
+    /// Asks for a stream, and reads nothing.
+    pub(crate) fn ask(address: SocketAddr, token: &str, after: Option<&str>) -> TcpStream {
+        let stream = TcpStream::connect(address).expect("a connection");
+        let after = after.map_or_else(String::new, |id| format!("Last-Event-ID: {id}\r\n"));
+        let request = format!(
+            "GET /api/v1/events HTTP/1.1\r\nHost: {address}\r\n\
+             Authorization: Bearer {token}\r\n{after}\r\n"
+        );
+        (&stream).write_all(request.as_bytes()).expect("sent");
+        stream
+    }
+
+    /// What it says next.
+    pub(crate) fn next(&self) -> Told {
+        self.told.recv_timeout(PATIENCE).expect("the stream says something")
+    }
+
+    /// The next event: its id, its kind and its data. Heart-beats and positions are passed over.
+    pub(crate) fn event(&self) -> (String, String, Value) {
+        loop {
+            match self.next() {
+                Told::Event { id, kind, data } => return (id, kind, data),
+                Told::Beat | Told::Position(_) => {}
+                end @ Told::End { .. } => panic!("no event, but {end:?}"),
+            }
+        }
+    }
+
+    /// The next event, which must tell of a transfer: its id and its data.
+    pub(crate) fn transfer(&self) -> (String, Value) {
+        let (id, kind, data) = self.event();
+        assert_eq!((kind.as_str(), &data["event_id"]), ("transfer", &json!(id)), "{data}");
+        (id, data)
+    }
+
+    /// Everything that it has said and nobody has heard, up to its end where it has one.
+    pub(crate) fn rest(&self) -> Vec<Told> {
+        self.told.try_iter().collect()
+    }
+}
+
+/// One chunk of a body, empty at its end.
+fn read_chunk(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let length = usize::from_str_radix(line.trim(), 16).map_err(io::Error::other)?;
+    let mut chunk = vec![0; length + 2];
+    reader.read_exact(&mut chunk)?;
+    chunk.truncate(length);
+    String::from_utf8(chunk).map_err(io::Error::other)
+}
+
+/// One block of a stream: its fields up to an empty line.
+fn parse_block(block: &str) -> Told {
+    let field = |name: &str| {
+        let start = format!("{name}: ");
+        block.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+    };
+    match (field("event"), field("id"), field("data")) {
+        (Some(kind), id, Some(data)) => {
+            let data = serde_json::from_str(&data).expect("JSON");
+            Told::Event { id: id.unwrap_or_default(), kind, data }
+        }
+        (None, Some(id), None) => Told::Position(id),
+        (None, None, None) if block.starts_with(':') => Told::Beat,
+        _ => panic!("no block of a stream: {block:?}"),
+    }
 }
 
 /// Asserts a refusal.

@@ -395,6 +395,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| 1_000),
         gate: Arc::new(Gate::new(false)),
+        committed: Arc::default(),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = vec![store(site, &incarnation, 0)];

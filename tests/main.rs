@@ -44,6 +44,12 @@ mod approvals;
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 
+/// What becomes of transfers, told to their users as it happens.
+mod events;
+
+/// The same told to an endpoint, signed and in order.
+mod webhooks;
+
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 

@@ -87,6 +87,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["account", "asset", "clock", "code", "postgres", "telemetry", "transfer", "validation"],
     ),
     (
+        "events",
+        &["account", "alert", "asset", "clock", "config", "entropy", "postgres", "telemetry"],
+    ),
+    (
         "coordinator",
         &[
             "account",

@@ -131,7 +131,7 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
 }
 
 /// What went wrong, without the address: it may be as good as a password.
-fn reason(error: &ureq::Error) -> String {
+pub fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(status) => format!("it answered {status}"),
         ureq::Error::Io(error) => error.to_string(),

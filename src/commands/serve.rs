@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 use wal::Identity;
 
@@ -33,16 +33,20 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Config, TlsFiles, Wait};
+use crate::config::{self, Config, TlsFiles, Wait, hours};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
+use crate::events::relay::{self, Relay};
+use crate::events::webhooks::{self, Webhooks};
+use crate::events::{Bounds, Hub};
 use crate::http::auth::Verifier;
 use crate::http::rotation::{self, Rotating};
 use crate::http::service::{Approvals, RequestLimits, Service};
 use crate::http::tls::Tls;
+use crate::http::wire::EventBody;
 use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
@@ -176,6 +180,10 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
     let clock = Arc::clone(&service.clock);
     let stopping = clock.sleep(limit);
+    // Streams have no end of their own.
+    if let Some(events) = &service.events {
+        events.close();
+    }
     drop((stop, stopped));
     upkeep.abort();
     rotation.abort();
@@ -319,6 +327,7 @@ async fn start(
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
     let (durable, capacity) = (engine.handle(), engine.handle());
+    let committed = Arc::new(Notify::new());
     let parts = Parts {
         trading: Arc::clone(&trading),
         funding: Arc::new(Funding::new(store(shards), Arc::clone(&catalog))),
@@ -329,6 +338,7 @@ async fn start(
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(move || capacity.capacity()),
         gate: halt.gate(),
+        committed: Arc::clone(&committed),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = (0..shards).map(store).collect();
@@ -339,6 +349,16 @@ async fn start(
         every: Duration::from_millis(config.outcomes.evict_every_ms),
         outcomes_max: config.engine.outcomes_max,
     };
+    let made = relay::Options {
+        target: target.clone(),
+        limits,
+        incarnation: incarnation.number,
+        endpoints: config.webhooks.url.iter().map(|_| webhooks::ENDPOINT.to_owned()).collect(),
+        catalog: Arc::clone(&catalog),
+        keep: hours(config.events.keep_hours),
+        dead_keep: hours(config.webhooks.dead_keep_hours),
+    };
+    let events = follow_events(config, &mut pool, committed, &clock, made)?;
     let store = Watermark::new(target, limits, incarnation.number);
     coordinator.keep_watermark(store, outcomes, halt.gate(), &mut pool);
     let ready = async {
@@ -371,6 +391,7 @@ async fn start(
         metrics,
         halt,
         check,
+        events,
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
         approvals: Approvals {
             required: config.approval.required.clone(),
@@ -386,10 +407,52 @@ async fn start(
                 .saturating_sub(api::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
+            heartbeat: Duration::from_millis(config.events.heartbeat_ms),
         },
         stopping,
     };
     Ok(Started { service: Arc::new(service), pool, engine, keeper })
+}
+
+/// Begins to make events of what is committed, and to deliver them where there is an endpoint; returns where they are
+/// followed, `None` where there are to be none.
+fn follow_events(
+    config: &Config,
+    pool: &mut Pool,
+    committed: Arc<Notify>,
+    clock: &Arc<dyn Clock>,
+    options: relay::Options,
+) -> anyhow::Result<Option<Arc<Hub>>> {
+    let (events, hooks) = (&config.events, &config.webhooks);
+    if !events.enabled {
+        return Ok(None);
+    }
+    let hub = Arc::new(Hub::new(Bounds {
+        streams_max: events.streams_max,
+        streams_per_user_max: events.streams_per_user_max,
+        queue_max: events.queue_max,
+    }));
+    if let (Some(url), Some(secret)) = (&hooks.url, &hooks.secret) {
+        let options = webhooks::Options {
+            target: options.target.clone(),
+            limits: options.limits,
+            incarnation: options.incarnation,
+            catalog: Arc::clone(&options.catalog),
+            body: EventBody::json,
+            url: url.clone(),
+            secret: secret.clone(),
+            timeout: Duration::from_millis(hooks.timeout_ms),
+            parallel: hooks.parallel,
+            attempts_max: hooks.attempts_max,
+            backoff_base_ms: hooks.backoff_base_ms,
+            backoff_cap_ms: hooks.backoff_cap_ms,
+        };
+        let (hub, clock) = (Arc::clone(&hub), Arc::clone(clock));
+        let webhooks = Webhooks::start(options, hub, clock, Box::new(SystemEntropy));
+        pool.run(webhooks.context("start to deliver events")?.run());
+    }
+    pool.run(Relay::new(options, Arc::clone(&hub), Arc::clone(clock), committed).run());
+    Ok(Some(hub))
 }
 
 /// What the audit reads in PostgreSQL.

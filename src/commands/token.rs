@@ -73,7 +73,7 @@ mod tests {
         let auth = Auth { secret: Some(Secret::new(SECRET)), leeway_s: 0, ..Auth::default() };
         let verifier = Verifier::new(&auth).expect("a key");
         let header = format!("Bearer {token}");
-        let claims = Claims { user_id: 1001, role: Some(Role::Admin) };
+        let claims = Claims { user_id: 1001, role: Some(Role::Admin), expires_s: 1_060 };
         assert_eq!(verifier.verify(Some(&header), 1_059), Ok(claims));
         assert_eq!(verifier.verify(Some(&header), 1_060), Err(Unauthorized::Expired));
     }

@@ -818,6 +818,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let failure = match result {
             Ok(replies) => {
                 self.store_failures = 0;
+                self.parts.committed.notify_one();
                 for (queued, reply) in batch.into_iter().zip(replies) {
                     self.on_reply(queued, reply);
                 }

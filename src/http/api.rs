@@ -10,7 +10,6 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use tracing::{debug_span, error, info};
 
-use super::openapi;
 use super::service::{
     Call, Caller, Matched, Outcome, Route, Routes, Service, number, parse, query,
 };
@@ -18,6 +17,7 @@ use super::wire::{
     self, Answer, AssetBody, AssetsBody, BalanceBody, BalancesBody, DetailBody, FundsAt, Refusal,
     TransferBody, json, tell_limits, text,
 };
+use super::{events, openapi};
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
@@ -50,6 +50,7 @@ pub(super) enum Public {
     Get,
     Balances,
     Assets,
+    Events,
     OpenApi,
 }
 
@@ -64,6 +65,7 @@ pub(super) static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
         },
         Route { pattern: "/api/v1/balances", method: Method::GET, route: Public::Balances },
         Route { pattern: "/api/v1/assets", method: Method::GET, route: Public::Assets },
+        Route { pattern: "/api/v1/events", method: Method::GET, route: Public::Events },
         Route { pattern: "/openapi.json", method: Method::GET, route: Public::OpenApi },
     ];
     Routes::new(TABLE)
@@ -83,6 +85,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Public::Get => get_transfer(&service, caller, &call, &matched.parameters[0]).await,
             Public::Balances => get_balances(&service, caller, call).await,
             Public::Assets => get_assets(&service, call),
+            Public::Events => events::follow(&service, caller, call).await,
             Public::OpenApi => unreachable!("answered to everybody"),
         }
     };

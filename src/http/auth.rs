@@ -53,6 +53,8 @@ pub struct Claims {
     pub user_id: u64,
     /// `role`, if it is one we know.
     pub role: Option<Role>,
+    /// `exp`: seconds since the Unix epoch.
+    pub expires_s: u64,
 }
 
 /// Why a request has no user. The reason is for the log: the client is told UNAUTHORIZED and no
@@ -134,7 +136,6 @@ struct Trust {
 struct Verified {
     claims: Claims,
     begins_s: u64,
-    expires_s: u64,
 }
 
 /// The claims we read; others are ignored (RFC 7519, 4).
@@ -204,7 +205,7 @@ impl Verifier {
                 verified
             }
         };
-        if now_s >= verified.expires_s.saturating_add(leeway_s) {
+        if now_s >= verified.claims.expires_s.saturating_add(leeway_s) {
             return Err(Unauthorized::Expired);
         }
         if verified.begins_s > now_s.saturating_add(leeway_s) {
@@ -248,7 +249,7 @@ impl Verifier {
         let role =
             role.and_then(|name| Role::value_variants().iter().find(|role| role.name() == name));
         let role = role.copied();
-        Ok(Verified { claims: Claims { user_id, role }, begins_s, expires_s })
+        Ok(Verified { claims: Claims { user_id, role, expires_s }, begins_s })
     }
 
     /// A token by the one key that it must be signed by.
@@ -475,7 +476,8 @@ mod tests {
         {
             let signed = sign(&shared(), user, role, Duration::from_secs(60), NOW_S);
             let header = format!("Bearer {}", signed.expect("signed"));
-            assert_eq!(verify(&shared(), &header), Ok(Claims { user_id: user, role }));
+            let claims = Claims { user_id: user, role, expires_s: NOW_S + 60 };
+            assert_eq!(verify(&shared(), &header), Ok(claims));
         }
     }
 
@@ -604,7 +606,8 @@ mod tests {
         ] {
             let (auth, _file) = public(algorithm, pem);
             let claims = verify(&auth, &format!("Bearer {token}"));
-            assert_eq!(claims, Ok(Claims { user_id: 1001, role: Some(Role::Admin) }));
+            let role = Some(Role::Admin);
+            assert_eq!(claims, Ok(Claims { user_id: 1001, role, expires_s: NOW_S + 3_600 }));
             let mut forged = token.to_owned();
             forged.replace_range(token.len() - 8..token.len() - 7, "_");
             let verdict = verify(&auth, &format!("Bearer {forged}"));

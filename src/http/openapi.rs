@@ -29,7 +29,9 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::api::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::api::{Public, ROUTES, WAIT_MS_MAX};
-use super::wire::{AssetsBody, BalancesBody, DetailBody, RefusalBody, SummariesBody, TransferBody};
+use super::wire::{
+    AssetsBody, BalancesBody, DetailBody, EventBody, RefusalBody, SummariesBody, TransferBody,
+};
 use crate::account::AccountType;
 use crate::asset::AssetStatus;
 use crate::code::Code;
@@ -82,6 +84,7 @@ fn describe(route: Public) -> Operation {
         Public::Get => get_transfer(),
         Public::Balances => get_balances(),
         Public::Assets => get_assets(),
+        Public::Events => follow_events(),
         Public::OpenApi => get_openapi(),
     }
 }
@@ -204,6 +207,32 @@ fn get_assets() -> Operation {
     let operation = with_token("getAssets", "All assets", what)
         .response("200", answer("The assets.", AssetsBody::reference()).build());
     refused(operation, &[]).build()
+}
+
+fn follow_events() -> Operation {
+    let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: what becomes of the user's own transfers, at least \
+                once, each transfer's in order. Ids only grow, and none comes later than a greater one: whoever goes on \
+                behind the last id misses nothing. `event: gap` says that what was between is not kept any more: read the \
+                list of transfers then. `event: end` says why the stream ends: its token has, the service stops, or the \
+                client is too slow. A line that begins with a colon says that it is alive. \
+                The id to go on behind is in the header Last-Event-ID or in `after`; without, what happens from now on is told.";
+    let id = || text(r"^[0-9]{1,19}$");
+    let header_id = ParameterBuilder::new()
+        .name("Last-Event-ID")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The last id that was told. Goes before `after`."))
+        .schema(Some(id()));
+    let stream = ContentBuilder::new().schema(Some(EventBody::reference())).build();
+    let stream = ResponseBuilder::new()
+        .description("The stream. The schema is of each event's data.")
+        .header("X-Request-Id", header("The request's id, also in the log.", Type::String))
+        .content("text/event-stream", stream);
+    let operation = with_token("followEvents", "The user's transfers as they move", what)
+        .parameter(header_id)
+        .parameter(in_query("after", "The last id that was told; 0: all that is kept.", id()))
+        .response("200", stream.build());
+    refused(operation, &[Code::NotFound]).build()
 }
 
 fn get_openapi() -> Operation {
@@ -331,6 +360,7 @@ fn components() -> Components {
     collect::<TransferBody>(&mut schemas);
     collect::<SummariesBody>(&mut schemas);
     collect::<DetailBody>(&mut schemas);
+    collect::<EventBody>(&mut schemas);
     collect::<BalancesBody>(&mut schemas);
     collect::<AssetsBody>(&mut schemas);
     collect::<RefusalBody<'_>>(&mut schemas);

@@ -4,6 +4,7 @@
 mod approvals;
 mod pauses;
 mod transfers;
+mod webhooks;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -55,6 +56,8 @@ enum Ops {
     Reject,
     Halt,
     Resume,
+    DeadLetters,
+    Resend,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -103,6 +106,12 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
         Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
+        Route { pattern: "/admin/v1/webhooks/dead", method: Method::GET, route: Ops::DeadLetters },
+        Route {
+            pattern: "/admin/v1/webhooks/{event_id}/resend",
+            method: Method::POST,
+            route: Ops::Resend,
+        },
     ];
     Routes::new(TABLE)
 });
@@ -165,6 +174,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Reject => approvals::reject(&service, &matched.parameters[0], call).await,
             Ops::Halt => halt(&service, call).await,
             Ops::Resume => resume(&service, call).await,
+            Ops::DeadLetters => webhooks::dead(&service, call).await,
+            Ops::Resend => webhooks::resend(&service, &matched.parameters[0], call).await,
         }
     };
     ROUTES.answer(call, handler).await

@@ -32,6 +32,7 @@ use crate::code::Code;
 use crate::coordinator::Coordinator;
 use crate::engine;
 use crate::entropy::Entropy;
+use crate::events::Hub;
 use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
@@ -63,6 +64,8 @@ pub struct Service {
     pub metrics: &'static Metrics,
     /// Whether nothing new begins.
     pub halt: Arc<Halt>,
+    /// Where events are followed; `None` where there are none.
+    pub events: Option<Arc<Hub>>,
     /// How often each user transfers.
     pub frequency: Mutex<Frequency>,
     /// How much each user may transfer.
@@ -110,6 +113,8 @@ pub struct RequestLimits {
     pub stuck_ms: u64,
     /// The largest amount, smallest units.
     pub units_max: u64,
+    /// After so long without an event, a stream is told that it is alive.
+    pub heartbeat: Duration,
 }
 
 /// Who asks.
@@ -119,6 +124,8 @@ pub struct Caller {
     pub user: UserId,
     /// What they may do beyond their own money.
     pub role: Option<Role>,
+    /// When the token ends, seconds since the Unix epoch.
+    pub expires_s: u64,
 }
 
 impl Caller {
@@ -176,7 +183,7 @@ impl Service {
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
-        Ok(Caller { user, role: claims.role })
+        Ok(Caller { user, role: claims.role, expires_s: claims.expires_s })
     }
 
     /// Who asks, if it is an operator who may change something.

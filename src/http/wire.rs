@@ -1,7 +1,10 @@
 //! JSON as the outside sees it: the one place where amounts, states and errors become text.
 
+use std::convert::Infallible;
+
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{Either, Full};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
@@ -18,6 +21,7 @@ use crate::code::Code;
 use crate::coordinator::balances::Balance;
 use crate::engine::outcomes::Recorded;
 use crate::pause::{Pause, Scope};
+use crate::postgres::events::Event;
 use crate::postgres::reads::Passed;
 use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
@@ -35,8 +39,11 @@ const RATELIMIT: &str = "ratelimit";
 /// The largest whole number in a structured field (RFC 9651, 3.3.1): of more there is at least so much.
 const STRUCTURED_INTEGER_MAX: u64 = 999_999_999_999_999;
 
+/// What an answer holds: nearly always what is known whole, and otherwise what comes as it happens.
+pub type Content = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
+
 /// An answer.
-pub type Answer = Response<Full<Bytes>>;
+pub type Answer = Response<Content>;
 
 /// What a request is answered with when it is refused.
 #[derive(Clone, Debug)]
@@ -176,7 +183,7 @@ pub fn json(status: StatusCode, body: &impl Serialize, request_id: &str) -> Answ
 
 /// An answer of any kind.
 pub fn text(status: StatusCode, kind: &'static str, body: Bytes, request_id: &str) -> Answer {
-    let mut answer = Response::new(Full::new(body));
+    let mut answer = Response::new(Content::Left(Full::new(body)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     let request_id = HeaderValue::from_str(request_id).expect("made by us or found sane");
@@ -389,6 +396,46 @@ impl DetailBody {
 struct WaitsFor {
     account: &'static str,
     op: &'static str,
+}
+
+/// What one commit did to a transfer, as streams and webhooks tell it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TransferEvent)]
+pub struct EventBody {
+    /// Text: it is more than a number of JSON keeps everywhere.
+    event_id: String,
+    /// Whose transfer it is.
+    user_id: u64,
+    /// When the commit was made.
+    at: Timestamp,
+    /// Every state that it passed in this commit, in order.
+    #[schema(value_type = Vec<StateName>)]
+    states: Vec<&'static str>,
+    #[serde(flatten)]
+    transfer: TransferBody,
+    /// Why it ended without success.
+    error: Option<ErrorBody>,
+}
+
+impl EventBody {
+    /// The body of one event.
+    pub fn new(event: &Event, catalog: &Catalog) -> EventBody {
+        let transfer = &event.transfer;
+        EventBody {
+            event_id: event.id.to_string(),
+            user_id: transfer.intent.user.number(),
+            at: event.at,
+            states: event.states.iter().map(|state| state.name()).collect(),
+            transfer: TransferBody::read(transfer, FundsAt::of(transfer.state, false), catalog),
+            error: transfer.code.map(ErrorBody::from),
+        }
+    }
+
+    /// The same as JSON text, which is the same whenever it is asked for.
+    pub fn json(event: &Event, catalog: &Catalog) -> String {
+        let body = EventBody::new(event, catalog);
+        serde_json::to_string(&body).expect("our own structures have no failing serializer")
+    }
 }
 
 /// A transfer as operators see it.

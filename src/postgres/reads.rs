@@ -85,12 +85,12 @@ pub enum HaltChange<'a> {
 /// The read side, and the catalog it keeps up to date.
 #[derive(Clone)]
 pub struct Reads {
-    pool: Pool,
+    pub(super) pool: Pool,
     catalog: Arc<ArcSwap<Catalog>>,
     pauses: Arc<ArcSwap<Pauses>>,
     /// Tells for every set of pauses that was in force when nobody keeps it any more.
     earlier: Arc<parking_lot::Mutex<Vec<watch::Receiver<()>>>>,
-    incarnation: u64,
+    pub(super) incarnation: u64,
     /// Held from a change to the catalog or the pauses it leads to, so that no older one is put in its place.
     changing: Arc<Mutex<()>>,
 }

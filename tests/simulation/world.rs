@@ -428,6 +428,7 @@ impl World {
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
             gate: Arc::clone(&gate),
+            committed: Arc::default(),
         };
         let stores = (0..self.plan.shards).map(connection).collect();
         let mut chance = self.chance().fork();

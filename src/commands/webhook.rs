@@ -1,0 +1,68 @@
+//! `ubscore webhook`: finds events that an endpoint did not take, and has them delivered after all.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::ops::Ops;
+use super::table::{aligned, text};
+use crate::cli::{WebhookCommand, WebhookListArgs};
+use crate::clock::Clock;
+use crate::config::Format;
+
+/// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn run(
+    command: &WebhookCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    match command {
+        WebhookCommand::List(args) => list(args, clock, out, notes),
+        WebhookCommand::Resend(args) => {
+            let path = format!("webhooks/{}/resend", args.event_id);
+            let body = json!({"reason": args.operator.reason});
+            Ops::new(&args.operator.access, clock)?.post("resend", &path, &body)?;
+            Ok(writeln!(out, "due now: event {}", args.event_id)?)
+        }
+    }
+}
+
+fn list(
+    args: &WebhookListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut path = "webhooks/dead?".to_owned();
+    if let Some(limit) = args.limit {
+        write!(path, "&limit={limit}")?;
+    }
+    if let Some(cursor) = &args.cursor {
+        write!(path, "&cursor={cursor}")?;
+    }
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let letters = answer["dead"].as_array().map_or(&[][..], Vec::as_slice);
+    match args.format {
+        Format::Json => {
+            for letter in letters {
+                writeln!(out, "{letter}")?;
+            }
+        }
+        Format::Text if letters.is_empty() => writeln!(out, "no dead letters")?,
+        Format::Text => {
+            let head = ["EVENT_ID", "REQ_ID", "STATE", "AT", "TRIES", "DIED AT", "WHY"];
+            let keys = ["event_id", "req_id", "state", "at", "attempts", "died_at", "error"];
+            let row = |letter: &Value| keys.iter().map(|key| text(&letter[*key])).collect();
+            write!(out, "{}", aligned("", &head, letters.iter().map(row)))?;
+        }
+    }
+    if let Some(cursor) = answer["next_cursor"].as_str() {
+        writeln!(notes, "there may be more: --cursor {cursor}")?;
+    }
+    Ok(())
+}

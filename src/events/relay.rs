@@ -1,0 +1,326 @@
+//! The relay: makes events of what workers have committed, in the order in which it finds it, and tells whoever follows.
+//!
+//! History is numbered as it is written, and a smaller number may be committed after a larger one. The relay remembers the
+//! numbers it has not found, its holes, and looks for them again, until every transaction that could have been given one of
+//! them is over. Up to there everything is copied: the low water, behind which the next start begins.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::select;
+use tokio::sync::Notify;
+use tokio_postgres::Config;
+use tracing::{debug, error, warn};
+
+use super::{Hub, within};
+use crate::asset::Catalog;
+use crate::clock::Clock;
+use crate::postgres::events::{Copied, Events, Look};
+use crate::postgres::{Error, Limits};
+use crate::telemetry;
+
+/// Rows behind the last one that are copied in one transaction.
+const ROWS_MAX: u32 = 1_000;
+/// Events deleted in one transaction.
+const PURGE_ROWS_MAX: u32 = 1_000;
+/// After each transaction, so that a busy service pays for few of them: what comes meanwhile shares the next one.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Without a bell for so long it looks all the same: a commit whose answer was lost rings none.
+const LOOK: Duration = Duration::from_secs(5);
+/// The same while history may still come that has a smaller number than what is copied.
+const LOOK_SOON: Duration = Duration::from_millis(500);
+/// The first wait after a failure; doubled each time, up to [`LOOK`].
+const BACKOFF: Duration = Duration::from_millis(100);
+/// Numbers that are looked for again one by one; with more, everything above the low water is.
+const HOLES_MAX: usize = 10_000;
+/// Between two looks at what is too old: this part of the time that it is kept, and no longer than a minute.
+const PURGE_PART: u32 = 16;
+const PURGE_MAX: Duration = Duration::from_secs(60);
+
+/// Where the relay works, and how long what it makes is kept.
+#[derive(Clone)]
+pub struct Options {
+    /// PostgreSQL.
+    pub target: Config,
+    /// Its limits.
+    pub limits: Limits,
+    /// This process's incarnation.
+    pub incarnation: u64,
+    /// To whom every event is to be delivered.
+    pub endpoints: Vec<String>,
+    /// The assets.
+    pub catalog: Arc<ArcSwap<Catalog>>,
+    /// How long events and what was delivered are kept.
+    pub keep: Duration,
+    /// How long dead letters are.
+    pub dead_keep: Duration,
+}
+
+/// What the relay has seen of the history's numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Window {
+    /// Everything up to here is copied, or will never be.
+    low_water: i64,
+    /// As PostgreSQL has it.
+    stored: i64,
+    /// Every number up to here has been looked for; `None`: it begins behind PostgreSQL's low water.
+    after: Option<i64>,
+    /// Those up to [`Window::after`] that were not there.
+    holes: BTreeSet<i64>,
+    /// A last number, and below which transaction's number whoever may have been given it began.
+    pending: Option<(i64, i64)>,
+    /// Whoever was given a number up to this one is over.
+    over: i64,
+}
+
+impl Window {
+    /// Learns which transactions are over.
+    fn look(&mut self, look: Look) {
+        if let Some((last, begun_below)) = self.pending
+            && look.over_below >= begun_below
+        {
+            self.over = last;
+            self.pending = None;
+        }
+        if self.pending.is_none() && look.last > self.over {
+            self.pending = Some((look.last, look.begun_below));
+        }
+        // Of more holes than can be asked for one by one, none is remembered: everything above the low water is new again.
+        if self.holes.len() > HOLES_MAX {
+            self.holes.clear();
+            self.after = Some(self.low_water);
+        }
+    }
+
+    /// Whether there is nothing to look for behind this last number.
+    fn is_done(&self, last: i64) -> bool {
+        let seen = self.after.is_some_and(|after| after >= last) && self.holes.is_empty();
+        seen && self.over <= self.low_water && self.low_water == self.stored
+    }
+
+    /// Whether PostgreSQL knows that everything up to this last number is copied.
+    fn is_settled(&self, last: i64) -> bool {
+        self.stored >= last
+    }
+
+    /// Learns what was found. `whole`: there was no more behind it.
+    fn copied(&mut self, copied: &Copied, whole: bool) {
+        let mut after = copied.after;
+        for seen in &copied.seen {
+            self.holes.remove(seen);
+        }
+        let mut behind: Vec<i64> = copied.seen.iter().copied().filter(|n| *n > after).collect();
+        behind.sort_unstable();
+        for seen in behind {
+            // A leap is bounded by what the sequence has given out since; a later look makes a new beginning of too many.
+            let missing = (after + 1..seen).take(HOLES_MAX + 1);
+            self.holes.extend(missing);
+            after = seen;
+        }
+        self.stored = copied.low_water;
+        self.low_water = self.low_water.max(copied.low_water);
+        self.after = Some(after);
+        // What was over before this call is seen by it, or was given up.
+        if whole && self.over > self.low_water {
+            self.low_water = self.over;
+        }
+        if whole && self.over > after {
+            self.after = Some(self.over);
+        }
+        self.holes = self.holes.split_off(&(self.low_water + 1));
+    }
+}
+
+/// The relay's task.
+pub struct Relay {
+    options: Options,
+    hub: Arc<Hub>,
+    clock: Arc<dyn Clock>,
+    committed: Arc<Notify>,
+    /// The last event that those who follow have been told of; `None` before the first look.
+    told: Option<i64>,
+    purge_due_ns: u64,
+    failures: u32,
+}
+
+impl Relay {
+    /// One that is woken by `committed`.
+    pub fn new(
+        options: Options,
+        hub: Arc<Hub>,
+        clock: Arc<dyn Clock>,
+        committed: Arc<Notify>,
+    ) -> Relay {
+        Relay { options, hub, clock, committed, told: None, purge_due_ns: 0, failures: 0 }
+    }
+
+    /// Runs until the hub is closed; once another process has taken over it does nothing. What fails is tried again for ever.
+    pub async fn run(mut self) {
+        let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
+        let work = async {
+            loop {
+                // It only ever ends with an error, and a new session begins where PostgreSQL's low water is.
+                let Err(failure) = self.session().await;
+                if matches!(failure, Error::Superseded) {
+                    error!("another process has taken over: this one makes no more events");
+                    // Whoever has something to commit ends the process, and this must not look like the end of its own.
+                    std::future::pending::<()>().await;
+                    return;
+                }
+                let wait = (BACKOFF * (1 << self.failures.min(6))).min(LOOK);
+                self.failures += 1;
+                let why = telemetry::chain(&failure);
+                warn!(why, "events wait; transfers do not");
+                clock.sleep(wait).await;
+            }
+        };
+        // What is under way may be cut anywhere: the next start finds what is copied.
+        select(pin!(work), pin!(closing)).await;
+    }
+
+    async fn session(&mut self) -> Result<std::convert::Infallible, Error> {
+        let Options { target, limits, incarnation, endpoints, catalog, .. } = self.options.clone();
+        let events = Events::connect(&target, &limits, incarnation, endpoints, catalog).await?;
+        let mut window = Window::default();
+        loop {
+            let next = self.round(&events, &mut window).await?;
+            self.failures = 0;
+            self.purge(&events).await?;
+            self.clock.sleep(PAUSE).await;
+            select(pin!(self.committed.notified()), self.clock.sleep(next)).await;
+        }
+    }
+
+    /// Copies what there is, up to a bound; returns when to look again, without a bell.
+    async fn round(&mut self, events: &Events, window: &mut Window) -> Result<Duration, Error> {
+        // Before the first copy: whoever follows already must be told of it.
+        if self.told.is_none() {
+            self.told = Some(within(&*self.clock, &self.options.limits, events.last()).await?);
+        }
+        let look = within(&*self.clock, &self.options.limits, events.look()).await?;
+        window.look(look);
+        let soon = if window.is_settled(look.last) { LOOK } else { LOOK_SOON };
+        if window.is_done(look.last) {
+            return Ok(soon);
+        }
+        let holes: Vec<i64> = window.holes.iter().copied().collect();
+        let floor = self.told.unwrap_or(0);
+        let relay = events.relay(window.low_water, window.after, &holes, ROWS_MAX, floor);
+        let copied = within(&*self.clock, &self.options.limits, relay).await?;
+        let behind = copied.seen.iter().filter(|number| **number > copied.after).count();
+        let whole = behind < usize::try_from(ROWS_MAX).expect("a thousand");
+        window.copied(&copied, whole);
+        if copied.made > 0 {
+            debug!(made = copied.made, last = copied.last_event_id, "events made");
+            telemetry::events_made(copied.made);
+            self.hub.ring_for_deliveries();
+        }
+        self.tell(events, copied.last_event_id).await?;
+        Ok(if whole { soon } else { Duration::ZERO })
+    }
+
+    /// Tells those who follow of every event up to `last`, in order. What they are told is durable.
+    async fn tell(&mut self, events: &Events, last: i64) -> Result<(), Error> {
+        let mut told = self.told.unwrap_or(last);
+        while told < last {
+            // Whoever begins to follow from here on finds in PostgreSQL what is there already.
+            let followed = self.hub.followed();
+            if followed.is_empty() {
+                break;
+            }
+            let page = within(
+                &*self.clock,
+                &self.options.limits,
+                events.of_users(told, &followed, ROWS_MAX),
+            )
+            .await?;
+            let full = page.len() >= usize::try_from(ROWS_MAX).expect("a thousand");
+            let end = page.last().map_or(last, |event| event.id);
+            self.hub.publish(page);
+            told = if full { end } else { last.max(end) };
+            self.told = Some(told);
+        }
+        self.told = Some(told.max(last));
+        Ok(())
+    }
+
+    /// Deletes what is too old, where it is time to look for it.
+    async fn purge(&mut self, events: &Events) -> Result<(), Error> {
+        if self.clock.monotonic_ns() < self.purge_due_ns {
+            return Ok(());
+        }
+        let Options { keep, dead_keep, .. } = self.options;
+        // The next batch comes with the next round.
+        let more = within(
+            &*self.clock,
+            &self.options.limits,
+            events.purge(keep, dead_keep, PURGE_ROWS_MAX),
+        )
+        .await?;
+        let pause = if more { PAUSE } else { (keep / PURGE_PART).min(PURGE_MAX) };
+        let pause_ns = u64::try_from(pause.as_nanos()).expect("a minute at most");
+        self.purge_due_ns = self.clock.monotonic_ns() + pause_ns;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(last: i64, over_below: i64, begun_below: i64) -> Look {
+        Look { last, over_below, begun_below }
+    }
+
+    fn copied(after: i64, seen: &[i64], low_water: i64) -> Copied {
+        Copied { after, seen: seen.to_vec(), made: 0, low_water, last_event_id: 0 }
+    }
+
+    /// Goal: no number is passed over while somebody may still commit it. Method: of 1 to 5, 2 and 4 are not there yet; 2
+    /// comes late, 4 never.
+    #[test]
+    fn a_number_is_given_up_only_when_nobody_can_have_it_any_more() {
+        let mut window = Window::default();
+        window.look(look(5, 100, 104));
+        window.copied(&copied(0, &[1, 3, 5], 0), true);
+        assert_eq!((window.after, window.low_water), (Some(5), 0));
+        assert_eq!(Vec::from_iter(window.holes.clone()), [2, 4]);
+        // Transaction 100 is under way still.
+        window.look(look(5, 100, 104));
+        window.copied(&copied(5, &[2], 0), true);
+        assert_eq!((window.low_water, Vec::from_iter(window.holes.clone())), (0, vec![4]));
+        assert!(!window.is_done(5));
+        // All that were under way at the first look are over; what they have left is seen by the call behind this look.
+        window.look(look(6, 104, 107));
+        window.copied(&copied(5, &[6], 0), true);
+        assert_eq!((window.low_water, window.holes.len()), (5, 0));
+        assert!(!window.is_done(6), "PostgreSQL does not know yet");
+        window.look(look(6, 107, 108));
+        window.copied(&copied(6, &[], 5), true);
+        assert_eq!((window.low_water, window.stored), (6, 5));
+    }
+
+    #[test]
+    fn what_does_not_fit_in_one_call_is_not_over() {
+        let mut window = Window::default();
+        window.look(look(9, 100, 104));
+        window.copied(&copied(0, &[1, 2], 0), false);
+        window.look(look(9, 110, 110));
+        window.copied(&copied(2, &[3, 4], 0), false);
+        assert_eq!((window.after, window.low_water), (Some(4), 0));
+        window.copied(&copied(4, &[9], 0), true);
+        assert_eq!((window.after, window.low_water), (Some(9), 9));
+    }
+
+    #[test]
+    fn too_many_holes_begin_again_at_the_low_water() {
+        let mut window = Window::default();
+        window.copied(&copied(7, &[1_000_000], 7), true);
+        assert!(window.holes.len() > HOLES_MAX);
+        window.look(look(1_000_000, 100, 104));
+        assert_eq!((window.after, window.holes.len()), (Some(7), 0));
+    }
+}

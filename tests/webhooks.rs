@@ -1,0 +1,261 @@
+//! Events told to an endpoint: signed, at least once, each transfer's in order, and whatever it does not take.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+use serde_json::json;
+
+use crate::harness::{
+    Delivered, Endpoint, Server, Site, Told, Way, assert_refused, cli, eventually, said, split_mix,
+    text,
+};
+
+const USER: u64 = 1001;
+/// "an endpoint's secret, 32 bytes.." in base64.
+const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
+
+/// A site whose events go to an endpoint, with little patience.
+fn site(endpoint: &Endpoint) -> Site {
+    Site::new()
+        .with("UBSCORE__WEBHOOKS__URL", endpoint.url())
+        .with("UBSCORE__WEBHOOKS__SECRET", SECRET)
+        .with("UBSCORE__WEBHOOKS__BACKOFF_BASE_MS", 10)
+        .with("UBSCORE__WEBHOOKS__BACKOFF_CAP_MS", 100)
+        .with("UBSCORE__WEBHOOKS__TIMEOUT_MS", 2_000)
+}
+
+/// The events there are, and how many of them were taken.
+fn all_delivered(site: &Site) -> Option<()> {
+    let rows = site.sql(
+        "SELECT (SELECT count(*) FROM transfer_history WHERE history_id IS NOT NULL), \
+                (SELECT count(*) FROM webhook_deliveries WHERE status = 2)",
+    );
+    (rows[0][0] == rows[0][1]).then_some(())
+}
+
+/// Asserts that each transfer's events were told in their order, none before the one ahead of it was taken or given up.
+fn assert_in_order(delivered: &[Delivered]) {
+    let mut by_transfer: BTreeMap<String, Vec<&Delivered>> = BTreeMap::new();
+    for delivery in delivered {
+        by_transfer.entry(delivery.req_id()).or_default().push(delivery);
+    }
+    for deliveries in by_transfer.values() {
+        let number = |delivery: &Delivered| delivery.id.parse::<i64>().expect("a number");
+        for pair in deliveries.windows(2) {
+            let (one, next) = (pair[0], pair[1]);
+            assert!(number(one) <= number(next), "{one:?} and then {next:?}");
+            assert!(one.status == 200 || one.id == next.id, "{one:?} was passed over: {next:?}");
+        }
+    }
+}
+
+/// Goal: what is delivered is what a stream tells, with an id that stays and a signature that a receiver can check. Method: the
+/// check of Standard Webhooks' own library, by another way than the sender's; and a body that was changed.
+#[test]
+fn a_delivery_is_signed_and_says_what_a_stream_says() {
+    let endpoint = Endpoint::start(|_| 200);
+    let site = site(&endpoint);
+    let server = site.start();
+    let stream = server.follow(USER, None);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1.5").status, 200);
+    let told: BTreeMap<String, _> = [stream.transfer(), stream.transfer()].into();
+    eventually("both events", || (endpoint.delivered().len() == 2).then_some(()));
+    let verifier = standardwebhooks::Webhook::new(SECRET).expect("a secret");
+    for delivery in endpoint.delivered() {
+        assert_eq!(delivery.json(), told[&delivery.id]);
+        let mut headers = hyper::HeaderMap::new();
+        for (name, value) in [
+            ("webhook-id", &delivery.id),
+            ("webhook-timestamp", &delivery.timestamp),
+            ("webhook-signature", &delivery.signature),
+        ] {
+            headers.insert(name, value.parse().expect("a header's value"));
+        }
+        verifier.verify(delivery.body.as_bytes(), &headers).expect("rightly signed");
+        let other = delivery.body.replace("1.5", "9.5");
+        assert!(verifier.verify(other.as_bytes(), &headers).is_err());
+    }
+    eventually("it to be written down", || all_delivered(&site));
+    assert_in_order(&endpoint.delivered());
+    eventually("it to be counted", || {
+        let counted = "ubscore_webhook_deliveries_total{outcome=\"delivered\"}";
+        (server.metric(counted) == 2).then_some(())
+    });
+}
+
+/// Goal: whatever the endpoint does, each transfer's events come in order, and every one in the end. Method: an endpoint that
+/// refuses, redirects or hangs up by chance; the server is killed again and again.
+#[test]
+fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_server_that_dies() {
+    let seed = Arc::new(AtomicU64::new(11));
+    let chance = Arc::clone(&seed);
+    let endpoint = Endpoint::start(move |_| {
+        let mut state = chance.fetch_add(1, Ordering::Relaxed);
+        match split_mix(&mut state) % 6 {
+            0 => 500,
+            1 => 302,
+            2 => 0,
+            _ => 200,
+        }
+    });
+    let site = site(&endpoint).with("UBSCORE__WEBHOOKS__ATTEMPTS_MAX", 1_000);
+    for _ in 0..3 {
+        let server = site.start();
+        for _ in 0..10 {
+            server.transfer_accepted(USER, Way::ToSpot, "0.1");
+        }
+        server.kill();
+    }
+    let server = site.start();
+    site.wait_for_rest();
+    eventually("everything to be delivered", || all_delivered(&site));
+    let delivered = endpoint.delivered();
+    let mut by_transfer: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for delivery in delivered.iter().filter(|delivery| delivery.status == 200) {
+        let id = delivery.id.parse().expect("a number");
+        by_transfer.entry(delivery.req_id()).or_default().push(id);
+    }
+    assert_eq!(by_transfer.len(), 30);
+    for ids in by_transfer.values() {
+        // What was taken and not written down comes again, and nothing before it.
+        assert!(ids.is_sorted(), "{ids:?}");
+    }
+    assert!(delivered.iter().any(|delivery| delivery.status == 302));
+    site.assert_books(&server);
+}
+
+/// Goal: what was taken and not written down is told again under the same id. Method: the note waits at its row; a kill.
+#[test]
+fn a_kill_between_the_delivery_and_its_note_tells_the_same_again() {
+    let endpoint = Endpoint::start(|_| 200);
+    let site = site(&endpoint);
+    let server = site.start();
+    let hold = site.hold("UPDATE OF status ON webhook_deliveries", "NEW.status = 2");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_held();
+    let first = endpoint.delivered();
+    assert_eq!(first.len(), 1, "the next one waits: {first:?}");
+    server.kill();
+    hold.release();
+    site.sql("DROP TRIGGER hold ON webhook_deliveries; UPDATE webhook_deliveries \
+              SET status = 1, attempts = 0, ended_at = NULL, next_at = clock_timestamp() WHERE status = 2");
+    let server = site.start();
+    eventually("everything to be delivered", || all_delivered(&site));
+    let again = endpoint.delivered();
+    assert_eq!((&again[1].id, &again[1].body), (&first[0].id, &first[0].body));
+    drop(server);
+}
+
+/// Goal: an event that is never taken becomes a dead letter after its tries, with back-off between them, lets the others of
+/// its transfer pass, is listed, and is delivered when an operator says so; and that is written down.
+#[test]
+fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
+    let refuse = Arc::new(AtomicBool::new(true));
+    let refusing = Arc::clone(&refuse);
+    let endpoint = Endpoint::start(move |delivery| {
+        let first = delivery.json()["final"] == json!(false);
+        if first && refusing.load(Ordering::Relaxed) { 503 } else { 200 }
+    });
+    let site = site(&endpoint).with("UBSCORE__WEBHOOKS__ATTEMPTS_MAX", 3);
+    let server = site.start();
+    let req_id = server.transfer(USER, Way::ToSpot, "1").req_id();
+    let letters = eventually("a dead letter", || {
+        let reply = server.admin_get("/admin/v1/webhooks/dead");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let letters = reply.json()["dead"].as_array().expect("letters").clone();
+        (!letters.is_empty()).then_some(letters)
+    });
+    let letter = &letters[0];
+    assert_eq!(
+        (text(&letter["req_id"]), text(&letter["state"])),
+        (req_id.as_str(), "TARGET_PENDING")
+    );
+    assert_eq!((&letter["attempts"], &letter["error"]), (&json!(3), &json!("it answered 503")));
+    eventually("the next one to pass", || {
+        endpoint.delivered().iter().any(|delivery| delivery.status == 200).then_some(())
+    });
+    let tries = endpoint.delivered();
+    assert_eq!(tries.iter().filter(|delivery| delivery.status == 503).count(), 3, "{tries:?}");
+    assert_eq!(tries.len(), 4, "{tries:?}");
+
+    let event_id = text(&letter["event_id"]);
+    let ops = format!("http://{}", server.ops);
+    let list = |more: &[&str]| {
+        let list = ["webhook", "list", "--dev", "--ops", &ops];
+        said(&cli(&[&list, more].concat()))
+    };
+    let (code, out, _) = list(&[]);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains(event_id) && out.contains("it answered 503"), "{out}");
+    let (code, out, notes) = list(&["--limit", "1", "--format", "json"]);
+    assert_eq!((code, out.lines().count()), (0, 1), "{out}");
+    let cursor =
+        notes.trim().strip_prefix("there may be more: --cursor ").expect(&notes).to_owned();
+    assert_eq!(list(&["--cursor", &cursor]).1, "no dead letters\n");
+
+    refuse.store(false, Ordering::Relaxed);
+    let resend =
+        ["webhook", "resend", event_id, "--reason", "it is mended", "--dev", "--ops", &ops];
+    // On a busy machine a lock may take longer than whoever asks has time for.
+    let out = eventually("the resend", || {
+        let (code, out, _) = said(&cli(&resend));
+        (code == 0).then_some(out)
+    });
+    assert_eq!(out, format!("due now: event {event_id}\n"));
+    eventually("everything to be delivered", || all_delivered(&site));
+    let last = endpoint.delivered().pop().expect("a delivery");
+    assert_eq!((last.id.as_str(), last.status), (event_id, 200));
+    assert_eq!(list(&[]).1, "no dead letters\n");
+    let audit = "SELECT actor, subject, reason FROM admin_audit WHERE action = 'webhook resend'";
+    let row = ["admin/1", event_id, "it is mended"].map(str::to_owned);
+    assert_eq!(site.sql(audit), [row]);
+    let (code, _, why) = said(&cli(&resend));
+    assert_eq!(code, 1);
+    assert!(why.contains("NOT_FOUND"), "{why}");
+    refused_to_others(&server);
+}
+
+fn refused_to_others(server: &Server) {
+    let resend = "/admin/v1/webhooks/1/resend";
+    assert_refused(&server.admin("POST", resend, &json!({"reason": "x"})), 404, "NOT_FOUND");
+    assert_refused(&server.admin("POST", resend, &json!({"reason": ""})), 400, "INVALID_REQUEST");
+    for bad in ["?limit=0", "?limit=1001", "?cursor=x", "?from=1"] {
+        let reply = server.admin_get(&format!("/admin/v1/webhooks/dead{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+}
+
+/// Goal: an endpoint that hangs or is away delays nothing but itself, and what was delivered is forgotten in time. Method: it
+/// answers nobody; transfers and streams go on; it is back, and a little later nothing is left but what nobody took.
+#[test]
+fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
+    let status = Arc::new(AtomicU16::new(0));
+    let answered = Arc::clone(&status);
+    let endpoint = Endpoint::start(move |_| answered.load(Ordering::Relaxed));
+    let site = site(&endpoint)
+        .with("UBSCORE__EVENTS__KEEP_HOURS", 0.000_1)
+        .with("UBSCORE__WEBHOOKS__ATTEMPTS_MAX", 1_000);
+    let server = site.start();
+    let stream = server.follow(USER, None);
+    for _ in 0..5 {
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+        while stream.transfer().1["final"] != json!(true) {}
+    }
+    eventually("events to be forgotten before they are delivered", || {
+        (site.sql_value("SELECT count(*) FROM events_tb") == "0").then_some(())
+    });
+    assert_eq!(site.sql_value("SELECT count(*) FROM webhook_deliveries WHERE status = 2"), "0");
+    assert!(site.sql_value("SELECT sum(attempts) FROM webhook_deliveries") != "0");
+    status.store(200, Ordering::Relaxed);
+    eventually("deliveries to be made and forgotten", || {
+        (site.sql_value("SELECT count(*) FROM webhook_deliveries") == "0").then_some(())
+    });
+    let mut ids: Vec<String> =
+        endpoint.delivered().into_iter().filter(|d| d.status == 200).map(|d| d.id).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 10);
+    assert!(!stream.rest().contains(&Told::End { clean: true }));
+    site.assert_books(&server);
+}
