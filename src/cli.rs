@@ -563,9 +563,6 @@ pub struct WebhookListArgs {
     /// Go on where an earlier list ended.
     #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
     pub cursor: Option<String>,
-    /// How they are written.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
     /// Where, and who.
     #[command(flatten)]
     pub access: AccessArgs,

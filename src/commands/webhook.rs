@@ -26,8 +26,13 @@ pub fn run(
         WebhookCommand::Resend(args) => {
             let path = format!("webhooks/{}/resend", args.event_id);
             let body = json!({"reason": args.operator.reason});
-            Ops::new(&args.operator.access, clock)?.post("resend", &path, &body)?;
-            Ok(writeln!(out, "due now: event {}", args.event_id)?)
+            let access = &args.operator.access;
+            let answer = Ops::new(access, clock)?.post("resend", &path, &body)?;
+            match access.format {
+                Format::Json => writeln!(out, "{answer}")?,
+                Format::Text => writeln!(out, "due now: event {}", args.event_id)?,
+            }
+            Ok(())
         }
     }
 }
@@ -47,7 +52,7 @@ fn list(
     }
     let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
     let letters = answer["dead"].as_array().map_or(&[][..], Vec::as_slice);
-    match args.format {
+    match args.access.format {
         Format::Json => {
             for letter in letters {
                 writeln!(out, "{letter}")?;

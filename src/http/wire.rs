@@ -413,7 +413,8 @@ pub struct EventBody {
     states: Vec<&'static str>,
     #[serde(flatten)]
     transfer: TransferBody,
-    /// Why it ended without success.
+    /// Why it ended, where it did not succeed.
+    #[schema(required = true)]
     error: Option<ErrorBody>,
 }
 
