@@ -299,6 +299,15 @@ fn begin() {
     for outcome in ["delivered", "failed", "dropped"] {
         metrics::counter!(ALERTS_SENT_TOTAL, "outcome" => outcome).increment(0);
     }
+    for outcome in ["delivered", "failed", "dead"] {
+        webhook_deliveries(outcome, 0);
+    }
+    webhook_backlog(Duration::ZERO, 0);
+    for limit in ["second", "day", "amount"] {
+        metrics::counter!(HTTP_LIMITED_TOTAL, "limit" => limit).increment(0);
+    }
+    events_made(0);
+    event_streams(0);
 }
 
 /// Makes a transfer's end a series before the first one comes to it.

@@ -379,6 +379,8 @@ fn a_viewer_sees_everything_and_changes_nothing() {
     let server = site.start();
     let transfer = server.transfer(USER, Way::ToSpot, "3");
     let req_id = transfer.req_id();
+    // Lists are of what PostgreSQL has.
+    site.wait_for_rest();
     let viewer = token(USER + 1, Some(Role::Viewer));
     let get = |address, path: &str| {
         send(address, &Request::new(&viewer, "GET", path)).expect("an answer").json()

@@ -225,12 +225,35 @@ fn ids_follow_what_is_visible_and_not_what_was_begun() {
     assert_eq!(site.sql_value(twice), "0");
 }
 
+/// Story: the relay took a snapshot's end for the number of the next transaction, which it is not while newer ones than the
+/// last that has ended are under way. Method: with nothing else going on, somebody takes a number, and looks of the relay pass;
+/// what they commit is told.
+#[test]
+fn a_long_transaction_of_an_idle_service_is_told_once_it_commits() {
+    let site = Site::new();
+    let server = site.start();
+    let first = server.transfer(USER, Way::ToSpot, "1").req_id();
+    let stream = server.follow(USER, Some("0"));
+    while stream.transfer().1["final"] != json!(true) {}
+    let late = site.session();
+    late.sql("BEGIN");
+    late.sql(&format!(
+        "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
+         VALUES ('{first}', '{{40}}', 7, 'test', 'late')"
+    ));
+    // It looks every five seconds by itself, and every half while something is not over.
+    thread::sleep(Duration::from_secs(7));
+    late.sql("COMMIT");
+    let (_, data) = stream.transfer();
+    assert_eq!((text(&data["req_id"]), &data["states"]), (first.as_str(), &json!(["COMMITTED"])));
+}
+
 /// Goal: who does not read is cut off, costs a bounded part of memory, and keeps nobody else from reading. Method: tens of
 /// thousands of events for one user, of whose two streams one is never read.
 #[test]
 fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
     const EVENTS: usize = 30_000;
-    let site = Site::new().with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 4_100);
+    let site = Site::new().with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100);
     let server = site.start();
     let req_id = server.transfer(USER, Way::ToSpot, "1").req_id();
     site.wait_for_rest();
@@ -261,7 +284,7 @@ fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
     let site = Site::new()
         .with("UBSCORE__EVENTS__HEARTBEAT_MS", 50)
         .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 4_100);
+        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100);
     let server = site.start();
     let stream = server.follow(USER, None);
     assert!(matches!(stream.next(), Told::Position(_)));

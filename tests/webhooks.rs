@@ -138,7 +138,8 @@ fn a_kill_between_the_delivery_and_its_note_tells_the_same_again() {
     assert_eq!(first.len(), 1, "the next one waits: {first:?}");
     server.kill();
     hold.release();
-    site.sql("DROP TRIGGER hold ON webhook_deliveries; UPDATE webhook_deliveries \
+    site.sql("DROP TRIGGER hold ON webhook_deliveries; \
+              UPDATE webhook_deliveries SET next_at = NULL WHERE status = 1; UPDATE webhook_deliveries \
               SET status = 1, attempts = 0, ended_at = NULL, next_at = clock_timestamp() WHERE status = 2");
     let server = site.start();
     eventually("everything to be delivered", || all_delivered(&site));

@@ -45,3 +45,6 @@ CREATE TRIGGER approvals_guard BEFORE UPDATE ON approvals_tb FOR EACH ROW
 CREATE TRIGGER approvals_identity_guard
     BEFORE UPDATE OF approval_id, action, subject, request, maker, reason, created_at, expires_at ON approvals_tb
     FOR EACH ROW EXECUTE FUNCTION approvals_guard();
+
+-- The last halt, among everything that operators have done.
+CREATE INDEX admin_audit_halts ON admin_audit (id) WHERE action = 'halt';

@@ -54,7 +54,7 @@ CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries (endpoint, req
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (endpoint, next_at) WHERE status = 1 AND next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries (event_id) WHERE status = 1;
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries (event_id, endpoint) WHERE status = 3;
-CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (status, ended_at) WHERE ended_at IS NOT NULL;
 
 -- The first statement of every transaction that writes events or deliveries: a superseded process gets UB001, and the
 -- others go one after the other.
@@ -123,8 +123,9 @@ BEGIN
 END
 $$;
 
--- Deletes events older than p_keep_s, and deliveries that ended so long ago; dead letters after p_dead_keep_s. At most
--- p_rows of each; returns the most that it has deleted of one kind.
+-- Deletes events older than p_keep_s, and deliveries that ended so long ago; dead letters after p_dead_keep_s. What has not been
+-- delivered in p_keep_s is a dead letter, so that an endpoint that is gone does not fill the disk. At most p_rows of each;
+-- returns the most that it has changed of one kind. It holds the fence, so every statement here goes by an index.
 --
 -- An event above the low water stays, or its history would become an event a second time; and so does whatever comes behind
 -- it, so that all events up to kept_after are gone, and none behind it.
@@ -134,12 +135,17 @@ RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
     v_cursor  events_cursor%ROWTYPE;
     v_end     BIGINT := ((extract(epoch FROM clock_timestamp()) - p_keep_s) * 1000)::bigint << 20;
+    v_late    BIGINT := v_end;
     v_last    BIGINT;
-    v_deleted BIGINT;
+    v_changed BIGINT;
     v_most    BIGINT;
+    v_before  TIMESTAMPTZ;
+    v_letter  RECORD;
 BEGIN
     v_cursor := events_fence(p_incarnation);
-    v_end := LEAST(v_end, (SELECT min(event_id) FROM events_tb WHERE history_id > v_cursor.low_water));
+    -- By history_id: a plan by event_id would read all events to find that there is none.
+    v_end := LEAST(v_end, (SELECT min(event_id) FROM (
+        SELECT event_id FROM events_tb WHERE history_id > v_cursor.low_water ORDER BY history_id OFFSET 0) AS above));
     WITH old AS (
         SELECT event_id FROM events_tb WHERE event_id < v_end ORDER BY event_id LIMIT p_rows
     ), gone AS (
@@ -149,16 +155,35 @@ BEGIN
     IF v_last IS NOT NULL THEN
         UPDATE events_cursor SET kept_after = v_last;
     END IF;
+    v_changed := 0;
+    FOR v_letter IN
+        WITH late AS (
+            SELECT endpoint, event_id FROM webhook_deliveries WHERE status = 1 AND event_id < v_late
+             ORDER BY event_id LIMIT p_rows
+        ), dead AS (
+            UPDATE webhook_deliveries d
+               SET status = 3, ended_at = clock_timestamp(), next_at = NULL,
+                   last_error = 'not delivered in time' || COALESCE(': ' || d.last_error, '')
+              FROM late WHERE d.endpoint = late.endpoint AND d.event_id = late.event_id
+            RETURNING d.endpoint, d.req_id
+        )
+        SELECT endpoint, array_agg(DISTINCT req_id) AS req_ids, count(*) AS letters FROM dead GROUP BY endpoint
+    LOOP
+        PERFORM webhook_line_up(v_letter.endpoint, v_letter.req_ids);
+        v_changed := v_changed + v_letter.letters;
+    END LOOP;
+    v_most := GREATEST(v_most, v_changed);
     FOR v_status IN 2..3 LOOP
+        -- In a variable: a volatile function's value is none to look up in an index.
+        v_before := clock_timestamp()
+            - make_interval(secs => CASE v_status WHEN 2 THEN p_keep_s ELSE p_dead_keep_s END);
         DELETE FROM webhook_deliveries USING (
             SELECT endpoint, event_id FROM webhook_deliveries
-             WHERE status = v_status AND ended_at IS NOT NULL
-               AND ended_at < clock_timestamp()
-                   - make_interval(secs => CASE v_status WHEN 2 THEN p_keep_s ELSE p_dead_keep_s END)
+             WHERE status = v_status AND ended_at IS NOT NULL AND ended_at < v_before
              ORDER BY ended_at LIMIT p_rows) AS old
          WHERE webhook_deliveries.endpoint = old.endpoint AND webhook_deliveries.event_id = old.event_id;
-        GET DIAGNOSTICS v_deleted = ROW_COUNT;
-        v_most := GREATEST(v_most, v_deleted);
+        GET DIAGNOSTICS v_changed = ROW_COUNT;
+        v_most := GREATEST(v_most, v_changed);
     END LOOP;
     RETURN v_most;
 END

@@ -52,6 +52,8 @@ struct State {
     reason: Option<String>,
     /// How often somebody has halted: a resume that was under way meanwhile gives up.
     halts: u64,
+    /// PostgreSQL could not be told of the last one.
+    unwritten: bool,
 }
 
 /// What a halt has achieved. The process is halted in any case.
@@ -131,7 +133,7 @@ impl Halt {
         let reason = in_data_dir.clone().or_else(|| in_postgres.clone());
         let gate = Arc::new(Gate::new(reason.is_some()));
         telemetry::halted(reason.is_some());
-        let state = Mutex::new(State { reason: reason.clone(), halts: 0 });
+        let state = Mutex::new(State { reason: reason.clone(), halts: 0, unwritten: false });
         let changing = tokio::sync::Mutex::new(());
         let halt = Halt { gate, reads, clock, data_dir, state, changing };
         if let Some(reason) = reason {
@@ -162,6 +164,11 @@ impl Halt {
     /// Why it is halted, `None` while it is not.
     pub fn reason(&self) -> Option<String> {
         self.state.lock().reason.clone()
+    }
+
+    /// Whether PostgreSQL has been told of every halt: one that it does not know has no number to be named by.
+    pub fn is_written(&self) -> bool {
+        !self.state.lock().unwritten
     }
 
     /// Has a resume that is under way give up. Waits for nobody.
@@ -256,6 +263,7 @@ impl Halt {
         if let Err(failure) = &kept {
             error!(error = chain(failure), "PostgreSQL does not know that the service is halted");
         }
+        self.state.lock().unwritten = kept.is_err();
         kept.is_ok()
     }
 

@@ -190,10 +190,14 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
     drop(ready);
-    // The last reference to the coordinator: its workers come to rest now.
-    drop(Arc::into_inner(service).context("a request outlived its listener")?);
     keeper.stop();
     let at_rest = async {
+        // Who asked may be gone before what they asked for is done.
+        while Arc::strong_count(&service) > 1 {
+            clock.sleep(STOP_LOOK).await;
+        }
+        // The last reference to the coordinator: its workers come to rest now.
+        drop(service);
         pool.join().await;
         while !keeper.has_stopped() {
             clock.sleep(STOP_LOOK).await;
@@ -428,7 +432,8 @@ fn follow_events(
         return Ok(None);
     }
     let hub = Arc::new(Hub::new(Bounds {
-        streams_max: events.streams_max,
+        // The other half is for requests that end.
+        streams_max: events.streams_max.min(config.http.connections_max.div_ceil(2)),
         streams_per_user_max: events.streams_per_user_max,
         queue_max: events.queue_max,
     }));

@@ -123,10 +123,9 @@ impl Window {
         self.stored = copied.low_water;
         self.low_water = self.low_water.max(copied.low_water);
         self.after = Some(after);
-        // What was over before this call is seen by it, or was given up.
-        if whole && self.over > self.low_water {
-            self.low_water = self.over;
-        }
+        // What was over before this call is seen by it, or was given up, as far as the call has come.
+        let sure = if whole { self.over } else { self.over.min(after) };
+        self.low_water = self.low_water.max(sure);
         if whole && self.over > after {
             self.after = Some(self.over);
         }
@@ -200,7 +199,8 @@ impl Relay {
         if self.told.is_none() {
             self.told = Some(within(&*self.clock, &self.options.limits, events.last()).await?);
         }
-        let look = within(&*self.clock, &self.options.limits, events.look()).await?;
+        let look = events.look(window.over);
+        let look = within(&*self.clock, &self.options.limits, look).await?;
         window.look(look);
         let soon = if window.is_settled(look.last) { LOOK } else { LOOK_SOON };
         if window.is_done(look.last) {
@@ -238,8 +238,16 @@ impl Relay {
             )
             .await?;
             let full = page.len() >= usize::try_from(ROWS_MAX).expect("a thousand");
-            let end = page.last().map_or(last, |event| event.id);
-            self.hub.publish(page);
+            let end = page.last().map_or(last, |(id, _)| *id);
+            let readable = page.into_iter().filter_map(|(event_id, event)| match event {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    // One bad row must not silence everybody.
+                    error!(event_id, %error, "an event cannot be read and is not told");
+                    None
+                }
+            });
+            self.hub.publish(readable.collect());
             told = if full { end } else { last.max(end) };
             self.told = Some(told);
         }
@@ -253,16 +261,23 @@ impl Relay {
             return Ok(());
         }
         let Options { keep, dead_keep, .. } = self.options;
-        // The next batch comes with the next round.
+        let set_due = |relay: &mut Relay, pause: Duration| {
+            let pause_ns = u64::try_from(pause.as_nanos()).expect("a minute at most");
+            relay.purge_due_ns = relay.clock.monotonic_ns() + pause_ns;
+        };
+        let pause = (keep / PURGE_PART).min(PURGE_MAX);
+        // Before the call: one that fails again and again must not keep events from being made.
+        set_due(self, pause);
         let more = within(
             &*self.clock,
             &self.options.limits,
             events.purge(keep, dead_keep, PURGE_ROWS_MAX),
         )
         .await?;
-        let pause = if more { PAUSE } else { (keep / PURGE_PART).min(PURGE_MAX) };
-        let pause_ns = u64::try_from(pause.as_nanos()).expect("a minute at most");
-        self.purge_due_ns = self.clock.monotonic_ns() + pause_ns;
+        if more {
+            // The next batch comes with the next round.
+            set_due(self, PAUSE);
+        }
         Ok(())
     }
 }
@@ -310,7 +325,7 @@ mod tests {
         window.copied(&copied(0, &[1, 2], 0), false);
         window.look(look(9, 110, 110));
         window.copied(&copied(2, &[3, 4], 0), false);
-        assert_eq!((window.after, window.low_water), (Some(4), 0));
+        assert_eq!((window.after, window.low_water), (Some(4), 4), "and that is sure");
         window.copied(&copied(4, &[9], 0), true);
         assert_eq!((window.after, window.low_water), (Some(9), 9));
     }

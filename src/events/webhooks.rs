@@ -108,6 +108,8 @@ pub struct Webhooks {
     in_hand: BTreeSet<i64>,
     /// Those of them that have been tried.
     noted: Vec<Answered>,
+    /// When it is to be told at the latest how far deliveries are behind, monotonic ns.
+    backlog_due_ns: u64,
     failures: u32,
 }
 
@@ -153,6 +155,7 @@ impl Webhooks {
             answers,
             in_hand: BTreeSet::new(),
             noted: Vec::new(),
+            backlog_due_ns: 0,
             failures: 0,
         })
     }
@@ -216,6 +219,10 @@ impl Webhooks {
 
     /// Hands out what is due, as far as there are threads for it; returns when to look again.
     async fn hand_out(&mut self, deliveries: &Deliveries) -> Result<Duration, Error> {
+        if self.clock.monotonic_ns() >= self.backlog_due_ns {
+            // Above all while there is no room: that is when somebody must be told.
+            self.backlog(deliveries).await?;
+        }
         let room = self.options.parallel - self.in_hand.len();
         if room == 0 {
             return Ok(LOOK);
@@ -247,12 +254,20 @@ impl Webhooks {
         if full {
             return Ok(LOOK);
         }
+        let next_due = self.backlog(deliveries).await?;
+        Ok(next_due.unwrap_or(LOOK).clamp(LOOK_MIN, LOOK))
+    }
+
+    /// Tells how far deliveries are behind; returns until when the next one that is not in hand is due.
+    async fn backlog(&mut self, deliveries: &Deliveries) -> Result<Option<Duration>, Error> {
         let in_hand: Vec<i64> = self.in_hand.iter().copied().collect();
         let backlog = deliveries.backlog(&in_hand);
         let Backlog { next_due, oldest, dead } =
             within(&*self.clock, &self.options.limits, backlog).await?;
         telemetry::webhook_backlog(oldest, dead);
-        Ok(next_due.unwrap_or(LOOK).clamp(LOOK_MIN, LOOK))
+        let look_ns = u64::try_from(LOOK.as_nanos()).expect("seconds");
+        self.backlog_due_ns = self.clock.monotonic_ns() + look_ns;
+        Ok(next_due)
     }
 
     /// Writes down what was tried.

@@ -15,13 +15,14 @@ use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
 use hyper::body::Frame;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::X_REQUEST_ID;
 use super::api::away;
+use super::auth::Verifier;
 use super::service::{Call, Caller, Outcome, Service, query};
 use super::wire::{Content, EventBody, Refusal};
 use crate::clock::{Clock, Sleep};
@@ -41,6 +42,8 @@ const PAGE_ROWS: u32 = 200;
 const RETRY_MS: u32 = 1_000;
 /// Where a client reads what no event tells it any more.
 const LIST: &str = "/api/v1/internal_transfers";
+/// How long one read of PostgreSQL may take.
+const READ_MAX: Duration = Duration::from_secs(10);
 /// A life longer than this is as good as one without end.
 const LIFE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
@@ -75,6 +78,7 @@ pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Out
         write!(head, "event: gap\ndata: {gap}\n").expect("a string takes all");
     }
     head.push('\n');
+    let authorization = call.request.headers().get(AUTHORIZATION).cloned();
     let life = Duration::from_secs(caller.expires_s.saturating_sub(service.clock.now_s()));
     let stream = Stream {
         closing: Box::pin(hub.closing()),
@@ -87,6 +91,8 @@ pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Out
         longest_stall: Duration::ZERO,
         reads: service.reads.clone(),
         clock: Arc::clone(&service.clock),
+        verifier: Arc::clone(&service.verifier),
+        authorization,
         place,
     };
     let parts = stream::unfold(Some(stream), |stream| async {
@@ -144,6 +150,9 @@ struct Stream {
     longest_stall: Duration,
     reads: Reads,
     clock: Arc<dyn Clock>,
+    /// The keys may change, and what was signed with one that is gone counts no more.
+    verifier: Arc<Verifier>,
+    authorization: Option<HeaderValue>,
     /// Until the stream is dropped, however it ends.
     place: Place,
 }
@@ -161,11 +170,12 @@ impl Stream {
                 biased;
                 () = &mut self.closing => Woken::Closing,
                 () = &mut self.expiry => Woken::Expired,
-                woken = advance(&mut self.phase, &self.place, &self.reads, self.last, {
-                    let (clock, heartbeat) = (&self.clock, self.heartbeat);
-                    move || clock.sleep(heartbeat)
-                }) => woken,
+                woken = advance(&mut self.phase, &self.place, &self.reads, self.last, &*self.clock, self.heartbeat) => woken,
             };
+            let authorization = self.authorization.as_ref().and_then(|value| value.to_str().ok());
+            if self.verifier.verify(authorization, self.clock.now_s()).is_err() {
+                return self.end("token_expired");
+            }
             let text = match woken {
                 Woken::Closing => return self.end("stopping"),
                 Woken::Expired => return self.end("token_expired"),
@@ -234,16 +244,23 @@ async fn advance(
     place: &Place,
     reads: &Reads,
     last: i64,
-    heartbeat: impl FnOnce() -> Sleep,
+    clock: &dyn Clock,
+    heartbeat: Duration,
 ) -> Woken {
     match phase {
         Phase::Behind | Phase::Joining(_) => {
             let _reading = place.may_read().await;
-            Woken::Read(reads.events(place.user(), last, PAGE_ROWS).await)
+            tokio::select! {
+                read = reads.events(place.user(), last, PAGE_ROWS) => Woken::Read(read),
+                // A server that hangs must not keep the others from reading.
+                () = clock.sleep(READ_MAX) => {
+                    Woken::Read(Err(crate::postgres::Error::Timeout(READ_MAX)))
+                }
+            }
         }
         Phase::Live(events) => tokio::select! {
             event = events.recv() => Woken::Told(event),
-            () = heartbeat() => Woken::Idle,
+            () = clock.sleep(heartbeat) => Woken::Idle,
         },
     }
 }

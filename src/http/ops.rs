@@ -586,6 +586,11 @@ async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -
         // Asked once the flag has taken note of every halt so far: a later one stands against this resume by itself.
         let objection = async {
             if let Some(seen) = seen {
+                if !flag.is_written() {
+                    let why =
+                        "PostgreSQL does not know of the halt in force: halt again, and ask anew";
+                    return Err(Objection(why.to_owned()));
+                }
                 let now = SeenHalt::now(&flag, &reads).await;
                 let now = now.map_err(|_| {
                     Objection("PostgreSQL does not say which halt this is".to_owned())

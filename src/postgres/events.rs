@@ -122,19 +122,24 @@ impl Events {
         Ok(Events { client, incarnation, endpoints, catalog, relay, of_users, purge })
     }
 
-    /// Looks which transactions are under way.
+    /// Looks which transactions are under way. `over`: the last number of which that is known.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn look(&self) -> Result<Look, Error> {
+    pub async fn look(&self, over: i64) -> Result<Look, Error> {
         // In this order, in two statements: whoever takes a number after the first is no concern of this look, and whoever
-        // took one before it has its own transaction's number by now, which the second one's snapshot knows.
+        // took one before it has its own transaction's number by now, which is smaller than the one that the second
+        // statement is given behind its snapshot. A snapshot's own end would not do: it knows of those that are over only.
         let last = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END \
                     FROM transfer_history_history_id_seq";
         let last = self.client.query_one(last, &[]).await?.try_get(0)?;
-        let snapshot = "SELECT pg_snapshot_xmin(now)::text::bigint, pg_snapshot_xmax(now)::text::bigint \
-                        FROM pg_current_snapshot() AS now";
-        let row = self.client.query_one(snapshot, &[]).await?;
+        if last <= over {
+            // An idle service uses up no transaction's number.
+            return Ok(Look { last, over_below: i64::MIN, begun_below: i64::MAX });
+        }
+        let numbers = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
+                              pg_current_xact_id()::text::bigint";
+        let row = self.client.query_one(numbers, &[]).await?;
         Ok(Look { last, over_below: row.try_get(0)?, begun_below: row.try_get(1)? })
     }
 
@@ -172,20 +177,21 @@ impl Events {
         })
     }
 
-    /// The first events behind `after` of any of these users.
+    /// The first events behind `after` of any of these users, each by its id, unless its row cannot be read.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, or holds what this version cannot read.
+    /// [`Error`]: PostgreSQL is away.
     pub async fn of_users(
         &self,
         after: i64,
         users: &[i64],
         rows: u32,
-    ) -> Result<Vec<Event>, Error> {
+    ) -> Result<Vec<(i64, Result<Event, Error>)>, Error> {
         let values: [&(dyn ToSql + Sync); 3] = [&after, &users, &i64::from(rows)];
         let rows = self.client.query(&self.of_users, &values).await?;
         let catalog = self.catalog.load();
-        rows.iter().map(|row| event_from_row(row, &catalog)).collect()
+        let event = |row: &Row| Ok((row.try_get(EVENT_FROM)?, event_from_row(row, &catalog)));
+        rows.iter().map(event).collect()
     }
 
     /// Deletes what is older than `keep`, and dead letters older than `dead_keep`; tells whether there may be more.

@@ -79,7 +79,7 @@ impl Deliveries {
         let due = with_transfers(
             "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts \
              FROM webhook_deliveries WHERE endpoint = $1 AND status = 1 \
-               AND next_at <= clock_timestamp() AND event_id <> ALL ($2) \
+               AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
              ORDER BY next_at, event_id LIMIT $3",
             ", attempts",
         );

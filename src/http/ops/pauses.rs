@@ -75,7 +75,7 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
     let decided = async {
         tokio::select! {
             () = earlier.decided() => true,
-            () = service.clock.sleep(DECIDED_WAIT) => false,
+            () = service.clock.sleep(DECIDED_WAIT.min(service.limits.end_wait_max)) => false,
         }
     };
     // Whoever lets transfers go on waits for none.

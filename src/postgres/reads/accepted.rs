@@ -10,7 +10,7 @@ use crate::postgres::Error;
 use crate::transfer::State;
 
 /// Rows read at once.
-const ROWS_PER_PAGE: i64 = 256;
+const ROWS_PER_PAGE: i64 = 4_096;
 /// A user's rows lie in the order of their stamps but for what one batch commits together and what waits for its turn:
 /// seconds. The search ends at a row that is older by this much.
 const DISORDER: SignedDuration = SignedDuration::from_secs(60);

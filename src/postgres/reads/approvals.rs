@@ -158,6 +158,15 @@ impl Reads {
             Verdict::Reject => ("approval rejected", State::Rejected),
         };
         if found.state == state && !(state == State::Approved && found.expired) {
+            let first = found.decider.as_ref().is_some_and(|(first, _)| *first == decider.number());
+            if state == State::Approved && found.carried_out_at.is_none() && !first {
+                // It may be done for this one.
+                let (actor, detail) = (format!("admin/{decider}"), approval_id.to_owned());
+                let what = format!("{} {}", found.action.name(), found.subject);
+                audit(&transaction, &actor, "approval approved again", &what, &detail, reason)
+                    .await?;
+                transaction.commit().await?;
+            }
             return Ok(Ok(found));
         }
         if found.state != State::Pending {
