@@ -163,7 +163,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         // What had queued up behind the lock comes now, if anything does.
         let reply = server.transfer(USER, Way::ToSpot, "1");
         assert_eq!(reply.status, 200, "{reply:?}");
-        assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+        server.transfer_accepted(USER, Way::ToFunding, "1");
         site.wait_for_rest();
         assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
         assert_eq!(list(&server, ""), Vec::<Value>::new());
@@ -182,8 +182,8 @@ fn a_withdraw_that_funding_does_not_decide_is_ended() {
     assert_eq!((recorded(&shown), &shown["funds_at"]), (vec![], &json!("source")));
     assert_resolved(&site, &server, Way::ToSpot, "stuck", &req_id, "FAILED");
     lock.sql("ROLLBACK");
-    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
-    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    server.transfer_accepted(USER, Way::ToFunding, "1");
+    server.transfer_accepted(USER, Way::ToSpot, "1");
     assert_resolved(&site, &server, Way::ToSpot, "stuck", &req_id, "FAILED");
 }
 
@@ -704,7 +704,7 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     }
     let one = (0, "SPOT of 1001: ACTIVE\n".to_owned(), String::new());
     assert_eq!(on("account unfreeze 1001 --account spot", why), one);
-    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+    server.transfer_accepted(USER, Way::ToFunding, "1");
     assert_eq!(on("account disable 1001 --account FUNDING", why).0, 0);
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ACCOUNT_DISABLED");
     assert_eq!(on("account unfreeze 1001", why).0, 0);

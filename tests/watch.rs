@@ -358,7 +358,14 @@ fn the_dashboard_is_whole() {
         .filter(|panel| panel["type"] == "row")
         .map(|row| text(&row["title"]))
         .collect();
-    let expected = ["Money", "Latency", "Engine and log", "PostgreSQL and HTTP", "Process"];
+    let expected = [
+        "Money",
+        "Latency",
+        "Engine and log",
+        "PostgreSQL and HTTP",
+        "Events and limits",
+        "Process",
+    ];
     assert_eq!(rows, expected);
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
     for panel in panels {

@@ -124,7 +124,7 @@ END
 $$;
 
 -- Deletes events older than p_keep_s, and deliveries that ended so long ago; dead letters after p_dead_keep_s. What has not been
--- delivered in p_keep_s is a dead letter, so that an endpoint that is gone does not fill the disk. At most p_rows of each;
+-- delivered in p_dead_keep_s is a dead letter, so that an endpoint that is gone does not fill the disk. At most p_rows of each;
 -- returns the most that it has changed of one kind. It holds the fence, so every statement here goes by an index.
 --
 -- An event above the low water stays, or its history would become an event a second time; and so does whatever comes behind
@@ -135,7 +135,7 @@ RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
     v_cursor  events_cursor%ROWTYPE;
     v_end     BIGINT := ((extract(epoch FROM clock_timestamp()) - p_keep_s) * 1000)::bigint << 20;
-    v_late    BIGINT := v_end;
+    v_late    BIGINT := ((extract(epoch FROM clock_timestamp()) - p_dead_keep_s) * 1000)::bigint << 20;
     v_last    BIGINT;
     v_changed BIGINT;
     v_most    BIGINT;
