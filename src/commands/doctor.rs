@@ -1,7 +1,7 @@
 //! `ubscore doctor`: whether the machine, PostgreSQL and the configuration are fit for what is promised, and what to change
 //! where they are not. Changes nothing, also while the service runs.
 //!
-//! [`machine`] looks; [`judgement`] judges what was seen, one small function a check, and touches nothing.
+//! `machine` looks; `judgement` judges what was seen, one small function a check, and touches nothing.
 
 mod judgement;
 mod machine;
