@@ -37,10 +37,10 @@ fn transfer(language: &str, user: u64, url: &str, arguments: &[&str]) -> Output 
 
 /// Goal: whoever does as the examples do has moved every amount once. Method: four clients, two of each language, one transfer
 /// after another, while the server is killed and started again at the same address; each says that the money is there, and
-/// both sides add up to the unit.
+/// both sides add up to the unit. Nobody is told the end at once.
 #[test]
 fn clients_move_every_amount_once_while_the_server_is_killed() {
-    let site = Site::new();
+    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 0);
     let server = site.start();
     for user in USERS {
         server.deposit(user, "USDT", "1000");
