@@ -1,8 +1,9 @@
 //! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
 //! detached from the request that asked for it.
 //!
-//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten, [`hand`] tells what is under way. A transfer lives in the worker of its user's shard, so that no two workers run
-//! a step of one transfer, and everything a user does is in one order.
+//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten, [`hand`] tells what is under way. A transfer
+//! lives in the worker of its user's shard, so that no two workers run a step of one transfer, and everything a user does is
+//! in one order.
 
 pub mod balances;
 pub mod hand;

@@ -15,10 +15,12 @@ pub mod webhooks;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tracing::{error, warn};
 
 use crate::account::UserId;
 use crate::clock::Clock;
@@ -28,6 +30,10 @@ use crate::telemetry;
 
 /// Streams that read what they have missed at the same time: they share their connections with every other read.
 const READERS_MAX: usize = 2;
+
+/// The first wait after a failure of PostgreSQL's; doubled each time.
+const BACKOFF: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// How many may follow; see `[events]` in the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +201,19 @@ impl Drop for Place {
             users.by_id.remove(&self.user);
         }
     }
+}
+
+/// Waits after a failure of PostgreSQL's, longer each time, for another session to be tried. Never returns where another process
+/// has taken over: whoever has something to commit ends this one, and a task's end must not look like the end of its own.
+async fn outlast(what: &str, failure: &Error, failures: &mut u32, clock: &dyn Clock) {
+    let why = telemetry::chain(failure);
+    if matches!(failure, Error::Superseded) {
+        error!(what, "another process has taken over: this one does it no more");
+        return std::future::pending().await;
+    }
+    warn!(what, why, "will try again; transfers do not wait for it");
+    clock.sleep((BACKOFF * (1 << (*failures).min(6))).min(BACKOFF_MAX)).await;
+    *failures += 1;
 }
 
 /// The answer, unless it takes longer than a server may.

@@ -1564,7 +1564,9 @@ impl Follower {
 
     /// The next event: its id, its kind and its data. Heart-beats and positions are passed over.
     pub(crate) fn event(&self) -> (String, String, Value) {
+        let begun = Instant::now();
         loop {
+            assert!(begun.elapsed() < PATIENCE, "it is alive, and tells no event");
             match self.next() {
                 Told::Event { id, kind, data } => return (id, kind, data),
                 Told::Beat | Told::Position(_) => {}

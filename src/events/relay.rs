@@ -13,9 +13,9 @@ use arc_swap::ArcSwap;
 use futures_util::future::select;
 use tokio::sync::Notify;
 use tokio_postgres::Config;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
-use super::{Hub, within};
+use super::{Hub, outlast, within};
 use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::postgres::events::{Copied, Events, Look};
@@ -32,8 +32,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(5);
 /// The same while history may still come that has a smaller number than what is copied.
 const LOOK_SOON: Duration = Duration::from_millis(500);
-/// The first wait after a failure; doubled each time, up to [`LOOK`].
-const BACKOFF: Duration = Duration::from_millis(100);
 /// Numbers that are looked for again one by one; with more, everything above the low water is.
 const HOLES_MAX: usize = 10_000;
 /// Between two looks at what is too old: this part of the time that it is kept, and no longer than a minute.
@@ -163,17 +161,7 @@ impl Relay {
             loop {
                 // It only ever ends with an error, and a new session begins where PostgreSQL's low water is.
                 let Err(failure) = self.session().await;
-                if matches!(failure, Error::Superseded) {
-                    error!("another process has taken over: this one makes no more events");
-                    // Whoever has something to commit ends the process, and this must not look like the end of its own.
-                    std::future::pending::<()>().await;
-                    return;
-                }
-                let wait = (BACKOFF * (1 << self.failures.min(6))).min(LOOK);
-                self.failures += 1;
-                let why = telemetry::chain(&failure);
-                warn!(why, "events wait; transfers do not");
-                clock.sleep(wait).await;
+                outlast("making events", &failure, &mut self.failures, &*clock).await;
             }
         };
         // What is under way may be cut anywhere: the next start finds what is copied.

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::Config;
 use tracing::{error, info, warn};
 
-use super::{Hub, within};
+use super::{Hub, outlast, within};
 use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::config::Secret;
@@ -39,8 +39,6 @@ const ANSWER_BYTES_MAX: u64 = 16_384;
 const LOOK: Duration = Duration::from_secs(5);
 /// The shortest.
 const LOOK_MIN: Duration = Duration::from_millis(10);
-/// The first wait after a failure of PostgreSQL's; doubled each time, up to [`LOOK`].
-const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Whom to tell, and how patiently; see `[webhooks]` in the configuration.
 #[derive(Clone)]
@@ -166,16 +164,7 @@ impl Webhooks {
         let work = async {
             loop {
                 let Err(failure) = self.session().await;
-                if matches!(failure, Error::Superseded) {
-                    error!("another process has taken over: this one delivers no more events");
-                    // Whoever has something to commit ends the process, and this must not look like the end of its own.
-                    std::future::pending::<()>().await;
-                    return;
-                }
-                let wait = (BACKOFF * (1 << self.failures.min(6))).min(LOOK);
-                self.failures += 1;
-                warn!(why = telemetry::chain(&failure), "webhooks wait");
-                clock.sleep(wait).await;
+                outlast("delivering events", &failure, &mut self.failures, &*clock).await;
             }
         };
         // Whatever is in hand is delivered or not; the next start tries again what was not written down.
