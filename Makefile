@@ -26,9 +26,10 @@ SEEDS ?= 20000
 SECONDS ?= 60
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
+AXE := target/axe
 
 .PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint reset need-rust need-curl need-nightly need-postgres \
-  need-promtool need-schemathesis
+  need-promtool need-schemathesis need-chromium need-axe
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -36,7 +37,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-promtool need-schemathesis
+test: need-rust need-postgres need-curl need-promtool need-schemathesis need-chromium need-axe
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -178,6 +179,22 @@ need-schemathesis:
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
 	# Last, so that what broke off is begun anew.
 	cp $$wanted $(SCHEMATHESIS)/
+
+# The console is looked at in a real browser, without a window.
+need-chromium:
+	@$(INSTALL)
+	if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
+	  install chromium chromium-driver fonts-dejavu-core
+	fi
+
+# The rules of accessibility that the console is held against: one script, in a package of Python's.
+need-axe: need-schemathesis
+	@wanted=tests/browser/requirements.txt
+	! cmp --silent $$wanted $(AXE)/requirements.txt || exit 0
+	echo "installing axe below $(AXE)"
+	rm -rf -- $(AXE)
+	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(AXE) --requirement $$wanted
+	cp $$wanted $(AXE)/
 
 # Prometheus' own checker, for the rules in config/alerts.yml. Debian's package is a service too, which would start and, from
 # then on with every boot, take the port of our operators' listener: so it is unpacked into the clone, and not installed.

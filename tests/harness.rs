@@ -4,6 +4,7 @@
 //! Nothing here is skipped when something is missing: no PostgreSQL is a failure. No test waits for a fixed time; where
 //! one has to wait for something, it looks until it is there, and fails at [`PATIENCE`].
 
+mod browser;
 mod proxy;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
+pub(crate) use self::browser::{Browser, Screen};
 pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_commit};
 
 /// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.

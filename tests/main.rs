@@ -29,6 +29,9 @@ mod admin;
 /// The keys of tokens: kinds, names, and their change while requests flow.
 mod keys;
 
+/// The operators' console in a real browser.
+mod browser;
+
 /// TLS on both listeners, and what is spoken to them in another way.
 mod tls;
 

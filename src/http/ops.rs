@@ -1,7 +1,8 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
-//! those about pauses in `pauses.rs`, and what needs two operators in `approvals.rs`.
+//! those about pauses in `pauses.rs`, what needs two operators in `approvals.rs`, and the page that asks them in `console.rs`.
 
 mod approvals;
+mod console;
 mod pauses;
 mod transfers;
 mod webhooks;
@@ -39,6 +40,8 @@ enum Ops {
     Health,
     Ready,
     Metrics,
+    Console,
+    ConsoleFile,
     Deposit,
     Withdraw,
     AccountStatus,
@@ -65,6 +68,8 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         Route { pattern: "/healthz", method: Method::GET, route: Ops::Health },
         Route { pattern: "/readyz", method: Method::GET, route: Ops::Ready },
         Route { pattern: "/metrics", method: Method::GET, route: Ops::Metrics },
+        Route { pattern: console::PATH, method: Method::GET, route: Ops::Console },
+        Route { pattern: "/console/{file}", method: Method::GET, route: Ops::ConsoleFile },
         Route { pattern: "/admin/v1/deposits", method: Method::POST, route: Ops::Deposit },
         Route { pattern: "/admin/v1/withdrawals", method: Method::POST, route: Ops::Withdraw },
         Route {
@@ -131,6 +136,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Metrics => {
                 let metrics = metrics(&service).into();
                 Ok(text(StatusCode::OK, EXPOSITION, metrics, &call.request_id))
+            }
+            Ops::Console | Ops::ConsoleFile => {
+                console::file(call.request.uri().path(), &call.request_id)
+                    .ok_or_else(|| Code::NotFound.into())
             }
             Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
@@ -199,6 +208,7 @@ pub fn starting(request: &Request<Incoming>) -> Answer {
             let metrics = telemetry::Metrics::install().render();
             text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
         }
+        (&Method::GET, path) if let Some(file) = console::file(path, request_id) => file,
         _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
     }
 }

@@ -1,0 +1,66 @@
+//! The operators' console: one page that asks the routes beside it, and what its browser may do with it.
+//!
+//! The page, its style and its scripts are parts of the binary and the same for everybody: they hold nothing to be kept from
+//! anybody. What they show comes from the routes, by the token that the operator gives the page, which keeps it in memory only.
+//! Strings from those routes may be anybody's, such as a `cid`: the scripts make text of them, and `POLICY` has the browser
+//! refuse every script but these files and every way to make markup of a string.
+
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue};
+use hyper::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+
+use crate::http::wire::{Answer, text};
+
+/// What a browser lets the page do: these files, this listener's routes, and no string as a script or as markup.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Headers of every file. After an upgrade, no script of an older binary must meet newer routes.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (CACHE_CONTROL, "no-store"),
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (REFERRER_POLICY, "no-referrer"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+];
+
+/// The page's name among [`FILES`].
+const PAGE: &str = "console.html";
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Every file: its name, its type, its bytes.
+const FILES: &[(&str, &str, &str)] = &[
+    (PAGE, "text/html; charset=utf-8", include_str!("console/console.html")),
+    ("console.css", "text/css; charset=utf-8", include_str!("console/console.css")),
+    ("icon.svg", "image/svg+xml", include_str!("console/icon.svg")),
+    ("console.js", SCRIPT, include_str!("console/console.js")),
+    ("session.js", SCRIPT, include_str!("console/session.js")),
+    ("api.js", SCRIPT, include_str!("console/api.js")),
+    ("dom.js", SCRIPT, include_str!("console/dom.js")),
+    ("deed.js", SCRIPT, include_str!("console/deed.js")),
+    ("now.js", SCRIPT, include_str!("console/now.js")),
+    ("metrics.js", SCRIPT, include_str!("console/metrics.js")),
+    ("plot.js", SCRIPT, include_str!("console/plot.js")),
+    ("money.js", SCRIPT, include_str!("console/money.js")),
+    ("find.js", SCRIPT, include_str!("console/find.js")),
+    ("stops.js", SCRIPT, include_str!("console/stops.js")),
+    ("transfer.js", SCRIPT, include_str!("console/transfer.js")),
+];
+
+/// Where the page is.
+pub(super) const PATH: &str = "/console";
+
+/// The file that a path names, if it is one of the console's.
+pub(super) fn file(path: &str, request_id: &str) -> Option<Answer> {
+    let name = match path.strip_prefix(PATH)? {
+        "" => PAGE,
+        below => below.strip_prefix('/')?,
+    };
+    let (_, kind, bytes) = FILES.iter().find(|(file, ..)| *file == name)?;
+    let mut answer = text(StatusCode::OK, kind, (*bytes).into(), request_id);
+    answer
+        .headers_mut()
+        .extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    Some(answer)
+}

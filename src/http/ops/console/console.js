@@ -1,0 +1,16 @@
+// The operators' console, put together. `session.js` says who looks, `api.js` asks the routes, `deed.js` changes something, and each
+// other file shows a part of the page.
+
+import { awaitDeeds } from "./deed.js";
+import { findAgain, findNamed, watchTransfers } from "./find.js";
+import { watchMoney } from "./money.js";
+import { watchMetrics } from "./now.js";
+import { awaitOperator } from "./session.js";
+import { watchStops } from "./stops.js";
+
+watchMetrics();
+watchTransfers();
+watchMoney();
+watchStops();
+awaitDeeds(findAgain);
+awaitOperator(findNamed);

@@ -1,0 +1,198 @@
+// Transfers and users: those that are under way for long, and whatever an operator looks for.
+
+import { Refused, change, get } from "./api.js";
+import { deedButton } from "./deed.js";
+import { byId, durationText, make, replace, say, table } from "./dom.js";
+import { current, fail, watch } from "./session.js";
+import { amountText, transferElement, waitText, wayText } from "./transfer.js";
+
+/// How many transfers of a user or a cid are shown.
+const FOUND_MAX = 20;
+
+/// What was looked for last, and the req_id of the transfer that is shown.
+let sought = { text: "", shown: null };
+
+export function watchTransfers() {
+  watch(2_000, () => get("transfers?order=oldest&limit=10"), ({ transfers }) => showList("oldest", transfers, "Nothing is under way."));
+  watch(4_000, () => get("transfers?stuck=true&limit=50"), showStuck);
+  watch(2_000, async () => (sought.shown === null ? null : get(`transfers/${sought.shown}`)), showAgain);
+  byId("find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = byId("sought").value.trim();
+    if (text !== "") find(text);
+  });
+}
+
+/// Looks for what the address names, if anything.
+export function findNamed() {
+  let text = "";
+  try {
+    text = decodeURIComponent(location.hash.slice(1));
+  } catch {
+    // Somebody's typing error.
+  }
+  if (text !== "") find(text);
+}
+
+/// Looks again for what is shown, since something was changed.
+export function findAgain() {
+  if (sought.text !== "" && sought.shown === null) find(sought.text);
+}
+
+/// Looks for a text as everything that it may be: a req_id, a user, a cid.
+async function find(text) {
+  const search = { text, shown: null };
+  sought = search;
+  byId("sought").value = text;
+  say(byId("find-problem"), "");
+  history.replaceState(null, "", `#${encodeURIComponent(text)}`);
+  let transfer, user, named;
+  try {
+    [transfer, user, named] = await Promise.all([
+      ifThere(text, /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/i, () => get(`transfers/${text}`)),
+      ifThere(text, /^[0-9]{1,20}$/, () => userElements(text)),
+      ifThere(text, /^[A-Za-z0-9_.:-]{1,64}$/, () => get(`transfers?cid=${text}&limit=${FOUND_MAX}`)),
+    ]);
+  } catch (error) {
+    if (sought === search) fail(error, (message) => say(byId("find-problem"), message));
+    return;
+  }
+  if (sought !== search) return;
+  const parts = [];
+  if (transfer !== null) {
+    search.shown = transfer.req_id;
+    parts.push(shownElement(transfer));
+  }
+  if (user !== null) parts.push(...user);
+  if (named !== null && named.transfers.length > 0) {
+    parts.push(make("h3", {}, "With this cid"), listElement("cid", named.transfers));
+  }
+  if (parts.length === 0) say(byId("find-problem"), `There is no transfer, no user and no cid “${text}”.`);
+  replace(byId("found"), ...parts);
+}
+
+/// The answer where a text may be such a name and there is one, else null.
+async function ifThere(text, form, ask) {
+  if (!form.test(text)) return null;
+  try {
+    return await ask();
+  } catch (error) {
+    if (error instanceof Refused && [400, 404].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+function showStuck({ transfers, next_cursor: more }) {
+  showList("stuck", transfers, "Nothing is stuck.");
+  const count = transfers.length === 0 ? "" : `: ${transfers.length}${more === null ? "" : " or more"}`;
+  say(byId("stuck-title"), `Stuck${count}`);
+}
+
+function showList(place, transfers, none) {
+  replace(byId(place), transfers.length === 0 ? make("p", { class: "quiet" }, none) : listElement(place, transfers));
+}
+
+function listElement(place, transfers) {
+  const caption = place === "stuck" ? `Under way for more than ${durationText(current().stuck_ms / 1000)}` : "Transfers";
+  return make("div", { class: "scroll" }, table(caption, [
+    ["Transfer", (row) => lookButton(row.req_id, place)],
+    ["State", (row) => row.state],
+    ["User", (row) => row.user_id, "number"],
+    ["Way", wayText],
+    ["Amount", amountText, "number"],
+    ["cid", (row) => row.cid ?? "—", "wrap"],
+    ["Age", (row) => durationText(row.age_ms / 1000), "number"],
+    ["Waits for", waitText],
+    ["Tries", (row) => row.retry_count, "number"],
+  ], transfers));
+}
+
+/// A button that shows a transfer. `place`: where it stands, to tell it from others that do the same.
+export function lookButton(reqId, place) {
+  const look = async () => {
+    await find(reqId);
+    byId("found").scrollIntoView({ block: "start" });
+    byId("found").focus({ preventScroll: true });
+  };
+  return make("button", { type: "button", "data-key": `${place} ${reqId}`, onclick: look }, make("code", {}, reqId));
+}
+
+function showAgain(transfer) {
+  const before = byId("found").querySelector("article");
+  if (before === null || sought.shown !== transfer.req_id) return;
+  const element = shownElement(transfer);
+  // What has ended changes in its age only: no reason to take it away from somebody who reads or copies it.
+  if (transfer.final && before.dataset.state === transfer.state) return;
+  const key = document.activeElement?.dataset.key;
+  before.replaceWith(element);
+  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
+function shownElement(transfer) {
+  const name = transfer.req_id;
+  const about = `Transfer ${name}, ${amountText(transfer)} of user ${transfer.user_id}, ${wayText(transfer)}, is ${transfer.state}.`;
+  const ended = { disabled: transfer.final };
+  const retry = {
+    title: "Retry now",
+    verb: "Retry",
+    what: `${about} It is due now, and as if for the first time. To repeat this does no harm.`,
+    ask: (reason) => change("POST", `transfers/${name}/retry`, { reason }),
+    done: (answer) => `Transfer ${name} is tried now; it is ${answer.state}.`,
+  };
+  const resolve = {
+    title: "Resolve",
+    verb: "Resolve",
+    what: `${about} Unless the decision that it waits for is recorded by now, it is refused for good; what was paid goes back to its source.`,
+    ask: (reason) => change("POST", `transfers/${name}/resolve`, { reason }),
+    done: (answer) => `Transfer ${name} is ${answer.state}.`,
+  };
+  const actions = [
+    deedButton("Retry", `retry ${name}`, retry, { class: "main", ...ended }),
+    deedButton("Resolve", `resolve ${name}`, resolve, { class: "danger", ...ended }),
+  ];
+  return transferElement(transfer, actions);
+}
+
+async function userElements(text) {
+  const [account, page] = await Promise.all([
+    get(`accounts/${text}`), get(`transfers?user=${text}&ended=true&limit=${FOUND_MAX}`),
+  ]);
+  const { transfers } = page;
+  return [
+    make("h3", {}, `User ${account.user_id}`),
+    ...account.accounts.map((one) => accountElement(account.user_id, one)),
+    make("div", { class: "scroll" }, balanceTable(account.balances)),
+    make("h4", {}, "Newest transfers"),
+    transfers.length === 0 ? make("p", { class: "quiet" }, "None.") : listElement("user", transfers),
+  ];
+}
+
+const STATUSES = [
+  { status: "FROZEN", verb: "Freeze", means: "Nothing leaves the account; what comes is taken." },
+  { status: "DISABLED", verb: "Disable", means: "Nothing leaves the account, and nothing comes." },
+  { status: "ACTIVE", verb: "Activate", means: "Money may leave and come." },
+];
+
+function accountElement(user, { account_type: type, status: present }) {
+  // One that there is not yet may be frozen beforehand.
+  const others = STATUSES.filter(({ status }) => status !== (present ?? "ACTIVE"));
+  const buttons = others.map(({ status, verb, means }) => deedButton(`${verb} ${type}`, `${verb} ${type}`, {
+    title: `${verb} ${type} of user ${user}`,
+    verb,
+    what: means,
+    ask: (reason) => change("PUT", `accounts/${user}/${type}/status`, { status, reason }),
+    done: (answer) => `${type} of user ${user} is ${answer.status}.`,
+  }));
+  const kind = others.length === 2 && present !== "FROZEN" && present !== "DISABLED" ? "badge" : "badge bad";
+  return make("p", { class: "row" }, make("span", { class: kind }, `${type}: ${present ?? "no account"}`), ...buttons);
+}
+
+function balanceTable(balances) {
+  const available = (side) => (row) => (row[side] === null ? "—" : row[side].available);
+  return table("Balances", [
+    ["Asset", (row) => row.asset],
+    ["Funding", available("funding"), "number"],
+    ["Spot", available("spot"), "number"],
+    ["In flight", (row) => row.in_flight, "number"],
+  ], balances);
+}

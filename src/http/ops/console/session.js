@@ -1,0 +1,110 @@
+// The operator's session: from a token that is accepted until it is accepted no longer. Loading the page anew ends it, which takes
+// everything that was shown along with the token.
+
+import { Refused, get, useToken } from "./api.js";
+import { byId, say } from "./dom.js";
+
+const ENDED = "The session has ended: its token is not accepted any more.";
+
+/// What the server says of the operator and of itself; null before somebody has signed in.
+let session = null;
+/// What is asked again and again while somebody looks.
+const watches = [];
+/// Those of them that were not answered last time.
+const failing = new Set();
+
+/// The session in force.
+export function current() {
+  return session;
+}
+
+/// Has something read and shown every `everyMs` while there is a session and the page is seen. What is read as null is not shown.
+export function watch(everyMs, read, show) {
+  watches.push({ everyMs, read, show, problem: "" });
+}
+
+/// Reads everything again now, since something has been changed.
+export function readAgain() {
+  for (const one of watches) once(one);
+}
+
+/// What to do with an answer that did not come or was no success: `tell` it, or end the session where the token is accepted no
+/// longer.
+export function fail(error, tell) {
+  if (error instanceof Refused && error.status === 401) end(ENDED);
+  else tell(error.message);
+}
+
+/// Has whoever signs in begin a session; `begun` is called then.
+export function awaitOperator(begun) {
+  say(byId("sign-in-problem"), history.state?.why ?? "");
+  history.replaceState(null, "");
+  byId("sign-in").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const field = byId("token");
+    useToken(field.value.trim());
+    field.value = "";
+    try {
+      session = await get("session");
+    } catch (error) {
+      useToken(null);
+      say(byId("sign-in-problem"), entranceText(error));
+      field.focus();
+      return;
+    }
+    byId("entrance").hidden = true;
+    for (const id of ["desk", "standing"]) byId(id).hidden = false;
+    byId("main").focus();
+    show();
+    watch(2_000, () => get("session"), (answer) => { session = answer; show(); });
+    for (const one of watches) run(one);
+    begun();
+  });
+  byId("sign-out").addEventListener("click", () => {
+    history.replaceState(null, "", location.pathname);
+    location.reload();
+  });
+}
+
+function end(why) {
+  history.replaceState({ why }, "");
+  location.reload();
+}
+
+function entranceText(error) {
+  if (!(error instanceof Refused)) return error.message;
+  if (error.status === 403) return "This token is not one of an operator with the role admin.";
+  return error.status === 401 ? "This token is not accepted." : error.message;
+}
+
+function show() {
+  const { halted } = session;
+  const badge = byId("service-state");
+  say(badge, halted === null ? "taking transfers" : "HALTED");
+  badge.className = halted === null ? "badge good" : "badge bad";
+  say(byId("operator"), `operator ${session.user_id}, ubscore ${session.version}`);
+  byId("halted").hidden = halted === null;
+  say(byId("halted"), halted === null ? "" : `Halted: ${halted.reason}`);
+  byId("resume").disabled = halted === null;
+  byId("halt").disabled = halted !== null;
+}
+
+async function run(one) {
+  for (;;) {
+    if (!document.hidden) await once(one);
+    await new Promise((resolve) => { setTimeout(resolve, one.everyMs); });
+  }
+}
+
+async function once(one) {
+  try {
+    const answer = await one.read();
+    failing.delete(one);
+    if (answer !== null) one.show(answer);
+  } catch (error) {
+    failing.add(one);
+    fail(error, (message) => { one.problem = message; });
+  }
+  const [first] = failing;
+  say(byId("asked"), first === undefined ? "" : `${first.problem} What is shown may be old.`);
+}

@@ -1,0 +1,117 @@
+// What is held up: approvals that wait, pauses, the halt, and events that their endpoint did not take.
+
+import { change, get } from "./api.js";
+import { deedButton, propose } from "./deed.js";
+import { byId, make, replace, say, table, timeText } from "./dom.js";
+import { lookButton } from "./find.js";
+import { current, watch } from "./session.js";
+
+export function watchStops() {
+  watch(4_000, () => get("approvals?state=PENDING_APPROVAL"), showApprovals);
+  watch(4_000, () => get("pauses"), showPauses);
+  watch(10_000, () => get("webhooks/dead?limit=20"), showLetters);
+  byId("pause").addEventListener("submit", (event) => {
+    event.preventDefault();
+    pauseChosen();
+  });
+  byId("halt").addEventListener("click", () => propose(HALT));
+  byId("resume").addEventListener("click", () => propose(RESUME));
+  byId("snapshot").addEventListener("click", () => propose(SNAPSHOT));
+}
+
+const HALT = {
+  title: "Halt all money",
+  verb: "Halt",
+  what: "Nothing new begins and nothing moves until somebody resumes, also after a restart. Reads go on.",
+  ask: (reason) => change("POST", "halt", { reason }),
+  done: (answer) => `Halted: ${answer.reason}`,
+};
+
+const RESUME = {
+  title: "Resume",
+  verb: "Resume",
+  what: "Everything is checked first. Where something does not add up, the halt stays.",
+  ask: (reason) => change("POST", "resume", { reason }),
+  done: () => "Resumed.",
+};
+
+const SNAPSHOT = {
+  title: "Make a snapshot",
+  verb: "Make it",
+  what: "UBSCore's state is written to the disk and read back, so that a start replays less of the log.",
+  ask: (reason) => change("POST", "snapshot", { reason }),
+  done: (answer) => `A snapshot that stands behind record ${answer.after} is being made.`,
+};
+
+/// A table, or a sentence where there are no rows.
+function show(place, rows, none, element) {
+  replace(byId(place), rows.length === 0 ? make("p", { class: "quiet" }, none) : make("div", { class: "scroll" }, element()));
+}
+
+function showApprovals({ approvals }) {
+  const needed = current().approval_required;
+  const none = needed.length === 0 ? "None, and nothing needs any here." : `None. Two operators are needed for: ${needed.join(", ")}.`;
+  const decide = (approval, verb, path, kind) => deedButton(verb, `${verb} ${approval.approval_id}`, {
+    title: `${verb}: ${approval.action} ${approval.subject}`,
+    verb,
+    what: `Asked for by operator ${approval.maker}: ${approval.reason}`,
+    ask: (reason) => change("POST", `approvals/${approval.approval_id}/${path}`, { reason }),
+    done: () => `${verb}: ${approval.action} ${approval.subject}: done.`,
+  }, { class: kind });
+  show("approvals", approvals, none, () => table("Another operator than the one who asked decides", [
+    ["Action", (row) => row.action],
+    ["About", (row) => row.subject, "wrap"],
+    ["Request", (row) => make("code", {}, JSON.stringify(row.request)), "wrap"],
+    ["By", (row) => row.maker, "number"],
+    ["Reason", (row) => row.reason, "wrap"],
+    ["Ends", (row) => timeText(row.expires_at)],
+    ["Decide", (row) => make("span", { class: "row" },
+      decide(row, "Approve", "approve", "main"), decide(row, "Reject", "reject", null))],
+  ], approvals));
+}
+
+function showPauses({ pauses }) {
+  show("pauses", pauses, "Nothing is paused.", () => table("New transfers that are refused; what is under way goes on", [
+    ["Direction", (row) => row.direction ?? "both"],
+    ["Asset", (row) => row.asset ?? "all"],
+    ["Since", (row) => timeText(row.at)],
+    ["By", (row) => row.actor],
+    ["Reason", (row) => row.reason, "wrap"],
+    ["End", (row) => deedButton("Let it go on", `go on ${row.direction} ${row.asset}`, pauseDeed(row.direction, row.asset, false))],
+  ], pauses));
+}
+
+function pauseChosen() {
+  const [direction, asset] = ["pause-direction", "pause-asset"].map((id) => byId(id).value || null);
+  if (direction === null && asset === null) say(byId("said"), "Name a direction, an asset or both: for everything there is the halt.");
+  else propose(pauseDeed(direction, asset, true));
+}
+
+function pauseDeed(direction, asset, paused) {
+  const scope = `${asset ?? "all assets"}, ${direction ?? "both directions"}`;
+  return {
+    title: paused ? `Pause ${scope}` : `Let ${scope} go on`,
+    verb: paused ? "Pause" : "Let it go on",
+    what: paused ? "New transfers of it are refused from then on; what is under way goes on." : "New transfers of it are taken again.",
+    ask: (reason) => change("PUT", "pauses", { direction, asset, paused, reason }),
+    done: () => (paused ? `Paused: ${scope}.` : `No longer paused: ${scope}.`),
+  };
+}
+
+function showLetters({ dead, next_cursor: more }) {
+  show("letters", dead, "None.", () => table(more === null ? "Oldest first" : "Oldest first; there are more", [
+    ["Event", (row) => row.event_id, "number"],
+    ["Endpoint", (row) => row.endpoint, "wrap"],
+    ["Transfer", (row) => lookButton(row.req_id, `letter ${row.event_id} ${row.endpoint}`)],
+    ["State", (row) => row.state],
+    ["Tries", (row) => row.attempts, "number"],
+    ["Error", (row) => row.error ?? "—", "wrap"],
+    ["Resend", (row) => deedButton("Send again", `resend ${row.event_id} ${row.endpoint}`, {
+      title: `Send event ${row.event_id} again`,
+      verb: "Send again",
+      what: `To ${row.endpoint}, now, and as if for the first time.`,
+      ask: (reason) => change("POST", `webhooks/${row.event_id}/resend`, { reason }),
+      done: () => `Event ${row.event_id} is due again.`,
+    })],
+  ], dead));
+}

@@ -1,0 +1,181 @@
+//! A real Chromium without a window, driven by its own driver.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use serde_json::{Value, json};
+use thirtyfour::common::log::LoggingPrefsLogLevel;
+use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, Key, WebDriver};
+
+use super::{block_on, eventually, run, unique};
+
+/// Where Debian's package puts it; elsewhere it is found by its name.
+const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
+/// What the driver says once it listens, before its port.
+const LISTENS: &str = "started successfully on port ";
+
+/// How a page is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Screen {
+    /// In pixels of CSS.
+    pub(crate) width: u32,
+    /// In pixels of CSS.
+    pub(crate) height: u32,
+    /// Touched, and with the manners of a phone.
+    pub(crate) phone: bool,
+    /// The user likes it dark.
+    pub(crate) dark: bool,
+}
+
+/// One browser with one page.
+pub(crate) struct Browser {
+    page: Option<WebDriver>,
+    driver: Child,
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if let Some(page) = self.page.take() {
+            // Whatever is left of it ends with its driver, or with the run.
+            drop(block_on(page.quit()));
+        }
+        drop(self.driver.kill());
+        drop(self.driver.wait());
+    }
+}
+
+impl Browser {
+    /// A browser that has nothing open.
+    pub(crate) fn start() -> Browser {
+        let program = if Path::new(CHROMEDRIVER).exists() { CHROMEDRIVER } else { "chromedriver" };
+        let mut driver = Command::new(program)
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver: `make test` installs it");
+        let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
+        let port = lines.find_map(|line| {
+            let line = line.expect("text");
+            line.split_once(LISTENS).map(|(_, port)| port.trim_end_matches('.').to_owned())
+        });
+        let port = port.expect("chromedriver listens");
+        // What it says from now on goes nowhere, and must not stop it.
+        thread::spawn(move || lines.for_each(drop));
+
+        let mut wanted = DesiredCapabilities::chrome();
+        // Below the run's directory, by which whoever is left over is found.
+        let profile = run().directory.join(format!("browser-{}", unique()));
+        let profile = format!("--user-data-dir={}", profile.display());
+        // The tests run as root, for whom there is no sandbox; and shared memory may be small in a container.
+        for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", &profile] {
+            wanted.add_arg(argument).expect("text");
+        }
+        wanted.set_browser_log_level(LoggingPrefsLogLevel::All).expect("a level");
+        let page = block_on(WebDriver::new(format!("http://127.0.0.1:{port}"), wanted));
+        let page = page.unwrap_or_else(|error| panic!("Chromium: {error}"));
+        Browser { page: Some(page), driver }
+    }
+
+    fn page(&self) -> &WebDriver {
+        self.page.as_ref().expect("there until the end")
+    }
+
+    /// Opens an address, from its beginning even where it is open.
+    pub(crate) fn open(&self, url: &str) {
+        block_on(self.page().goto("about:blank")).expect("a page");
+        block_on(self.page().goto(url)).unwrap_or_else(|error| panic!("{url}: {error}"));
+    }
+
+    /// Has it shown on another screen.
+    pub(crate) fn look_through(&self, screen: Screen) {
+        let Screen { width, height, phone, dark } = screen;
+        let metrics =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone});
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics);
+        let scheme = if dark { "dark" } else { "light" };
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", media);
+    }
+
+    fn devtools(&self, command: &str, parameters: Value) {
+        let sent = block_on(self.page().cdp().send_raw(command, parameters));
+        sent.unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+
+    /// The whole page as a picture, as high as it is.
+    pub(crate) fn photograph(&self, screen: Screen, path: &Path) {
+        let height = self.run("return document.documentElement.scrollHeight", Value::Null);
+        let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
+        self.look_through(Screen { height: height.expect("a height"), ..screen });
+        let picture = block_on(self.page().screenshot_as_png()).expect("a picture");
+        fs::write(path, picture).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.look_through(screen);
+    }
+
+    /// What a script that is run in the page returns. `arguments[0]` is `argument`.
+    pub(crate) fn run(&self, script: &str, argument: Value) -> Value {
+        let result = block_on(self.page().execute(script, vec![argument]));
+        result.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
+    }
+
+    /// What a person reads there; nothing where there is no such element, or none to be seen.
+    pub(crate) fn text(&self, selector: &str) -> String {
+        let script = "return document.querySelector(arguments[0])?.innerText ?? ''";
+        self.run(script, json!(selector)).as_str().expect("text").to_owned()
+    }
+
+    /// Waits until a person reads `needle` there, and returns all they read.
+    pub(crate) fn wait_for(&self, selector: &str, needle: &str) -> String {
+        eventually(&format!("{needle:?} in {selector}"), || {
+            let text = self.text(selector);
+            text.contains(needle).then_some(text)
+        })
+    }
+
+    /// Presses a button, or whatever is there, once it can be pressed: what shows live data may just be made anew.
+    pub(crate) fn press(&self, selector: &str) {
+        eventually(&format!("{selector} can be pressed"), || {
+            let pressing = async {
+                let element = self.page().find(By::Css(selector)).await?;
+                element.click().await
+            };
+            block_on(pressing).ok()
+        });
+    }
+
+    /// Presses the button with this text inside what `selector` names.
+    pub(crate) fn press_button(&self, selector: &str, text: &str) {
+        let script = "const found = [...document.querySelectorAll(`${arguments[0][0]} button`)]\
+                      .find((button) => button.innerText === arguments[0][1] && !button.disabled);\
+                      found?.click(); return found !== undefined";
+        eventually(&format!("the button {text:?} in {selector}"), || {
+            self.run(script, json!([selector, text])).as_bool().filter(|pressed| *pressed)
+        });
+    }
+
+    /// Replaces what a field holds, key by key.
+    pub(crate) fn type_into(&self, selector: &str, text: &str) {
+        let typing = async {
+            let field = self.page().find(By::Css(selector)).await?;
+            field.clear().await?;
+            field.send_keys(text).await
+        };
+        block_on(typing).unwrap_or_else(|error| panic!("{selector}: {error}"));
+    }
+
+    /// Presses a key, wherever the focus is.
+    pub(crate) fn key(&self, key: Key) {
+        let pressing = async { self.page().active_element().await?.send_keys(key).await };
+        block_on(pressing).expect("an element has the focus");
+    }
+
+    /// What the browser has complained of since the last time: errors of scripts, refused sources, failed requests.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let log = block_on(self.page().browser_log()).expect("a log");
+        log.into_iter().map(|entry| format!("{} {}", entry.level, entry.message)).collect()
+    }
+}
