@@ -514,6 +514,15 @@ pub struct TransferListArgs {
     /// Only this user's.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user_id: Option<u64>,
+    /// Only those with this idempotency key, in whatever state.
+    #[arg(long)]
+    pub cid: Option<String>,
+    /// Of this user those too that have ended.
+    #[arg(long, requires = "user_id")]
+    pub ended: bool,
+    /// Oldest first; of those only that have not ended.
+    #[arg(long)]
+    pub oldest: bool,
     /// At most this many; without: 100.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,

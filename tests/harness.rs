@@ -1108,7 +1108,7 @@ pub(crate) fn curl(issuer: &Path, arguments: &[&str]) -> (i32, String) {
         .output()
         .expect("curl");
     let (code, out, err) = said(&output);
-    (code, out + &err)
+    (code, out + err.as_str())
 }
 
 /// A pair of keys that sign tokens.

@@ -44,6 +44,9 @@ mod pauses;
 /// What needs two operators: asked for, approved once, rejected, expired.
 mod approvals;
 
+/// What a console reads: who asks, one user's accounts, transfers by whatever is known of them.
+mod console;
+
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 

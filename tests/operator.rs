@@ -156,7 +156,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         let shown = show(&server, &req_id);
         let refused = ["FUNDING", "DEPOSIT", "REFUSED", CODE].map(str::to_owned);
         let refund = ["SPOT", "REFUND", "SUCCESS", ""].map(str::to_owned);
-        assert_eq!(recorded(&shown), [refused, paid, refund]);
+        assert_eq!(recorded(&shown), [paid, refused, refund]);
         assert_eq!(shown["waits_for"], Value::Null);
         assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
         lock.sql("ROLLBACK");

@@ -77,7 +77,7 @@ fn only_a_whole_and_timely_token_of_ours_is_accepted() {
         ("no algorithm", bearer(format!("{none}.{payload}."))),
         ("no algorithm, signed", bearer(format!("{none}.{payload}.{signature}"))),
         ("two tokens", bearer(token.clone()).repeat(2)),
-        ("two users", bearer(token.clone()) + &bearer(other.clone())),
+        ("two users", bearer(token.clone()) + bearer(other.clone()).as_str()),
     ] {
         let reply = with_headers(&server, &headers);
         assert_eq!((reply.status, reply.refusal().1.as_str()), (401, "UNAUTHORIZED"), "{what}");

@@ -93,6 +93,57 @@ fn every_table_and_column_of_the_specification_is_there() {
     }
 }
 
+/// Goal: a cid is looked for by its index, with its user and without, wherever that is done. Method: every statement that does
+/// so, as the functions and the reads have it, explained over many transfers, in which one user has most and one cid is
+/// common; and no other index knows of cids.
+#[test]
+fn a_cid_is_found_by_its_index_with_its_user_and_without() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    session.sql(
+        "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
+           transfer_type, source_type, state) \
+         SELECT n, lpad(n::text, 26, '0'), \
+           CASE WHEN n % 3 = 0 THEN NULL WHEN n % 5 = 0 THEN 'common' ELSE 'cid-' || n END, 'x', \
+           CASE WHEN n % 5 = 0 THEN n ELSE n % 7 + 1 END, 3, 1, 1, 1, -10 \
+         FROM generate_series(1, 60000) AS n; \
+         ANALYZE transfers_tb",
+    );
+    let given = "unnest('{a,b}'::varchar[], '{cid-1,cid-2}'::varchar[], '{2,3}'::bigint[]) \
+                 WITH ORDINALITY AS a (req_id, cid, user_id, place)";
+    for statement in [
+        "SELECT * FROM transfers_tb WHERE user_id = 2 AND cid = 'cid-1'".to_owned(),
+        "SELECT * FROM transfers_tb WHERE user_id = 2 AND order_number < 9000 AND order_number >= 0 \
+         AND cid = ('cid-1') ORDER BY order_number DESC LIMIT 50"
+            .to_owned(),
+        format!(
+            "SELECT EXISTS (SELECT FROM transfers_tb t WHERE t.user_id = a.user_id AND t.cid = a.cid) \
+             FROM {given}"
+        ),
+        format!(
+            "SELECT t.* FROM {given} CROSS JOIN LATERAL (\
+               SELECT * FROM transfers_tb WHERE a.cid IS NULL AND req_id = a.req_id \
+               UNION ALL SELECT * FROM transfers_tb WHERE user_id = a.user_id AND cid = a.cid\
+             ) AS t ORDER BY a.place"
+        ),
+        "SELECT * FROM (SELECT * FROM transfers_tb WHERE cid = 'cid-1' OFFSET 0) AS t \
+         WHERE order_number < 9000 ORDER BY order_number DESC LIMIT 100"
+            .to_owned(),
+    ] {
+        let plan: Vec<String> = session
+            .sql(&format!("EXPLAIN (COSTS OFF) {statement}"))
+            .into_iter()
+            .map(|row| row[0].clone())
+            .collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains("transfers_tb_cid_user_id_key"), "{statement}\n{plan}");
+        assert!(!plan.contains("Seq Scan"), "{statement}\n{plan}");
+    }
+    let of_cids = "SELECT indexname FROM pg_indexes WHERE tablename = 'transfers_tb' AND indexdef LIKE '%cid%'";
+    assert_eq!(site.sql(of_cids), [["transfers_tb_cid_user_id_key".to_owned()]]);
+}
+
 /// What may never be in a balance is refused by PostgreSQL itself.
 #[test]
 fn postgresql_refuses_what_may_never_be_in_a_row() {

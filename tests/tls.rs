@@ -94,7 +94,7 @@ fn a_certificate_is_changed_while_requests_flow() {
     let both = site.fresh_path("issuers");
     let content = |path| fs::read_to_string(path).expect("our own file");
     let [old_certificate, old_key] = [content(&current.certificate), content(&current.key)];
-    fs::write(&both, content(&current.issuer) + &content(&next.issuer)).expect("written");
+    fs::write(&both, content(&current.issuer) + content(&next.issuer).as_str()).expect("written");
     let old_issuer = Certificate {
         certificate: both.clone(),
         key: both.clone(),

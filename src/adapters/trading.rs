@@ -117,6 +117,18 @@ impl Trading {
         }
     }
 
+    /// Reads a Spot account's status, `None` where there is no account.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn status(&self, user: UserId) -> Result<Option<AccountStatus>, Unanswered> {
+        match self.put(Command::ReadStatus { user: user.number() }).await? {
+            EngineAnswer::Status(status) => Ok(status),
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
     /// Reads what is recorded for each operation, in their order, `None` where nothing is; and then the watermark,
     /// below which something may have been forgotten.
     ///
@@ -207,9 +219,12 @@ fn answer(req_id: ReqId, engine: Option<EngineAnswer>) -> Answer {
         Some(EngineAnswer::Overloaded) => {
             Answer::without_record(Outcome::Unknown(Reason::Overloaded))
         }
-        Some(EngineAnswer::Done | EngineAnswer::Balance { .. } | EngineAnswer::Watermark(_)) => {
-            Answer::without_record(Outcome::Unknown(Reason::Mismatched))
-        }
+        Some(
+            EngineAnswer::Done
+            | EngineAnswer::Balance { .. }
+            | EngineAnswer::Status(_)
+            | EngineAnswer::Watermark(_),
+        ) => Answer::without_record(Outcome::Unknown(Reason::Mismatched)),
         None => Answer::without_record(Outcome::Timeout),
     }
 }

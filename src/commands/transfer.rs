@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::approval::refuse_pending;
@@ -60,6 +61,12 @@ fn list(
     let parameters = [
         ("state", args.state.map(|state| state.name().to_owned())),
         ("user", args.user_id.map(|user| user.to_string())),
+        (
+            "cid",
+            args.cid.as_ref().map(|cid| utf8_percent_encode(cid, NON_ALPHANUMERIC).to_string()),
+        ),
+        ("ended", args.ended.then(|| "true".to_owned())),
+        ("order", args.oldest.then(|| "oldest".to_owned())),
         ("limit", args.limit.map(|limit| limit.to_string())),
         ("cursor", args.cursor.map(|cursor| cursor.to_string())),
     ];

@@ -66,6 +66,8 @@ pub enum Answer {
         /// The last record this balance includes.
         sequence: wal::Sequence,
     },
+    /// A Spot account's status, if there is one.
+    Status(Option<AccountStatus>),
     /// What is recorded for an operation, if anything.
     Query(Option<Recorded>),
     /// Outcomes of smaller order numbers may have been forgotten.
@@ -302,6 +304,7 @@ impl Ledger {
                 let available = self.status(user).map(|_| self.balance(user, asset));
                 Step::Known(Answer::Balance { available, sequence: self.sequence })
             }
+            Command::ReadStatus { user } => Step::Known(Answer::Status(self.status(user))),
             Command::ReadWatermark => Step::Known(Answer::Watermark(self.watermark)),
             Command::Query { req_id, op } => {
                 Step::Known(Answer::Query(self.outcomes.get(req_id, op)))
@@ -808,6 +811,8 @@ mod tests {
             (read(7, USDT), known(Some(500))),
             (read(7, 9), known(Some(0))),
             (read(8, USDT), known(None)),
+            (Command::ReadStatus { user: 7 }, Step::Known(Answer::Status(Some(Active)))),
+            (Command::ReadStatus { user: 8 }, Step::Known(Answer::Status(None))),
             (query(1, Op::Deposit), Step::Known(Answer::Query(recorded))),
             (query(1, Op::Withdraw), Step::Known(Answer::Query(None))),
             (query(2, Op::Deposit), Step::Known(Answer::Query(None))),

@@ -172,6 +172,11 @@ pub enum Command {
         /// Of what.
         asset: u32,
     },
+    /// Read a Spot account's status.
+    ReadStatus {
+        /// Whose account.
+        user: u64,
+    },
     /// Read the watermark.
     ReadWatermark,
     /// Read what is recorded for an operation.

@@ -18,6 +18,7 @@ use super::wire::{
     TransferBody, json, tell_limits, text,
 };
 use super::{events, openapi};
+use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
@@ -369,13 +370,22 @@ async fn get_balances(service: &Service, caller: Caller, call: Call) -> Outcome 
         Some(symbol) => vec![catalog.by_symbol(&symbol).ok_or(Code::InvalidAsset)?.clone()],
         None => catalog.all().into_iter().cloned().collect(),
     };
-    let balances = service.coordinator.balances(&service.reads, caller.user, &assets).await;
+    let body = balances(service, caller.user, &assets).await?;
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// A user's balances in these assets.
+pub(super) async fn balances(
+    service: &Service,
+    user: UserId,
+    assets: &[Asset],
+) -> Result<BalancesBody, Refusal> {
+    let balances = service.coordinator.balances(&service.reads, user, assets).await;
     let balances = balances.map_err(|error| {
         error!(error = chain(&error), "balances cannot be read");
         Refusal::away("A part of the service")
     })?;
-    let body = BalancesBody { balances: balances.into_iter().map(BalanceBody::from).collect() };
-    Ok(json(StatusCode::OK, &body, &call.request_id))
+    Ok(BalancesBody { balances: balances.into_iter().map(BalanceBody::from).collect() })
 }
 
 fn get_assets(service: &Service, call: Call) -> Outcome {

@@ -1,9 +1,12 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
-//! those about pauses in `pauses.rs`, what needs two operators in `approvals.rs`, and the page that asks them in `console.rs`.
+//! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, what needs two operators in
+//! `approvals.rs`, who an operator is in `session.rs`, and the page that asks all of them in `console.rs`.
 
+mod accounts;
 mod approvals;
 mod console;
 mod pauses;
+mod session;
 mod transfers;
 mod webhooks;
 
@@ -44,6 +47,7 @@ enum Ops {
     ConsoleFile,
     Deposit,
     Withdraw,
+    Accounts,
     AccountStatus,
     Asset,
     Transfers,
@@ -61,6 +65,7 @@ enum Ops {
     Resume,
     DeadLetters,
     Resend,
+    Session,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -72,6 +77,11 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         Route { pattern: "/console/{file}", method: Method::GET, route: Ops::ConsoleFile },
         Route { pattern: "/admin/v1/deposits", method: Method::POST, route: Ops::Deposit },
         Route { pattern: "/admin/v1/withdrawals", method: Method::POST, route: Ops::Withdraw },
+        Route {
+            pattern: "/admin/v1/accounts/{user_id}",
+            method: Method::GET,
+            route: Ops::Accounts,
+        },
         Route {
             pattern: "/admin/v1/accounts/{user_id}/{account_type}/status",
             method: Method::PUT,
@@ -117,6 +127,7 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             method: Method::POST,
             route: Ops::Resend,
         },
+        Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
     ];
     Routes::new(TABLE)
 });
@@ -143,6 +154,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Deposit => external(&service, Op::ExtDeposit, call).await,
             Ops::Withdraw => external(&service, Op::ExtWithdraw, call).await,
+            Ops::Accounts => accounts::show(&service, &matched.parameters[0], call).await,
             Ops::AccountStatus => {
                 to_the_end(async move {
                     let parameters = &matched.parameters;
@@ -185,6 +197,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Resume => resume(&service, call).await,
             Ops::DeadLetters => webhooks::dead(&service, call).await,
             Ops::Resend => webhooks::resend(&service, &matched.parameters[0], call).await,
+            Ops::Session => session::show(&service, &call),
         }
     };
     ROUTES.answer(call, handler).await
@@ -405,6 +418,11 @@ impl External {
     }
 }
 
+fn user_of_path(text: &str) -> Result<UserId, Refusal> {
+    let user = super::auth::user_id(text).and_then(UserId::new);
+    user.ok_or_else(|| Refusal::because(Code::InvalidRequest, "The path names no user."))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StatusDraft {
@@ -417,9 +435,7 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
     let caller = service.authenticate_admin(&call)?;
     query(&call, "")?;
     let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
-    let user = super::auth::user_id(user)
-        .and_then(UserId::new)
-        .ok_or_else(|| invalid("The path names no user."))?;
+    let user = user_of_path(user)?;
     let account = AccountType::from_name(account).ok_or(Code::InvalidAccountType)?;
     let draft: StatusDraft = service.json_body(call).await?;
     let status = AccountStatus::from_name(&draft.status)

@@ -552,7 +552,7 @@ pub struct ShownBody {
     pub transfer: ListedBody,
     /// Every state it has passed.
     pub history: Vec<PassedBody>,
-    /// What both participants have recorded for it.
+    /// What both participants have recorded for it, in the order in which it was decided.
     pub operations: Vec<OperationBody>,
     /// Whether UBSCore has said what it has recorded.
     pub spot_answered: bool,

@@ -18,7 +18,7 @@ use super::Error;
 use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
-use crate::account::UserId;
+use crate::account::{AccountStatus, UserId};
 use crate::amount::{Amount, units_from_text};
 use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
 use crate::pause::Pauses;
@@ -237,6 +237,20 @@ impl Reads {
         Ok(view)
     }
 
+    /// A Funding account's status, `None` where there is no account.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a status that is none.
+    pub async fn funding_status(&self, user: UserId) -> Result<Option<AccountStatus>, Error> {
+        let client = self.pool.get().await?;
+        let status = "SELECT status FROM accounts_tb WHERE user_id = $1 AND account_type = 1";
+        let Some(row) = client.query_opt(status, &[&user.bigint()]).await? else { return Ok(None) };
+        let number: i16 = row.try_get(0)?;
+        let status = u8::try_from(number).ok().and_then(AccountStatus::from_number);
+        let what = || format!("user {user}: status {number}");
+        status.map(Some).ok_or_else(|| Error::Row { table: "accounts_tb", what: what() })
+    }
+
     /// Changes an asset, with an audit row in the same transaction. In force when this returns.
     ///
     /// # Errors
@@ -370,8 +384,9 @@ async fn history(
     transaction: &deadpool_postgres::Transaction<'_>,
     req_id: ReqId,
 ) -> Result<Vec<Passed>, Error> {
+    // In the order in which they were written, whatever the server's clock did; what has no number was there before.
     let history = "SELECT states, at, attempt, reason FROM transfer_history \
-                   WHERE req_id = $1 ORDER BY at";
+                   WHERE req_id = $1 ORDER BY history_id NULLS FIRST, at";
     let statement = transaction.prepare_cached(history).await?;
     let mut passed = Vec::new();
     for row in transaction.query(&statement, &[&req_id.to_string()]).await? {

@@ -112,7 +112,8 @@ impl Stage {
         assert_eq!(stored_state(&self.site, req_id), death.state, "{death:?}");
         assert_eq!(funding_operations(&self.site, req_id), death.funding, "{death:?}");
         let recorded: Vec<_> = recorded_operations(&self.site, req_id);
-        let recorded: Vec<String> = recorded.into_iter().map(|(op, out)| op + ":" + &out).collect();
+        let recorded: Vec<String> =
+            recorded.into_iter().map(|(op, out)| format!("{op}:{out}")).collect();
         assert_eq!(recorded, death.spot, "{death:?}");
     }
 

@@ -124,7 +124,8 @@ impl Browser {
 
     /// What a person reads there; nothing where there is no such element, or none to be seen.
     pub(crate) fn text(&self, selector: &str) -> String {
-        let script = "return document.querySelector(arguments[0])?.innerText ?? ''";
+        let script = "const found = document.querySelector(arguments[0]); \
+                      return found?.checkVisibility() ? found.innerText : ''";
         self.run(script, json!(selector)).as_str().expect("text").to_owned()
     }
 

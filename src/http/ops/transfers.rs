@@ -16,9 +16,9 @@ use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, para
 use crate::http::wire::{
     FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, Refusal, ShownBody, json,
 };
-use crate::postgres::reads::lists::{Dossier, Filter, Listed};
+use crate::postgres::reads::lists::{Dossier, Filter, Listed, Stands};
 use crate::postgres::store::{Sought, Transfer};
-use crate::transfer::{Op, ReqId, State};
+use crate::transfer::{Cid, Op, ReqId, State};
 
 /// The transfers of a page, where nobody says.
 const LIMIT_DEFAULT: u32 = 100;
@@ -33,36 +33,12 @@ async fn settle_or_leave(service: &Service, transfer: Transfer) -> (Transfer, Fu
     settle(service, transfer).await.unwrap_or((stored, funds_at))
 }
 
-/// `GET /admin/v1/transfers`: newest first; what is not terminal, or what is in one state.
+/// `GET /admin/v1/transfers`: what is not terminal, what is in one state, what has a cid, or all that a user has.
 pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     service.authenticate_viewer(&call)?;
-    let text = call.request.uri().query().unwrap_or("");
-    let names = ["stuck", "state", "user", "limit", "cursor"];
-    let [stuck, state, user, limit, cursor] = parameters(text, names)?;
-    let stuck = match stuck.as_deref() {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(invalid("stuck must be true or false.")),
-    };
-    let state =
-        state.map(|name| State::from_name(&name).ok_or_else(|| invalid("There is no such state.")));
-    let user = user.map(|text| {
-        let user = auth::user_id(&text).and_then(UserId::new);
-        user.ok_or_else(|| invalid("There is no such user."))
-    });
-    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
-    let limit = limit.unwrap_or(LIMIT_DEFAULT);
-    let before = cursor.map(|text| {
-        text.parse().map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))
-    });
-    let (state, user, before) = (state.transpose()?, user.transpose()?, before.transpose()?);
-    if stuck && state.is_some_and(State::is_terminal) {
-        return Err(invalid("A transfer in a terminal state is never stuck."));
-    }
-    let older_ms = stuck.then_some(service.limits.stuck_ms);
-    let filter = Filter { state, user, older_ms, before, limit };
+    let filter = parse(call.request.uri().query().unwrap_or(""), service.limits.stuck_ms)?;
     let under_way = service.coordinator.under_way().await.map_err(refuse)?;
-    let page = service.reads.list(filter, &under_way).await.map_err(away)?;
+    let page = service.reads.list(&filter, &under_way).await.map_err(away)?;
     let catalog = &*service.reads.catalog();
     let settled = page.transfers.into_iter().map(|listed| async move {
         let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
@@ -78,6 +54,55 @@ pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
+/// What a query asks for.
+fn parse(query: &str, stuck_ms: u64) -> Result<Filter, Refusal> {
+    let names = ["stuck", "state", "user", "cid", "ended", "order", "limit", "cursor"];
+    let [stuck, state, user, cid, ended, order, limit, cursor] = parameters(query, names)?;
+    let flag = |name: &str, value: Option<&str>| match value {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(invalid(format!("{name} must be true or false."))),
+    };
+    let stuck = flag("stuck", stuck.as_deref())?;
+    let ended = flag("ended", ended.as_deref())?;
+    let oldest_first = match order.as_deref() {
+        None | Some("newest") => false,
+        Some("oldest") => true,
+        Some(_) => return Err(invalid("order must be newest or oldest.")),
+    };
+    let state =
+        state.map(|name| State::from_name(&name).ok_or_else(|| invalid("There is no such state.")));
+    let user = user.map(|text| {
+        let user = auth::user_id(&text).and_then(UserId::new);
+        user.ok_or_else(|| invalid("There is no such user."))
+    });
+    let cid = cid.map(|text| {
+        Cid::new(&text).ok_or_else(|| invalid("cid must be 1 to 64 of A-Z a-z 0-9 _ . : -"))
+    });
+    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
+    let behind = cursor.map(|text| {
+        text.parse().map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))
+    });
+    let (state, user, cid) = (state.transpose()?, user.transpose()?, cid.transpose()?);
+    if ended && user.is_none() {
+        return Err(invalid("ended=true needs a user."));
+    }
+    let stands = match state {
+        Some(state) => Stands::In(state),
+        None if (cid.is_some() && !stuck) || ended => Stands::Anywhere,
+        None => Stands::UnderWay,
+    };
+    if stuck && stands.may_have_ended() {
+        return Err(invalid("A transfer that has ended is never stuck."));
+    }
+    if oldest_first && stands.may_have_ended() {
+        return Err(invalid("Only transfers that have not ended are listed oldest first."));
+    }
+    let older_ms = stuck.then_some(stuck_ms);
+    Ok(Filter { stands, user, cid, older_ms, oldest_first, behind: behind.transpose()?, limit })
+}
+
 /// `GET /admin/v1/transfers/{req_id}`: everything that is known of it, on both sides.
 pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome {
     service.authenticate_viewer(&call)?;
@@ -91,18 +116,20 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     let ops = [Op::Withdraw, Op::Deposit, Op::Refund];
     let recorded = service.trading.recorded(&ops.map(|op| (req_id, op))).await.ok();
     let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
-    let mut bodies: Vec<_> = operations.into_iter().map(OperationBody::funding).collect();
+    let mut bodies: Vec<(Op, OperationBody)> =
+        operations.into_iter().map(|posted| (posted.op, OperationBody::funding(posted))).collect();
     let spot_answered = recorded.is_some();
     let (found, watermark) = recorded.unwrap_or_default();
-    let of_spot = ops
-        .into_iter()
-        .zip(&found)
-        .filter_map(|(op, found)| Some(OperationBody::spot(op, found.as_ref()?, asset.precision)));
+    let of_spot = ops.into_iter().zip(&found).filter_map(|(op, found)| {
+        Some((op, OperationBody::spot(op, found.as_ref()?, asset.precision)))
+    });
     bodies.extend(of_spot);
+    // As they were decided, whatever the two clocks say: each waits for the one before it.
+    bodies.sort_by_key(|(op, _)| *op);
     let body = ShownBody {
         transfer: ListedBody::new(&Listed { transfer, ..listed }, funds_at, &catalog),
         history: history.into_iter().map(PassedBody::from).collect(),
-        operations: bodies,
+        operations: bodies.into_iter().map(|(_, body)| body).collect(),
         spot_answered,
         spot_forgotten: intent.order_number < watermark,
     };

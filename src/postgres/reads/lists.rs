@@ -1,10 +1,12 @@
 //! Lists of transfers for operators and for their owners, newest first, a page at a time.
 //!
 //! No index names `state`, so nothing here looks for a state among all rows. An operator's transfers that are not terminal are
-//! found by the order numbers that the coordinator has under way, of which there are few; those that are, and everything an
-//! owner looks for, among the newest `ROWS_PER_PAGE` before the page's beginning.
+//! found by the order numbers that the coordinator has under way, of which there are few; those in one terminal state, and
+//! everything an owner looks for, among the newest `ROWS_PER_PAGE` before the page's beginning. A cid, and all that one user
+//! has, are found by an index each.
 //!
-//! A page begins below an order number. What comes in later has a higher one, so no later page skips or repeats for it.
+//! A page begins below an order number. What comes in later has a higher one, so no later page skips or repeats for it. Only
+//! what is not terminal can be had the other way round, oldest first: whatever ends meanwhile leaves the later pages.
 
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
@@ -39,17 +41,54 @@ pub struct Listed {
     pub age_ms: u64,
 }
 
-/// Which transfers.
-#[derive(Clone, Copy, Debug)]
+/// In which states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// In any.
+    Anywhere,
+    /// In one that is not terminal.
+    UnderWay,
+    /// In this one.
+    In(State),
+}
+
+impl Stands {
+    /// Whether a transfer that has ended may be among them.
+    pub fn may_have_ended(self) -> bool {
+        match self {
+            Stands::Anywhere => true,
+            Stands::UnderWay => false,
+            Stands::In(state) => state.is_terminal(),
+        }
+    }
+
+    fn states(self) -> Option<Vec<i16>> {
+        let all = State::ALL.into_iter();
+        match self {
+            Stands::Anywhere => None,
+            Stands::UnderWay => {
+                Some(all.filter(|state| !state.is_terminal()).map(State::number).collect())
+            }
+            Stands::In(state) => Some(vec![state.number()]),
+        }
+    }
+}
+
+/// Which transfers. Everything that may have ended is of one state, of a user or of a cid.
+#[derive(Clone, Debug)]
 pub struct Filter {
-    /// In this state; `None`: every one that is not terminal.
-    pub state: Option<State>,
+    /// Where they stand.
+    pub stands: Stands,
     /// Of this user.
     pub user: Option<UserId>,
+    /// With this idempotency key: one of each user at most.
+    pub cid: Option<Cid>,
     /// Accepted so long ago, milliseconds.
     pub older_ms: Option<u64>,
-    /// With a smaller order number.
-    pub before: Option<u64>,
+    /// Oldest first; of what is not terminal only.
+    pub oldest_first: bool,
+    /// Behind this order number, in the order of the list.
+    pub behind: Option<u64>,
     /// At most so many.
     pub limit: u32,
 }
@@ -80,9 +119,9 @@ pub struct OwnFilter {
 /// A part of a list.
 #[derive(Clone, Debug)]
 pub struct ListPage<T> {
-    /// Newest first.
+    /// Newest first, where nobody asked for the other way round.
     pub transfers: Vec<T>,
-    /// The order number before which the next page begins, `None` at the end.
+    /// The order number behind which the next page begins, `None` at the end.
     pub next: Option<u64>,
 }
 
@@ -120,7 +159,7 @@ impl Window {
         Ok(Window { first, more: count == ROWS_PER_PAGE })
     }
 
-    /// The order number before which the next page begins, after this one has `found` at most `limit` rows.
+    /// The order number behind which the next page begins, after this one has `found` at most `limit` rows.
     fn next(&self, found: &[Row], limit: i64) -> Result<Option<u64>, Error> {
         let full = i64::try_from(found.len()).is_ok_and(|found| found == limit);
         let next = match found.last() {
@@ -188,35 +227,63 @@ impl Reads {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn list(&self, filter: Filter, under_way: &[u64]) -> Result<ListPage<Listed>, Error> {
+    pub async fn list(
+        &self,
+        filter: &Filter,
+        under_way: &[u64],
+    ) -> Result<ListPage<Listed>, Error> {
         let client = self.pool.get().await?;
-        let before = filter.before.map_or(i64::MAX, bigint);
-        let user = filter.user.map(|user| user.bigint());
-        let state = filter.state.map(State::number);
-        let older_ms = filter.older_ms.map(bigint);
+        let user = filter.user.map(UserId::bigint);
+        let cid = filter.cid.as_ref().map(Cid::as_str);
+        let behind = filter.behind.map(bigint);
         let limit = i64::from(filter.limit);
-        let under_way: Vec<i64> = under_way.iter().copied().map(bigint).collect();
-        let window = match filter.state.is_some_and(State::is_terminal) {
-            true => Some(Window::find(&client, before, user).await?),
-            false => None,
+        let window = match filter.stands {
+            Stands::In(state) if state.is_terminal() && cid.is_none() => {
+                Some(Window::find(&client, behind.unwrap_or(i64::MAX), user).await?)
+            }
+            _ => None,
         };
-        let (among, numbers) = match &window {
-            Some(window) => ("order_number >= $6", &window.first as &(dyn ToSql + Sync)),
-            None => ("order_number = ANY($6)", &under_way as &(dyn ToSql + Sync)),
+        let numbers = (cid.is_none() && !filter.stands.may_have_ended())
+            .then(|| under_way.iter().copied().map(bigint).collect::<Vec<i64>>());
+        let first = window.as_ref().map(|window| window.first);
+        let states = filter.stands.states();
+        let older_ms = filter.older_ms.map(bigint);
+        let (order, beyond) = match filter.oldest_first {
+            true => ("ASC", "order_number > $?"),
+            false => ("DESC", "order_number < $?"),
         };
-        let states = match filter.state {
-            Some(_) => "state = $2",
-            None => "$2::smallint IS NULL AND state NOT IN (40, -10, -30)",
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&limit];
+        let mut conditions = vec!["TRUE".to_owned()];
+        let wanted = [
+            (beyond, behind.as_ref().map(|behind| behind as &(dyn ToSql + Sync))),
+            ("order_number >= $?", first.as_ref().map(|first| first as _)),
+            ("order_number = ANY ($?)", numbers.as_ref().map(|numbers| numbers as _)),
+            ("state = ANY ($?)", states.as_ref().map(|states| states as _)),
+            ("user_id = $?", user.as_ref().map(|user| user as _)),
+            (
+                "created_at <= clock_timestamp() - $?::bigint * interval '1 millisecond'",
+                older_ms.as_ref().map(|older_ms| older_ms as _),
+            ),
+        ];
+        // Only what is asked for is named, so that the planner sees which index leads there.
+        for (condition, value) in wanted {
+            let Some(value) = value else { continue };
+            values.push(value);
+            conditions.push(condition.replace("$?", &format!("${}", values.len())));
+        }
+        let rows = match &cid {
+            // By its index, however tempting it looks to walk through the newest rows until one has it.
+            Some(cid) => {
+                values.push(cid);
+                format!("(SELECT * FROM transfers_tb WHERE cid = ${} OFFSET 0) AS t", values.len())
+            }
+            None => "transfers_tb".to_owned(),
         };
         let select = format!(
-            "SELECT {TRANSFER_COLUMNS}, {LISTED_COLUMNS} FROM transfers_tb \
-             WHERE order_number < $1 AND {among} AND {states} \
-               AND ($3::bigint IS NULL OR user_id = $3) \
-               AND ($4::bigint IS NULL \
-                    OR created_at <= clock_timestamp() - $4 * interval '1 millisecond') \
-             ORDER BY order_number DESC LIMIT $5"
+            "SELECT {TRANSFER_COLUMNS}, {LISTED_COLUMNS} FROM {rows} WHERE {} \
+             ORDER BY order_number {order} LIMIT $1",
+            conditions.join(" AND ")
         );
-        let values = [&before as &(dyn ToSql + Sync), &state, &user, &older_ms, &limit, numbers];
         let found = client.query(&select, &values).await?;
         let next = window.unwrap_or(EVERYTHING).next(&found, limit)?;
         Ok(ListPage { transfers: readable(&found, |row| self.listed(row)), next })

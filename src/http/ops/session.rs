@@ -1,0 +1,43 @@
+//! Who an operator is, and what a console needs to know before it shows anything.
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::approval::Action;
+use crate::http::service::{Call, Outcome, Service, query};
+use crate::http::wire::json;
+
+#[derive(Serialize)]
+struct Halted {
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Body {
+    user_id: u64,
+    expires_at: Timestamp,
+    version: &'static str,
+    approval_required: Vec<&'static str>,
+    stuck_ms: u64,
+    halted: Option<Halted>,
+}
+
+/// `GET /admin/v1/session`: of an admin only, so that whoever is let in may do what the console offers.
+pub(super) fn show(service: &Service, call: &Call) -> Outcome {
+    let caller = service.authenticate_admin(call)?;
+    query(call, "")?;
+    let expires_at = i64::try_from(caller.expires_s).ok();
+    let body = Body {
+        user_id: caller.user.number(),
+        // A token may be good for longer than a time can tell.
+        expires_at: expires_at
+            .and_then(|seconds| Timestamp::from_second(seconds).ok())
+            .unwrap_or(Timestamp::MAX),
+        version: env!("CARGO_PKG_VERSION"),
+        approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
+        stuck_ms: service.limits.stuck_ms,
+        halted: service.halt.reason().map(|reason| Halted { reason }),
+    };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}

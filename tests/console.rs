@@ -1,0 +1,289 @@
+//! What a console of operators reads: who asks, one user's accounts, and transfers found by whatever is known of them.
+
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use crate::harness::{
+    ADMIN, Reply, Request, Server, Site, Way, assert_refused, cli, now_s, said, send, text, token,
+};
+
+const USER: u64 = 1001;
+const OTHER: u64 = 1002;
+const NEW: u64 = 5005;
+const LIST: &str = "/admin/v1/transfers";
+const SESSION: &str = "/admin/v1/session";
+
+fn accounts(server: &Server, user: u64) -> Value {
+    let reply = server.admin_get(&format!("/admin/v1/accounts/{user}"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+/// One page of the list: the names, and the next page's cursor.
+fn page(server: &Server, query: &str) -> (Vec<String>, Option<String>) {
+    let reply = server.admin_get(&format!("{LIST}?{query}"));
+    assert_eq!(reply.status, 200, "{query}: {reply:?}");
+    let json = reply.json();
+    let rows = json["transfers"].as_array().expect("an array");
+    let names = rows.iter().map(|row| text(&row["req_id"]).to_owned()).collect();
+    (names, json["next_cursor"].as_str().map(str::to_owned))
+}
+
+/// All pages, `limit` transfers each.
+fn walk(server: &Server, query: &str, limit: usize) -> Vec<String> {
+    let (mut names, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (found, next) = page(server, &format!("{query}&limit={limit}{cursor}"));
+        assert!(found.len() <= limit, "{query}: {found:?}");
+        names.extend(found);
+        match next {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return names,
+        }
+    }
+}
+
+/// The order in which a transfer's names come out of PostgreSQL.
+fn names_by(site: &Site, condition: &str) -> Vec<String> {
+    let names = format!("SELECT req_id FROM transfers_tb WHERE {condition}");
+    site.sql(&names).into_iter().map(|row| row[0].clone()).collect()
+}
+
+#[test]
+fn a_session_tells_an_admin_who_and_how_things_are() {
+    let site = Site::new()
+        .with("UBSCORE__APPROVAL__REQUIRED", "resolve,external")
+        .with("UBSCORE__ALERT__STUCK_MS", 12_345);
+    let server = site.start();
+    let session = |server: &Server| {
+        let reply = server.admin_get(SESSION);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    };
+    let told = session(&server);
+    let expires: jiff::Timestamp = text(&told["expires_at"]).parse().expect("a time");
+    assert!(expires.as_second() > i64::try_from(now_s()).expect("a time"), "{told}");
+    let want = json!({
+        "user_id": ADMIN, "expires_at": told["expires_at"], "version": env!("CARGO_PKG_VERSION"),
+        "approval_required": ["resolve", "external"], "stuck_ms": 12_345, "halted": null,
+    });
+    assert_eq!(told, want);
+    assert_refused(&server.admin_get(&format!("{SESSION}?x=1")), 400, "INVALID_REQUEST");
+    let viewer = token(ADMIN, Some(Role::Viewer));
+    let looked = send(server.ops, &Request::new(&viewer, "GET", SESSION)).expect("an answer");
+    assert_refused(&looked, 403, "FORBIDDEN");
+    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
+    assert_eq!(halted.status, 200, "{halted:?}");
+    assert_eq!(session(&server)["halted"], json!({"reason": "a test"}));
+    server.kill();
+    assert_eq!(session(&site.start())["halted"], json!({"reason": "a test"}));
+}
+
+/// Goal: an operator sees of a user what the user sees, and both statuses. Method: a user on both sides, one on either side
+/// only, and one whom nobody has heard of.
+#[test]
+fn a_users_accounts_are_shown_with_their_statuses() {
+    let site = Site::new();
+    let server = site.start();
+    let statuses = |user: u64| {
+        let shown = accounts(&server, user);
+        assert_eq!(shown["user_id"], json!(user));
+        assert_eq!(shown["balances"], server.get(user, "/api/v1/balances").json()["balances"]);
+        let rows = shown["accounts"].as_array().expect("an array").clone();
+        let types: Vec<&str> = rows.iter().map(|row| text(&row["account_type"])).collect();
+        assert_eq!(types, ["FUNDING", "SPOT"]);
+        [rows[0]["status"].clone(), rows[1]["status"].clone()]
+    };
+    assert_eq!(statuses(NEW), [Value::Null, Value::Null]);
+    assert_eq!(statuses(USER), [json!("ACTIVE"), Value::Null]);
+    assert_eq!(server.transfer(USER, Way::ToSpot, "3").status, 200);
+    assert_eq!(statuses(USER), [json!("ACTIVE"), json!("ACTIVE")]);
+    server.set_status(USER, "FUNDING", "FROZEN");
+    server.set_status(USER, "SPOT", "DISABLED");
+    server.set_status(NEW, "SPOT", "FROZEN");
+    site.wait_for_rest();
+    assert_eq!(statuses(USER), [json!("FROZEN"), json!("DISABLED")]);
+    assert_eq!(statuses(NEW), [Value::Null, json!("FROZEN")]);
+    for bad in ["0", "-1", "x", "01001", "9223372036854775808", "1001?asset=USDT"] {
+        let reply = server.admin_get(&format!("/admin/v1/accounts/{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+    site.admit_connections(false);
+    assert_refused(&server.admin_get("/admin/v1/accounts/1001"), 503, "SYSTEM_ERROR");
+    site.admit_connections(true);
+}
+
+/// Goal: whoever knows a cid finds its transfers, whosever they are and wherever they stand. Method: the same cid of two users
+/// in two states, another one, and one under way; with and without the user; by pages of one.
+#[test]
+fn a_cid_finds_its_transfers_without_their_user() {
+    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let server = site.start();
+    let post = |user: u64, way: Way, amount: &str, cid: &str| -> Reply {
+        server.post(user, &way.body_with_cid("USDT", amount, cid))
+    };
+    let own = post(USER, Way::ToSpot, "3", "same:1").req_id();
+    let others = post(OTHER, Way::ToFunding, "3", "same:1").req_id();
+    post(USER, Way::ToSpot, "4", "same:2");
+    site.wait_for_rest();
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let late = post(USER, Way::ToFunding, "1", "late").req_id();
+    for (query, want) in [
+        ("cid=same:1", vec![&others, &own]),
+        ("cid=same%3A1", vec![&others, &own]),
+        ("cid=same:1&user=1001", vec![&own]),
+        ("cid=same:1&user=1002", vec![&others]),
+        ("cid=same:1&user=1003", vec![]),
+        ("cid=same:1&state=FAILED", vec![&others]),
+        ("cid=same:1&state=TARGET_PENDING", vec![]),
+        ("cid=same:1&stuck=true", vec![]),
+        ("cid=same:1&user=1001&ended=true", vec![&own]),
+        ("cid=same", vec![]),
+        ("cid=late", vec![&late]),
+        ("cid=late&state=FAILED", vec![]),
+    ] {
+        let want: Vec<String> = want.into_iter().cloned().collect();
+        assert_eq!(page(&server, query).0, want, "{query}");
+        assert_eq!(walk(&server, query, 1), want, "{query}");
+    }
+    hold.release();
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: all that one user has, newest first, what has ended and what has not. Method: each end, and one under way; pages of
+/// every size, and another user's in between.
+#[test]
+fn what_a_user_has_is_listed_with_what_has_ended() {
+    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let server = site.start();
+    for amount in ["9", "20000", "2"] {
+        server.transfer(USER, Way::ToSpot, amount);
+        server.transfer(OTHER, Way::ToSpot, amount);
+    }
+    site.wait_for_rest();
+    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let late = server.transfer(USER, Way::ToFunding, "1").req_id();
+    let want = names_by(&site, &format!("user_id = {USER} ORDER BY order_number DESC"));
+    assert_eq!((want.len(), &want[0]), (4, &late));
+    for limit in 1..=5 {
+        assert_eq!(walk(&server, "user=1001&ended=true", limit), want, "{limit}");
+    }
+    assert_eq!(walk(&server, "user=1001&ended=true&state=FAILED", 1), [want[2].clone()]);
+    assert_eq!(walk(&server, "user=1001&ended=false", 1), [late]);
+    assert_eq!(walk(&server, &format!("user={NEW}&ended=true"), 1), Vec::<String>::new());
+    hold.release();
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: the oldest in flight comes first, and a cursor goes on to younger ones. Method: transfers that cannot end, in pages;
+/// what ends in between leaves the list, and nothing is told twice.
+#[test]
+fn what_has_not_ended_is_listed_oldest_first() {
+    let site = Site::new()
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    for user in [USER, OTHER] {
+        server.transfer_accepted(user, Way::ToSpot, "10");
+    }
+    site.wait_for_rest();
+    let lock = site.session();
+    lock.sql("BEGIN; SELECT FROM balances_tb WHERE asset_id = 3 FOR UPDATE");
+    for user in [USER, OTHER, USER, OTHER, USER] {
+        server.transfer_accepted(user, Way::ToFunding, "1");
+    }
+    let want = names_by(&site, "state NOT IN (40, -10, -30) ORDER BY order_number");
+    assert_eq!(want.len(), 5);
+    for limit in [1, 2, 5, 100] {
+        assert_eq!(walk(&server, "order=oldest", limit), want, "{limit}");
+        let of_user: Vec<String> = want.iter().step_by(2).cloned().collect();
+        assert_eq!(walk(&server, "order=oldest&user=1001", limit), of_user, "{limit}");
+        let newest: Vec<String> = want.iter().rev().cloned().collect();
+        assert_eq!(walk(&server, "order=newest", limit), newest, "{limit}");
+    }
+    assert_eq!(walk(&server, "order=oldest&stuck=true", 5), Vec::<String>::new());
+    let (_, next) = page(&server, "order=oldest&limit=2");
+    lock.sql("ROLLBACK");
+    site.wait_for_rest();
+    let behind = format!("order=oldest&cursor={}", next.expect("a second page"));
+    assert_eq!(page(&server, &behind), (vec![], None));
+    for bad in [
+        "order=oldest&state=COMMITTED",
+        "order=oldest&user=1001&ended=true",
+        "order=oldest&cid=x",
+        "order=up",
+        "order=",
+        "ended=true",
+        "ended=yes&user=1001",
+        "ended=true&user=1001&stuck=true",
+        "cid=",
+        "cid=a%20b",
+        "cid=x&cid=x",
+    ] {
+        let reply = server.admin_get(&format!("{LIST}?{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+    site.assert_books(&server);
+}
+
+/// The same from the command line.
+#[test]
+fn the_command_line_finds_by_cid_by_user_and_by_age() {
+    let site = Site::new();
+    let server = site.start();
+    let ops = format!("http://{}/", server.ops);
+    let list = |more: &[&str]| {
+        let mut arguments = vec!["transfer", "list", "--format", "json", "--ops", &ops, "--dev"];
+        arguments.extend(more);
+        let (code, out, err) = said(&cli(&arguments));
+        assert_eq!((code, err.as_str()), (0, ""), "{more:?}");
+        let name = |line: &str| {
+            let row: Value = serde_json::from_str(line).expect("an object a line");
+            text(&row["req_id"]).to_owned()
+        };
+        out.lines().map(name).collect::<Vec<String>>()
+    };
+    let mine = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "a:b.c")).req_id();
+    let fails = server.transfer(USER, Way::ToSpot, "20000").req_id();
+    site.wait_for_rest();
+    assert_eq!(list(&["--cid", "a:b.c"]), [mine.clone()]);
+    assert_eq!(list(&["--user-id", "1001", "--ended"]), [fails, mine]);
+    assert_eq!(list(&["--oldest"]), Vec::<String>::new());
+    assert_eq!(said(&cli(&["transfer", "list", "--ended", "--dev"])).0, 2, "of which user?");
+}
+
+/// Goal: whoever reads one transfer can put all that happened to it in one order, whatever the clocks say. Method: a transfer
+/// that is refunded; its history has the order of its states though PostgreSQL's clock went back, and its operations that of
+/// their decisions though Spot's are read from elsewhere.
+#[test]
+fn a_transfers_timeline_has_one_order() {
+    let site = Site::new().with("UBSCORE__COORDINATOR__FUSE", false);
+    let server = site.start();
+    server.transfer_accepted(USER, Way::ToSpot, "10");
+    site.wait_for_rest();
+    server.set_status(USER, "FUNDING", "DISABLED");
+    let req_id = server.transfer(USER, Way::ToFunding, "4").req_id();
+    site.wait_for_rest();
+    site.sql(&format!(
+        "UPDATE transfer_history SET at = at - interval '1 hour' WHERE req_id = '{req_id}' AND states = '{{-20}}'"
+    ));
+    let shown = server.admin_get(&format!("{LIST}/{req_id}")).json();
+    let column = |list: &str, key: &str| -> Vec<String> {
+        let rows = shown[list].as_array().expect("an array");
+        rows.iter().map(|row| text(&row[key]).to_owned()).collect()
+    };
+    let states =
+        ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING", "COMPENSATING", "ROLLED_BACK"];
+    assert_eq!(column("history", "state"), states);
+    assert_eq!(column("operations", "op"), ["WITHDRAW", "DEPOSIT", "REFUND"]);
+    assert_eq!(column("operations", "account"), ["SPOT", "FUNDING", "SPOT"]);
+    assert_eq!(column("operations", "outcome"), ["SUCCESS", "REFUSED", "SUCCESS"]);
+    assert_eq!(column("operations", "at").len(), 3);
+    for (row, in_log) in
+        shown["operations"].as_array().expect("rows").iter().zip([true, false, true])
+    {
+        assert_eq!(row["log_sequence"].is_u64(), in_log, "{row}");
+    }
+}
