@@ -20,13 +20,14 @@ use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
 use crate::transfer::{Direction, Op, State};
+use crate::release;
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
 
 /// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
 #[derive(Debug, Parser)]
-#[command(name = "ubscore", version)]
+#[command(name = "ubscore", version = release::LINE)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
