@@ -12,6 +12,9 @@
 #   make otel    the tests of what sends traces, with the feature that default builds lack
 #   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
+#   make deny    licences, bans and sources of what ubscore is built from; installs cargo-deny below target
+#   make sbom    what the release binary is built from, as CycloneDX; installs cargo-cyclonedx below target
+#   make dist    the release: binary, unit, manual pages and the rest in one archive, with its checksum
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
 
 SHELL := /bin/bash
@@ -27,9 +30,13 @@ SECONDS ?= 60
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
+LINTERS := target/linters
+TOOLS := target/tools
+CARGO_DENY_VERSION := 0.20.2
+CARGO_CYCLONEDX_VERSION := 0.5.9
 
-.PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint reset need-rust need-curl need-nightly need-postgres \
-  need-promtool need-schemathesis need-chromium need-axe
+.PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint deny sbom dist reset need-rust need-curl need-nightly \
+  need-postgres need-promtool need-schemathesis need-chromium need-axe need-linters need-packaging
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -37,7 +44,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-promtool need-schemathesis need-chromium need-axe
+test: need-rust need-postgres need-curl need-promtool need-schemathesis need-chromium need-axe need-linters need-packaging
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -108,6 +115,55 @@ lint: need-rust
 	$(CARGO) clippy --workspace --all-targets --features crash,instructions --locked -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features otel --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
+
+# The system's cargo-deny is as good as ours.
+deny: need-rust
+	@export PATH="$$PATH:$$PWD/$(TOOLS)/bin"
+	$(CARGO) deny --version >/dev/null 2>&1 || {
+	  echo "cargo-deny is missing; building it below $(TOOLS), which takes minutes"
+	  $(CARGO) install --locked --version $(CARGO_DENY_VERSION) --root $(TOOLS) cargo-deny
+	}
+	set -x
+	$(CARGO) deny --locked check --hide-inclusion-graph bans licenses sources
+
+# What is built in is what cargo resolves for this target, without what only builds or tests need. It is read from cargo itself and
+# not from the finished binary (cargo auditable), so that the release's bytes stay those of `cargo build`.
+sbom: need-rust need-linters
+	@export PATH="$$PATH:$$PWD/$(TOOLS)/bin"
+	$(CARGO) cyclonedx --version >/dev/null 2>&1 || {
+	  echo "cargo-cyclonedx is missing; building it below $(TOOLS), which takes minutes"
+	  $(CARGO) install --debug --locked --version $(CARGO_CYCLONEDX_VERSION) --root $(TOOLS) cargo-cyclonedx
+	}
+	target=$$(rustc -vV | sed -n 's/^host: //p')
+	$(CARGO) cyclonedx --format json --spec-version 1.5 --target "$$target" --no-build-deps \
+	  --override-filename ubscore.cdx --quiet
+	mkdir -p target/sbom
+	# Where it was built is nobody's matter.
+	sed "s|file://$$PWD|file:///ubscore|g" ubscore.cdx.json > target/sbom/ubscore.cdx.json
+	rm -f {.,wal,bell}/ubscore.cdx.json
+	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
+	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
+
+dist: need-rust sbom
+	@$(CARGO) build --release --locked
+	version=$$($(CARGO) metadata --locked --no-deps --format-version 1 | grep -o '"name":"ubscore","version":"[^"]*"' | cut -d'"' -f8)
+	name=ubscore-$$version-$$(rustc -vV | sed -n 's/^host: //p')
+	place=target/dist/$$name
+	rm -rf -- target/dist && mkdir -p "$$place"/{bin,completions,config,docs,packaging}
+	cp target/release/ubscore "$$place/bin/"
+	"$$place/bin/ubscore" man "$$place/man1"
+	for shell in bash zsh fish; do "$$place/bin/ubscore" completions $$shell > "$$place/completions/ubscore.$$shell"; done
+	cp -r packaging/{ubscore.service,pinned.conf,ubscore.toml,sysusers.d,tmpfiles.d} "$$place/packaging/"
+	cp config/{ubscore.toml,alerts.yml,grafana.json} "$$place/config/"
+	cp docs/*.md "$$place/docs/"
+	cp LICENSE README.md CHANGELOG.md target/sbom/ubscore.cdx.json "$$place/"
+	# The same files give the same bytes, whoever packs them, and when.
+	time=$$(git log -1 --format=%ct 2>/dev/null || echo 0)
+	tar --create --sort=name --mtime="@$$time" --owner=0 --group=0 --numeric-owner --directory target/dist "$$name" |
+	  gzip --no-name > "target/dist/$$name.tar.gz"
+	cd target/dist
+	sha256sum "$$name.tar.gz" > "$$name.tar.gz.sha256"
+	sha256sum --check "$$name.tar.gz.sha256"
 
 reset:
 	@for process in /proc/[0-9]*; do
@@ -195,6 +251,27 @@ need-axe: need-schemathesis
 	rm -rf -- $(AXE)
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(AXE) --requirement $$wanted
 	cp $$wanted $(AXE)/
+
+# What reads the container files and the SBOM; an environment of its own, as above.
+need-linters:
+	@$(INSTALL)
+	wanted=packaging/requirements.txt
+	! cmp --silent $$wanted $(LINTERS)/requirements.txt || exit 0
+	command -v python3 >/dev/null || install python3
+	python3 -c 'import ensurepip' 2>/dev/null || install python3-venv
+	echo "installing hadolint and other linters below $(LINTERS)"
+	rm -rf -- $(LINTERS)
+	python3 -m venv $(LINTERS)
+	$(LINTERS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
+	cp $$wanted $(LINTERS)/
+
+# systemd's own checker of units, troff for the manual pages, and git for the version. Debian's package `systemd` starts nothing, and is
+# not the first process unless `systemd-sysv` makes it so.
+need-packaging:
+	@$(INSTALL)
+	command -v systemd-analyze >/dev/null || install systemd
+	command -v groff >/dev/null || install groff-base
+	command -v git >/dev/null || install git
 
 # Prometheus' own checker, for the rules in config/alerts.yml. Debian's package is a service too, which would start and, from
 # then on with every boot, take the port of our operators' listener: so it is unpacked into the clone, and not installed.

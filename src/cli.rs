@@ -10,6 +10,7 @@ use clap::builder::{
     NonEmptyStringValueParser, PossibleValuesParser, RangedU64ValueParser, TypedValueParser,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -19,6 +20,7 @@ use crate::account::AccountType;
 use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::{Format, Overrides, Secret, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
+use crate::release;
 use crate::transfer::{Direction, Op, State};
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
@@ -26,7 +28,7 @@ const TTL_S_MAX: u64 = 31_536_000;
 
 /// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
 #[derive(Debug, Parser)]
-#[command(name = "ubscore", version)]
+#[command(name = "ubscore", version = release::LINE)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -94,6 +96,26 @@ pub enum Command {
     /// Say what may be done with an asset. Exit code 1 if the service refuses or does not answer.
     #[command(subcommand)]
     Asset(AssetCommand),
+    /// Print a script that completes the words of this command line, for a shell to read.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands into a directory.
+    Man(ManArgs),
+}
+
+/// What `ubscore completions` is told.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Whose script.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// What `ubscore man` is told.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where ubscore.1 and a page for each command are written; without: ubscore.1 goes to standard output.
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
 }
 
 /// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
@@ -891,6 +913,9 @@ mod tests {
             "ubscore unpause --direction SIDEWAYS --reason x",
             "ubscore pauses --format xml",
             "ubscore doctor --format xml",
+            "ubscore completions",
+            "ubscore completions sh",
+            "ubscore man /a /b",
             "ubscore pauses --user 7 --token-file t",
             "ubscore approval",
             "ubscore approval approve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",

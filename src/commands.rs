@@ -13,10 +13,12 @@ use crate::http::tls::TlsError;
 pub mod account;
 pub mod approval;
 pub mod backup;
+pub mod completions;
 pub mod dev;
 pub mod doctor;
 pub mod halt;
 pub mod load;
+pub mod man;
 pub mod ops;
 pub mod pause;
 pub mod repair;
@@ -86,6 +88,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Asset(command) => {
             account::asset(&command, &SystemClock::new(), &mut io::stdout().lock())
         }
+        Command::Completions(args) => completions::run(&args, &mut io::stdout().lock()),
+        Command::Man(args) => man::run(&args, &mut io::stdout().lock()),
         Command::Wal(command) => {
             let ink = wal::ink::Ink::choose(&io::stdout());
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());

@@ -32,7 +32,7 @@
 //! 9. [`events`]: what becomes of transfers, told as it happens: the relay, streams, webhooks.
 //! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
 //! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`crash`].
+//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`release`], [`crash`].
 //!
 //! # What keeps the money
 //!
@@ -66,6 +66,7 @@ pub mod keeper;
 pub mod pause;
 pub mod postgres;
 pub mod quota;
+pub mod release;
 pub mod telemetry;
 pub mod transfer;
 pub mod validation;

@@ -16,6 +16,7 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::code::Code;
 use crate::config::{Format, Log, Telemetry};
+use crate::release;
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
@@ -103,7 +104,7 @@ pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 pub const HALTED: &str = "ubscore_halted";
 /// Gauge: 1 once transfers are taken, 0 while the service starts or is halted.
 pub const READY: &str = "ubscore_ready";
-/// Gauge: always 1; its `version` says what runs.
+/// Gauge: always 1; its `version` and `commit` say what runs.
 pub const BUILD_INFO: &str = "ubscore_build_info";
 
 /// The `route` of a request that no route answered. Never a path: a client could make up as many
@@ -288,7 +289,8 @@ impl Metrics {
 
 /// Series that stand at zero from the start on: Prometheus sees no increase where a counter begins with its first event.
 fn begin() {
-    metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    metrics::gauge!(BUILD_INFO, "version" => release::VERSION, "commit" => release::COMMIT)
+        .set(1.0);
     ready(false);
     for name in [RETRIES_TOTAL, FENCED_WRITES_TOTAL, SEGMENTS_REMOVED_TOTAL] {
         metrics::counter!(name).increment(0);

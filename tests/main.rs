@@ -137,6 +137,9 @@ mod runbook;
 /// What the fuzz targets have reached, once more.
 mod fuzz;
 
+/// What a release consists of beside the binary: unit, image, completions, manual pages, changelog.
+mod packaging;
+
 /// Each layer called directly with what the layer above it would have refused.
 mod layers;
 

@@ -46,7 +46,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("entropy", &[]),
     ("crash", &[]),
     ("gate", &[]),
-    ("telemetry", &["code", "config"]),
+    ("release", &[]),
+    ("telemetry", &["code", "config", "release"]),
     ("alert", &["clock", "config", "telemetry"]),
     (
         "engine",

@@ -239,7 +239,7 @@ fn what_is_alerted_on_and_shown_is_served() {
         ("ubscore_conservation_last_success_timestamp_seconds", &[]),
         ("ubscore_http_requests_total", &["route", "status"]),
         ("ubscore_http_request_seconds_bucket", &["route", "le"]),
-        ("ubscore_build_info", &["version"]),
+        ("ubscore_build_info", &["version", "commit"]),
     ] {
         let found = series.get(name).unwrap_or_else(|| panic!("{name} is missing"));
         let expected: BTreeSet<&str> = labels.iter().copied().collect();

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -73,7 +74,7 @@ const LAST_SPANS: Duration = Duration::from_secs(1);
 /// Between two looks whether the keeper has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
-const OPEN_FILES: u64 = 65_536;
+pub const OPEN_FILES: u64 = 65_536;
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -163,6 +164,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let ended = tokio::select! {
         name = signals.next() => {
             info!(signal = name, "stopping");
+            tell_manager(NotifyState::Stopping);
             Ok(())
         }
         failed = pool.failed() => Err(failed),
@@ -757,7 +759,16 @@ fn announce(
     // Nobody reading it is no reason to end.
     drop(writeln!(out, "ubscore ready http={http} ops={ops}\n{guide}"));
     drop(out.flush());
+    tell_manager(NotifyState::Ready);
     Ok(())
+}
+
+/// Tells the service manager, where one has asked for it (`Type=notify`), how far this process is. An embedded PostgreSQL says
+/// the same of itself, to the same socket: managers have to listen to the first process alone.
+fn tell_manager(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        warn!(%error, "the service manager cannot be told");
+    }
 }
 
 /// As many open files as the system lets us have.

@@ -20,6 +20,8 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use tracing::{Span, info, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
+use crate::release;
+
 /// Time for the collector to take one batch.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -45,7 +47,7 @@ pub(super) fn provider(
         .build()?;
     let resource = Resource::builder()
         .with_service_name("ubscore")
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(KeyValue::new("service.version", release::VERSION))
         .build();
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)

@@ -1,0 +1,58 @@
+//! Tells the binary which commit it is built from; `src/release.rs` reads it.
+//!
+//! It runs again only when what it tells may have changed, so that a test run without changes compiles nothing. A debug build is
+//! not asked for a commit at all: whoever develops would compile everything again after each one.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the binary is made of. Only a change to these makes it another one than the commit's.
+const SOURCES: [&str; 7] =
+    ["src", "wal", "bell", "config/migrations", "Cargo.toml", "Cargo.lock", "build.rs"];
+/// Where there is no git: a container's build, a source archive.
+const GIVEN: &str = "UBSCORE_COMMIT";
+/// What a debug build says.
+const DEBUG: &str = "development";
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    println!("cargo::rerun-if-env-changed={GIVEN}");
+    println!("cargo::rerun-if-changed=build.rs");
+    let given = env::var(GIVEN).ok().filter(|given| !given.is_empty());
+    let commit = match given {
+        Some(given) => given,
+        None if env::var("PROFILE").is_ok_and(|profile| profile == "debug") => DEBUG.to_owned(),
+        None => committed(&root).unwrap_or_else(|| "unknown".to_owned()),
+    };
+    println!("cargo::rustc-env=UBSCORE_BUILT_FROM={commit}");
+}
+
+/// The short hash, with `-dirty` behind it where the sources differ from it.
+fn committed(root: &Path) -> Option<String> {
+    // An archive that was unpacked into somebody else's repository is not of that repository.
+    let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
+    if top.canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    // Written whenever HEAD moves, and not by a mere look as the index is.
+    let moves = root.join(git(root, &["rev-parse", "--git-path", "logs/HEAD"])?);
+    if moves.exists() {
+        println!("cargo::rerun-if-changed={}", moves.display());
+    }
+    let hash = git(root, &["rev-parse", "--short=12", "HEAD"])?;
+    let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--"];
+    status.extend(SOURCES);
+    let dirty = if git(root, &status)?.is_empty() { "" } else { "-dirty" };
+    Some(hash + dirty)
+}
+
+/// What git prints; `None` where there is no git, or it refuses.
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+    let printed = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| printed.trim_end().to_owned())
+}

@@ -1,0 +1,18 @@
+//! `ubscore completions`: what a shell reads to complete this command line, from its definition.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use crate::cli::{Cli, CompletionsArgs};
+
+/// Writes the script to `out`.
+///
+/// # Errors
+/// It cannot be written.
+pub fn run(args: &CompletionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ubscore", &mut script);
+    out.write_all(&script).and_then(|()| out.flush()).context("write the script")
+}

@@ -1,0 +1,32 @@
+//! `ubscore man`: the manual pages, from the definition of the command line.
+
+use std::fs;
+use std::io::Write;
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+use crate::cli::{Cli, ManArgs};
+
+/// Writes the page of the whole to `out`, or those of all commands as files into a directory.
+///
+/// # Errors
+/// They cannot be written.
+pub fn run(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    // `help` says nothing that the pages do not.
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    match &args.directory {
+        Some(directory) => {
+            let what = || format!("write the pages into {}", directory.display());
+            fs::create_dir_all(directory).with_context(what)?;
+            clap_mangen::generate_to(command, directory).with_context(what)
+        }
+        None => {
+            let mut page = Vec::new();
+            Man::new(command).render(&mut page)?;
+            out.write_all(&page).and_then(|()| out.flush()).context("write the page")
+        }
+    }
+}
