@@ -34,7 +34,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use ubscore::amount::units_from_text;
-use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
+use ubscore::config::auth::{Auth, DEVELOPMENT_SECRET};
+use ubscore::config::secret::Secret;
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
