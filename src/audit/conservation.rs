@@ -28,7 +28,7 @@ use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::account::UserId;
 use crate::adapters::trading::{Trading, Unanswered};
-use crate::amount::units_text;
+use crate::amount::signed_text;
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
 use crate::engine::outcomes::Recorded;
@@ -609,12 +609,10 @@ impl Judged<'_> {
         let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
         let precision =
             asset.and_then(|asset| self.catalog.by_id(asset)).map_or(0, |a| a.precision);
-        let sign = if difference < 0 { "-" } else { "" };
-        let difference = format!("{sign}{}", units_text(difference.unsigned_abs(), precision));
         Mismatch {
             user: user.or(spot.and_then(|spot| UserId::new(spot.user))),
             asset,
-            difference,
+            difference: signed_text(difference, precision),
             req_id: Some(self.page.req_id),
             what,
         }
@@ -631,16 +629,7 @@ fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> 
     if !is_spot(order.direction, order.op) {
         return Err(Error::Misplaced { sequence, req_id, op: order.op });
     }
-    let recorded = Recorded {
-        user: order.user,
-        asset: order.asset,
-        amount: order.amount,
-        decision,
-        balance_after,
-        sequence,
-        time_ns: record.time_ns,
-        order_number: order.order_number,
-    };
+    let recorded = Recorded::new(&order, decision, balance_after, sequence, record.time_ns);
     Ok(Some((req_id, order.op, recorded)))
 }
 
