@@ -463,7 +463,7 @@ fn follow_events(
 }
 
 /// What the audit reads in PostgreSQL.
-pub(super) fn audit_books(
+fn audit_books(
     config: &Config,
     target: &tokio_postgres::Config,
     limits: &postgres::Limits,

@@ -41,8 +41,8 @@ pub struct Http {
 const ACCEPT_WAIT_MS_MIN: u64 = 2_000;
 
 /// POST waits this much longer for what its user has used and for the coordinator's word, and a name to ask for it is
-/// better than none.
-const BESIDE_ACCEPT_MS: u64 = 4_000;
+/// better than none. What waits is held against it in [`crate::http::api`].
+pub(crate) const BESIDE_ACCEPT_MS: u64 = 4_000;
 
 impl Default for Http {
     fn default() -> Self {
