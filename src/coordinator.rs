@@ -23,8 +23,9 @@ use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, error};
 
 use self::hand::{Hands, InHand};
+use self::worker::Worker;
+use self::worker::message::{AcceptReply, Envelope, Message};
 use self::worker::operator::Deed;
-use self::worker::{AcceptReply, Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
@@ -299,7 +300,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
         for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
-            for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for direction in Direction::ALL {
                 telemetry::expect_transfers(direction.name(), state.name());
             }
         }
