@@ -39,6 +39,8 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use ubscore::amount::units_from_text;
 use ubscore::config::auth::{Auth, DEVELOPMENT_SECRET};
 use ubscore::config::secret::Secret;
+use ubscore::engine;
+use ubscore::engine::ledger::Places;
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
@@ -1665,6 +1667,22 @@ pub(crate) fn crowd<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> 
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic in the crowd")).collect()
     })
+}
+
+/// The options of an engine with few places, in a data directory.
+pub(crate) fn small_engine(data_dir: &Path) -> engine::Options {
+    engine::Options {
+        log_dir: data_dir.join("wal"),
+        snapshot_dir: data_dir.join("snapshots"),
+        segment_bytes: 1 << 20,
+        spares_ready: 1,
+        busy: false,
+        cpu: None,
+        ring_slots: 64,
+        in_flight_max: 32,
+        places: Places { accounts_max: 64, outcomes_max: 1_024 },
+        idle_mark: Duration::from_millis(10),
+    }
 }
 
 /// Copies a directory of files.

@@ -16,14 +16,14 @@ use ubscore::alert::Alert;
 use ubscore::engine;
 use ubscore::engine::core::Core;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
-use ubscore::engine::ledger::{Ledger, Places};
+use ubscore::engine::ledger::Ledger;
 use ubscore::engine::snapshot::Snapshot;
 
 use crate::alerts::assert_raised;
 use crate::harness::{
     Planned, Request, Server, Site, USERS, Way, Webhook, assert_kept, assert_refused, copy_files,
-    crowd, endow, eventually, force, numbered_files, post_to, refused, segments, send, snapshots,
-    token,
+    crowd, endow, eventually, force, numbered_files, post_to, refused, segments, send,
+    small_engine, snapshots, token,
 };
 
 const USER: u64 = USERS[0];
@@ -597,25 +597,13 @@ fn a_starting_server_lives_and_is_not_ready() {
 #[test]
 fn a_long_replay_tells_how_far_it_has_come() {
     let data = tempfile::tempdir().expect("a directory");
-    let places = Places { accounts_max: 64, outcomes_max: 1_024 };
-    let options = engine::Options {
-        log_dir: data.path().join("wal"),
-        snapshot_dir: data.path().join("snapshots"),
-        segment_bytes: 1 << 20,
-        spares_ready: 1,
-        busy: false,
-        cpu: None,
-        ring_slots: 64,
-        in_flight_max: 32,
-        places,
-        idle_mark: Duration::from_millis(10),
-    };
+    let options = small_engine(data.path());
     let directory = wal::Directory::create(&options.log_dir).expect("made");
     let recovery = wal::Recovery::open(directory, 0, 0).expect("empty");
     let wal_options = wal::Options { segment_bytes: options.segment_bytes, spares_ready: 1 };
     let (log, _) = recovery.start(wal::Identity(7), wal_options).expect("started");
     let wal::Log { writer, mut syncer, preparer, durable } = log;
-    let mut core = Core::new(Ledger::new(places), writer);
+    let mut core = Core::new(Ledger::new(options.places), writer);
     for turn in 0..5_000 {
         let status = [AccountStatus::Frozen, AccountStatus::Active][turn % 2];
         core.decide(&engine::order::Command::SetStatus { user: USER, status }, 0);
