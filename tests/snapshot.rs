@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use ubscore::account::AccountStatus;

@@ -84,7 +84,7 @@ pub(super) async fn find_binaries(
 }
 
 /// Finds a client's program, such as `pg_dump`: of this major version, or else the next later one, since none can read what
-/// is newer than itself. Looks where [`find_binaries`] does.
+/// is newer than itself. Looks in `postgres_bin` alone when given, else where the server's programs are looked for.
 ///
 /// # Errors
 /// [`Error::Program`]: there is none, and how to install it.
