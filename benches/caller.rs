@@ -8,7 +8,8 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use ubscore::clock::{Clock, SystemClock};
-use ubscore::config::{Config, Wait};
+use ubscore::config::Config;
+use ubscore::config::engine::Wait;
 use ubscore::engine::ledger::{Answer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{Handle, Options};

@@ -93,6 +93,12 @@ pub fn units_text(units: u128, precision: u8) -> String {
     text
 }
 
+/// The same of what may be below zero: a difference, or what a movement does to a balance.
+pub fn signed_text(units: i128, precision: u8) -> String {
+    let sign = if units < 0 { "-" } else { "" };
+    format!("{sign}{}", units_text(units.unsigned_abs(), precision))
+}
+
 /// Appends what [`units_text`] returns.
 pub fn push_units(text: &mut String, units: u128, precision: u8) {
     let mut digits = itoa::Buffer::new();
@@ -186,6 +192,8 @@ mod tests {
         assert_eq!(units_text(1, 8), "0.00000001");
         assert_eq!(units_text(0, 8), "0");
         assert_eq!(units_text(7, 0), "7");
+        assert_eq!(signed_text(-50_000_000, 8), "-0.5");
+        assert_eq!(signed_text(0, 8), "0");
     }
 
     proptest! {

@@ -18,7 +18,9 @@ use ulid::Ulid;
 
 use crate::account::AccountType;
 use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
-use crate::config::{Format, Overrides, Secret, is_http_url};
+use crate::config::format::Format;
+use crate::config::secret::Secret;
+use crate::config::{Overrides, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
 use crate::release;
 use crate::transfer::{Direction, Op, State};

@@ -11,18 +11,21 @@ pub mod step;
 pub mod watermark;
 pub mod worker;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, error};
 
 use self::hand::{Hands, InHand};
+use self::worker::Worker;
+use self::worker::message::{AcceptReply, Envelope, Message};
 use self::worker::operator::Deed;
-use self::worker::{AcceptReply, Envelope, Message, Worker};
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::clock::Clock;
@@ -297,7 +300,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
         for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
-            for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+            for direction in Direction::ALL {
                 telemetry::expect_transfers(direction.name(), state.name());
             }
         }
@@ -552,14 +555,19 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
 impl Pool {
     /// Waits until a worker has ended for a reason that must end the process. Never returns otherwise.
     pub async fn failed(&mut self) -> Failed {
-        let workers = self.workers.iter_mut();
-        let (ended, _, _) = futures_util::future::select_all(workers).await;
-        match ended {
-            Ok(Err(superseded)) => Failed::Superseded(superseded),
-            // Its transfers are where they are durable; a restart drives them on.
-            Err(panicked) => Failed::Broken(panicked),
-            Ok(Ok(())) => std::future::pending().await,
+        while !self.workers.is_empty() {
+            let (ended, index, _) = select_all(self.workers.iter_mut()).await;
+            // A handle that has told its end must not be asked again.
+            self.workers.swap_remove(index);
+            match ended {
+                Ok(Err(superseded)) => return Failed::Superseded(superseded),
+                // Its transfers are where they are durable; a restart drives them on.
+                Err(panicked) => return Failed::Broken(panicked),
+                // It has nothing left to do. Any of the others may still fail.
+                Ok(Ok(())) => {}
+            }
         }
+        pending().await
     }
 
     /// Runs a task that the service is not to be without: where it panics, [`Pool::failed`] says so.
@@ -585,6 +593,21 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Story: a task that had come to its end without a failure was all that was waited for, so that a process that had been
+    /// superseded, or whose worker had panicked, went on.
+    #[tokio::test]
+    async fn a_task_that_has_ended_hides_no_failure() {
+        let mut pool = Pool { workers: Vec::new() };
+        pool.run(async {});
+        pool.run(async { panic!("a worker's bug") });
+        pool.workers.push(tokio::spawn(async { Err(Superseded) }));
+        // In no order.
+        let failed = [pool.failed().await, pool.failed().await];
+        let superseded = failed.iter().filter(|failed| matches!(failed, Failed::Superseded(_)));
+        assert_eq!(superseded.count(), 1, "{failed:?}");
+        pool.join().await;
+    }
 
     /// What may be forgotten ends at the lowest promise, at what is given out next, and at a worker that has not looked.
     #[test]

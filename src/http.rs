@@ -83,8 +83,8 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
 }
 
-impl From<&config::Http> for Limits {
-    fn from(http: &config::Http) -> Self {
+impl From<&config::http::Http> for Limits {
+    fn from(http: &config::http::Http) -> Self {
         Self {
             header_bytes_max: http.header_bytes_max,
             header_read_timeout: Duration::from_millis(http.header_read_timeout_ms),

@@ -9,6 +9,7 @@
 //! one machine).
 
 pub mod books;
+mod columns;
 pub mod cut;
 pub mod database;
 pub mod dump;

@@ -47,7 +47,7 @@ const USERS_MAX: usize = 100_000;
 const USERS_PER_SECOND_MAX: usize = 100_000;
 /// How long a request waits for PostgreSQL to say what its user has used, and then for others of the same user, before it
 /// is answered SYSTEM_ERROR or OVERLOADED.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Seconds in the window of a daily limit.
 const DAY_S: u64 = 86_400;
 

@@ -15,7 +15,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::code::Code;
-use crate::config::{Format, Log, Telemetry};
+use crate::config::format::Format;
+use crate::config::log::Log;
+use crate::config::telemetry::Telemetry;
 use crate::release;
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.

@@ -118,6 +118,16 @@ impl Direction {
         }
     }
 
+    /// Whether an op of such a transfer takes place on Spot: all that do not are on Funding.
+    pub fn is_on_spot(self, op: Op) -> bool {
+        let participant = match op {
+            Op::Withdraw | Op::Refund => self.source(),
+            Op::Deposit => self.target(),
+            Op::ExtDeposit | Op::ExtWithdraw => Participant::Funding,
+        };
+        participant == Participant::Trading
+    }
+
     /// The names of both accounts on the wire: from, to.
     pub fn accounts(self) -> (&'static str, &'static str) {
         (self.source().account(), self.target().account())

@@ -3,7 +3,7 @@
 //! They ask what an auditor would, of the whole program. The corners of each matter are in the other files.
 
 use serde_json::Value;
-use ubscore::config::Alert as AlertConfig;
+use ubscore::config::alert::Alert as AlertConfig;
 
 use crate::harness::{Balance, COIN, Reply, Server, Site, Way, eventually};
 use crate::http;

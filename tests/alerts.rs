@@ -22,12 +22,6 @@ pub(crate) fn site() -> (Site, Webhook) {
     (site, webhook)
 }
 
-/// The number of a counter's line in the metrics, 0 where there is none.
-fn counted(server: &Server, series: &str) -> u64 {
-    let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
-    server.metrics().lines().find_map(value).unwrap_or(0)
-}
-
 /// How often a server has said an alert.
 fn lines(said: &str, alert: Alert) -> usize {
     let event = format!("alert=\"{}\" severity=\"{}\"", alert.name(), alert.severity());
@@ -51,10 +45,10 @@ fn delivered(webhook: &Webhook, alert: Alert) -> Value {
 pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) -> Value {
     let body = delivered(webhook, alert);
     let series = format!("ubscore_alerts_total{{alert=\"{}\"}}", alert.name());
-    assert!(counted(server, &series) >= 1, "{series}");
+    assert!(server.metric(&series) >= 1, "{series}");
     assert!(lines(&server.said(), alert) >= 1, "{}", server.said());
     eventually("the delivery to be counted", || {
-        (counted(server, "ubscore_alerts_sent_total{outcome=\"delivered\"}") >= 1).then_some(())
+        (server.metric("ubscore_alerts_sent_total{outcome=\"delivered\"}") >= 1).then_some(())
     });
     body
 }
@@ -99,7 +93,7 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     eventually("it to be raised again", || {
         drop(server.transfer(USER, Way::ToSpot, "1"));
         let series = "ubscore_alerts_total{alert=\"postgres_unreachable\"}";
-        (counted(&server, series) >= 3).then_some(())
+        (server.metric(series) >= 3).then_some(())
     });
     assert_eq!(lines(&server.said(), Alert::PostgresUnreachable), 1);
     assert_eq!(webhook.bodies().len(), 1, "{:?}", webhook.bodies());
@@ -223,7 +217,7 @@ fn a_transfer_changed_under_way_is_said_and_halts() {
         server.kill();
         set("12");
         let server = site.start();
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        let resumed = server.resume("mended");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
         site.assert_books(&server);

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use ubscore::crash::POINTS;
 
-use crate::crash::{USERS, endow, start_alive_with};
-use crate::harness::{Proxy, Server, Site, Way, crowd, eventually, soak_rounds, while_watched};
+use crate::crash::start_alive_with;
+use crate::harness::{
+    Proxy, Server, Site, USERS, Way, crowd, endow, eventually, soak_rounds, while_watched,
+};
 
 const USER: u64 = USERS[0];
 

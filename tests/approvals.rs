@@ -7,9 +7,8 @@ use ubscore::http::auth::Role;
 
 use crate::harness::{
     Balance, COIN, Reply, Request, Server, Session, Site, Way, assert_refused, cli, crowd,
-    eventually, external, said, send, text, token,
+    eventually, external, repair, said, send, text, token,
 };
-use crate::repair::repair;
 
 const USER: u64 = 1001;
 const NEW: u64 = 5005;

@@ -10,10 +10,9 @@ use serde_json::json;
 use ubscore::alert::Alert;
 
 use crate::harness::{
-    Reply, Server, Site, Way, copy_files, crowd, eventually, soak_rounds, while_watched,
+    Server, Site, Way, copy_files, crowd, eventually, forgetful, segments, soak_rounds,
+    wait_for_all_below, while_watched,
 };
-use crate::snapshot::segments;
-use crate::watermark::{forgetful, wait_for_all_below};
 
 const USER: u64 = 1001;
 
@@ -162,7 +161,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
         assert_eq!(refused.refusal(), (503, "SERVICE_HALTED".to_owned()));
 
         // Not mended, it stays halted.
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "too early" }));
+        let resumed = server.resume("too early");
         assert_ne!(resumed.status, 200, "{deed}: {resumed:?}");
         let report = server.admin_get("/admin/v1/conservation").json();
         assert_eq!(report["ok"], json!(false), "{report}");
@@ -170,7 +169,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
         site.sql(undo);
         let report = server.admin_get("/admin/v1/conservation").json();
         assert_eq!((&report["ok"], &report["mismatches"]), (&json!(true), &json!([])), "{deed}");
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        let resumed = server.resume("mended");
         assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -208,7 +207,7 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
         server.kill();
         site.sql(undo);
         server = site.start();
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "mended" }));
+        let resumed = server.resume("mended");
         assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -264,16 +263,11 @@ fn a_database_that_goes_back_under_the_service_is_found() {
     other.sql(&format!("ALTER DATABASE {copied} RENAME TO {there}"));
     eventually("the halt", || (server.ready() == 503).then_some(()));
     eventually("every transfer to be named", || {
-        let said = server.said();
-        let named = |reply: &Reply| {
-            let alert = |line: &str| {
-                line.contains("conservation_violated") && line.contains(&reply.req_id())
-            };
-            said.lines().any(alert)
-        };
-        (said.contains("it has gone back") && lost.iter().all(named)).then_some(())
+        (server.said().contains("it has gone back")
+            && lost.iter().all(|reply| server.has_named(reply)))
+        .then_some(())
     });
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
 }
 

@@ -12,14 +12,10 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::crash::{USERS, endow};
 use crate::harness::{
-    Balance, COIN, Cluster, Reply, Server, Site, Way, eventually, refused, soak_rounds,
-    while_watched,
+    Balance, COIN, Cluster, Reply, Server, Site, USERS, Way, endow, eventually, force, forgetful,
+    refused, repair, segments, soak_rounds, while_watched,
 };
-use crate::repair::repair;
-use crate::snapshot::{force, segments};
-use crate::watermark::forgetful;
 
 const USER: u64 = USERS[0];
 
@@ -476,7 +472,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     restored.assert_verified();
     let server = restored.start();
     assert_eq!(server.ready(), 503, "still halted");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "repaired" }));
+    let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     restored.wait_for_rest();
     assert_eq!(server.usdt(USER), balance);
@@ -602,7 +598,7 @@ fn a_halted_service_comes_back_halted() {
     restore(&elsewhere, &directory);
     let server = elsewhere.start();
     assert_eq!(server.ready(), 503);
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "looked" }));
+    let resumed = server.resume("looked");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
 }

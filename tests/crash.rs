@@ -1,7 +1,5 @@
 //! Kills, restarts and lost connections: nothing is made, nothing is lost, and nothing told is taken back.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
 #[cfg(feature = "crash")]
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Mutex;
@@ -13,68 +11,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Balance, COIN, Reply, Request, Server, Site, Way, crowd, eventually, send, token, while_watched,
+    Balance, COIN, Server, Site, USERS, Way, assert_kept, crowd, endow, eventually, plan, post_to,
+    while_watched,
 };
 
-pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
-
-/// One transfer of a load: whose, and the body with its cid.
-#[derive(Clone)]
-pub(crate) struct Planned {
-    pub(crate) user: u64,
-    pub(crate) body: Value,
-}
-
-/// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
-pub(crate) fn plan(count: usize) -> Vec<Planned> {
-    plan_of_round(count, 0)
-}
-
-/// The same with cids of a round's own.
-pub(crate) fn plan_of_round(count: usize, round: usize) -> Vec<Planned> {
-    let planned = |index: usize| {
-        let way = Way::BOTH[index / USERS.len() % 2];
-        let asset = if index.is_multiple_of(3) { "BTC" } else { "USDT" };
-        let amount = format!("0.{:08}", 1_000_000 + index);
-        let body = way.body_with_cid(asset, &amount, &format!("load-{round}-{index}"));
-        Planned { user: USERS[index % USERS.len()], body }
-    };
-    (0..count).map(planned).collect()
-}
-
-/// Money on both sides for all users, at rest.
-pub(crate) fn endow(site: &Site, server: &Server) {
-    for user in USERS {
-        for asset in ["USDT", "BTC"] {
-            server.deposit(user, asset, "5.5");
-            let reply = server.post(user, &Way::ToSpot.body(asset, "2"));
-            assert_eq!(reply.status, 200, "{reply:?}");
-        }
-    }
-    site.wait_for_rest();
-}
-
-/// Asserts that what was answered is still so, and that each cid leads to one transfer with one outcome.
-pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<Reply>]) {
-    let mut transfers = HashMap::new();
-    for (planned, answer) in plan.iter().zip(answered) {
-        let now = server.post(planned.user, &planned.body);
-        assert_eq!(now.status, 200, "{now:?}");
-        let again = server.post(planned.user, &planned.body);
-        assert_eq!((again.status, again.json()), (200, now.json()));
-        assert_eq!(again.header("idempotent-replayed"), Some("true"));
-        let seen = transfers.insert(now.req_id(), planned.body.clone());
-        assert_eq!(seen, None, "two cids have one transfer");
-        match answer {
-            // A promise.
-            Some(told) if told.status == 200 => assert_eq!(told.json(), now.json()),
-            Some(told) if told.status == 202 => assert_eq!(told.req_id(), now.req_id()),
-            Some(told) => assert_eq!(told.status, 503, "{told:?}"),
-            None => {}
-        }
-    }
-}
 
 #[test]
 fn a_restart_replays_balances_transfers_and_statuses() {
@@ -155,14 +96,6 @@ fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
         let server = site.start();
         site.assert_books(&server);
     }
-}
-
-/// Posts to an address, `None` where no answer came.
-pub(crate) fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
-    let token = token(planned.user, None);
-    let path = "/api/v1/internal_transfer";
-    let request = Request { body: Some(&planned.body), ..Request::new(&token, "POST", path) };
-    send(http, &request).ok()
 }
 
 /// Goal: at every named point the process may die, and the transfer still ends once, with its money on one side.

@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ubscore::alert::Alert;
 
 use crate::alerts::said_only;
-use crate::crash::{Planned, USERS, assert_kept, endow, plan, plan_of_round, post_to};
 use crate::harness::{
-    Reply, Server, Site, Way, crowd, eventually, last_line, soak_rounds, split_mix,
+    Planned, Reply, Server, Site, USERS, Way, assert_kept, crowd, endow, eventually, force,
+    last_line, plan, plan_of_round, post_to, segments, snapshots, soak_rounds, split_mix,
 };
 use crate::power::Powered;
-use crate::snapshot::{force, segments, snapshots};
 
 /// The exit code of a process whose log is dead.
 const EXIT_ENGINE: i32 = 70;

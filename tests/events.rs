@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
+use ubscore::config::auth::{Auth, DEVELOPMENT_SECRET};
+use ubscore::config::secret::Secret;
 use ubscore::http::auth;
 
 use crate::harness::{

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use ubscore::alert::Alert;
 
-use crate::crash::{Planned, USERS, assert_kept, endow, plan, post_to};
 use crate::harness::{
-    Passing, Proxy, Reply, Server, Site, Way, crowd, eventually, soak_rounds, while_watched,
+    Passing, Planned, Proxy, Reply, Server, Site, USERS, Way, assert_kept, crowd, endow,
+    eventually, plan, post_to, soak_rounds, while_watched,
 };
 
 /// Limits so short that a fault ends what waits for it, and the test sees many.
@@ -188,17 +188,10 @@ fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     cluster.take_over(&replica);
     eventually("the halt", || (server.ready() == 503).then_some(()));
     eventually("every transfer to be named", || {
-        let said = server.said();
-        let named = |reply: &Reply| {
-            let alert = |line: &str| {
-                line.contains("conservation_violated") && line.contains(&reply.req_id())
-            };
-            said.lines().any(alert)
-        };
-        lost.iter().all(named).then_some(())
+        lost.iter().all(|reply| server.has_named(reply)).then_some(())
     });
     server.kill();
-    let (code, done, why) = crate::repair::repair(&site, &["--apply", "--reason", "a fail-over"]);
+    let (code, done, why) = crate::harness::repair(&site, &["--apply", "--reason", "a fail-over"]);
     assert_eq!(code, Some(0), "{done}{why}");
     let server = site.start();
     let resume = serde_json::json!({ "reason": "repaired" });

@@ -12,10 +12,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, Site, Way, block_on, refused};
+use crate::harness::{
+    Server, Site, Way, block_on, force, forgetful, refused, segments, snapshots, wait_for_all_below,
+};
 use crate::operator::resolve_and_release;
-use crate::snapshot::{force, segments, snapshots};
-use crate::watermark::{forgetful, wait_for_all_below};
 
 /// Who has lived through everything.
 const USER: u64 = 1001;

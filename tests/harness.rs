@@ -5,7 +5,10 @@
 //! one has to wait for something, it looks until it is there, and fails at [`PATIENCE`].
 
 mod browser;
+mod load;
+mod log;
 mod proxy;
+mod watermark;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -35,12 +38,18 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use ubscore::amount::units_from_text;
-use ubscore::config::{Auth, DEVELOPMENT_SECRET, Secret};
+use ubscore::config::auth::{Auth, DEVELOPMENT_SECRET};
+use ubscore::config::secret::Secret;
+use ubscore::engine;
+use ubscore::engine::ledger::Places;
 use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
 pub(crate) use self::browser::{Browser, Screen};
+pub(crate) use self::load::{Planned, USERS, assert_kept, endow, plan, plan_of_round, post_to};
+pub(crate) use self::log::{force, numbered_files, segments, snapshots};
 pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_commit};
+pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 
 /// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -725,6 +734,17 @@ fn wait_for_exit(child: &mut Child, said: &Mutex<String>) -> ExitStatus {
     }
 }
 
+/// Runs `ubscore repair` on a site.
+pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.arg("repair").args(arguments).args(["--dev", "--postgres", &site.url()]);
+    command.arg("--data-dir").arg(&site.data_dir);
+    command.envs(site.verify().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let std::process::Output { status, stdout, stderr } = command.output().expect("the binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
 /// Runs `ubscore` as an operator would.
 pub(crate) fn cli(arguments: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
@@ -900,6 +920,18 @@ impl Server {
         let token = token(ADMIN, Some(Role::Admin));
         let request = Request { body: Some(body), ..Request::new(&token, method, path) };
         send(self.ops, &request).expect("an answer")
+    }
+
+    /// An operator wants a halt to end.
+    pub(crate) fn resume(&self, reason: &str) -> Reply {
+        self.admin("POST", "/admin/v1/resume", &json!({ "reason": reason }))
+    }
+
+    /// Whether the audit has called this transfer by its name.
+    pub(crate) fn has_named(&self, reply: &Reply) -> bool {
+        let named =
+            |line: &str| line.contains("conservation_violated") && line.contains(&reply.req_id());
+        self.said().lines().any(named)
     }
 
     /// GET on the operator's listener, as an operator.
@@ -1637,6 +1669,22 @@ pub(crate) fn crowd<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> 
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic in the crowd")).collect()
     })
+}
+
+/// The options of an engine with few places, in a data directory.
+pub(crate) fn small_engine(data_dir: &Path) -> engine::Options {
+    engine::Options {
+        log_dir: data_dir.join("wal"),
+        snapshot_dir: data_dir.join("snapshots"),
+        segment_bytes: 1 << 20,
+        spares_ready: 1,
+        busy: false,
+        cpu: None,
+        ring_slots: 64,
+        in_flight_max: 32,
+        places: Places { accounts_max: 64, outcomes_max: 1_024 },
+        idle_mark: Duration::from_millis(10),
+    }
 }
 
 /// Copies a directory of files.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use rustix::process::Signal;
 use serde_json::json;
-use ubscore::config::{Auth, Secret};
+use ubscore::config::auth::Auth;
+use ubscore::config::secret::Secret;
 use ubscore::http::auth::sign;
 
 use crate::harness::{

@@ -17,9 +17,9 @@ use ubscore::clock::{Clock, SystemClock};
 use ubscore::code::Code;
 use ubscore::commands::dev;
 use ubscore::coordinator::{Coordinator, Options, Parts, Pool, Request};
-use ubscore::engine::ledger::{Answer as EngineAnswer, Places};
+use ubscore::engine::ledger::Answer as EngineAnswer;
 use ubscore::engine::order::{Command, Order, Text};
-use ubscore::engine::{self, Closed, Engine};
+use ubscore::engine::{Closed, Engine};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Lease};
@@ -28,7 +28,7 @@ use ubscore::postgres::{self, Limits};
 use ubscore::transfer::{Cid, Decision, Direction, Intent, Op, ReqId};
 use ubscore::validation::Checked;
 
-use crate::harness::{Site, block_on};
+use crate::harness::{Site, block_on, small_engine};
 
 const USER: u64 = 1001;
 const USDT: u32 = 3;
@@ -70,20 +70,8 @@ pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
 
 /// A running UBSCore that knows the development assets.
 pub(crate) fn engine(site: &Site) -> (Engine, Trading) {
-    let options = engine::Options {
-        log_dir: site.log_dir(),
-        snapshot_dir: site.snapshot_dir(),
-        segment_bytes: 1 << 20,
-        spares_ready: 1,
-        busy: false,
-        cpu: None,
-        ring_slots: 64,
-        in_flight_max: 32,
-        places: Places { accounts_max: 64, outcomes_max: 1_024 },
-        idle_mark: Duration::from_millis(10),
-    };
     std::fs::create_dir_all(&site.data_dir).expect("a directory");
-    let closed = Closed::open(options).expect("a log");
+    let closed = Closed::open(small_engine(&site.data_dir)).expect("a log");
     let engine = closed
         .replay(0, |_| {})
         .expect("empty")

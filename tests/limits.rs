@@ -195,7 +195,7 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
     assert_eq!(halted.status, 200, "{halted:?}");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "a test"}));
+    let resumed = server.resume("a test");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     let other = server.transfer(OTHER, Way::ToSpot, "1");
     assert_eq!((other.status, left(&other, "day")), (200, 1), "{other:?}");

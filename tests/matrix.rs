@@ -14,9 +14,9 @@ use serde_json::Value;
 use ubscore::engine::order::Kind;
 use wal::{Directory, Identity, Options, Reader, Recovery, segment_name};
 
-use crate::crash::{USERS, endow};
-use crate::harness::{Server, Site, Way, copy_files, crowd, eventually};
-use crate::snapshot::{force, segments, snapshots};
+use crate::harness::{
+    Server, Site, USERS, Way, copy_files, crowd, endow, eventually, force, segments, snapshots,
+};
 
 /// Rows at a time: the machine has more to do.
 const CALLERS: usize = 2;

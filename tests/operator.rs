@@ -580,7 +580,7 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
     assert_eq!(show(&server, &req_id)["state"], json!("TARGET_PENDING"));
     let done = "SELECT count(*) FROM admin_audit WHERE action LIKE 'transfer %'";
     assert_eq!(site.sql_value(done), "0");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "a test"}));
+    let resumed = server.resume("a test");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
     lock.sql("ROLLBACK");

@@ -5,8 +5,10 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::crash::{Planned, assert_kept, post_to};
-use crate::harness::{Balance, COIN, Server, Site, Way, copy_files, crowd, eventually, last_line};
+use crate::harness::{
+    Balance, COIN, Planned, Server, Site, Way, assert_kept, copy_files, crowd, eventually,
+    last_line, post_to,
+};
 
 const USER: u64 = 1001;
 

@@ -9,8 +9,10 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 use ubscore::entropy::{Entropy, SystemEntropy};
 
-use crate::crash::{Planned, assert_kept, endow, plan_of_round, post_to};
-use crate::harness::{Reply, Server, Site, crowd, soak_rounds, split_mix};
+use crate::harness::{
+    Planned, Reply, Server, Site, assert_kept, crowd, endow, plan_of_round, post_to, soak_rounds,
+    split_mix,
+};
 
 /// As the log's.
 const PAGE: usize = 4096;

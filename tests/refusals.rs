@@ -2,7 +2,7 @@
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
-use ubscore::config::DEVELOPMENT_SECRET;
+use ubscore::config::auth::DEVELOPMENT_SECRET;
 use ubscore::http::auth::Role;
 
 use crate::harness::{

@@ -1,23 +1,10 @@
 //! The repair: what a restored database has lost is brought back from the log, and nothing that is not proven.
 
-use std::process::{Command, Output};
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
-use crate::harness::{Balance, COIN, Reply, Server, Site, Way, eventually};
+use crate::harness::{Balance, COIN, Reply, Server, Site, Way, eventually, repair};
 
 const USER: u64 = 1001;
-
-/// Runs `ubscore repair` on a site.
-pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-    command.arg("repair").args(arguments).args(["--dev", "--postgres", &site.url()]);
-    command.arg("--data-dir").arg(&site.data_dir);
-    command.envs(site.verify().get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let Output { status, stdout, stderr } = command.output().expect("the binary");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (status.code(), text(stdout), text(stderr))
-}
 
 const APPLY: [&str; 3] = ["--apply", "--reason", "a backup was restored"];
 
@@ -73,12 +60,8 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
 
         let server = restored.start();
         assert_eq!(server.ready(), 503);
-        let said = server.said();
         for (_, reply) in &lost {
-            let named = |line: &str| {
-                line.contains("conservation_violated") && line.contains(&reply.req_id())
-            };
-            assert!(said.lines().any(named), "{reply:?} in {said}");
+            assert!(server.has_named(reply), "{reply:?} in {}", server.said());
         }
         // A running service is looked at, and not repaired.
         let (code, planned, why) = repair(&restored, &["--plan"]);
@@ -94,7 +77,7 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
         assert_eq!(done.replace("done  ", "would ").replace("repaired", "planned"), planned);
         let server = restored.start();
         assert_eq!(server.ready(), 503, "still halted");
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "repaired" }));
+        let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         restored.wait_for_rest();
         assert_eq!(server.usdt(USER), balance);
@@ -151,7 +134,7 @@ fn what_nothing_proves_is_left_to_people() {
     // It stays halted.
     let server = restored.start();
     assert_eq!(server.ready(), 503);
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
     eventually("the alert", || server.said().contains("conservation_violated").then_some(()));
 }

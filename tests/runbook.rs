@@ -11,8 +11,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::harness::{Hold, Request, Server, Site, Way, eventually, send};
-use crate::snapshot::segments;
+use crate::harness::{Hold, Request, Server, Site, Way, eventually, segments, send};
 
 /// The chapters' commands and what is said about them.
 struct Block {

@@ -4,11 +4,10 @@ use std::fs;
 use std::net::TcpListener;
 #[cfg(feature = "crash")]
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use ubscore::account::AccountStatus;
@@ -16,14 +15,14 @@ use ubscore::alert::Alert;
 use ubscore::engine;
 use ubscore::engine::core::Core;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
-use ubscore::engine::ledger::{Ledger, Places};
+use ubscore::engine::ledger::Ledger;
 use ubscore::engine::snapshot::Snapshot;
 
 use crate::alerts::assert_raised;
-use crate::crash::{Planned, USERS, assert_kept, endow, post_to};
 use crate::harness::{
-    Request, Server, Site, Way, Webhook, assert_refused, copy_files, crowd, eventually, refused,
-    send, token,
+    Planned, Request, Server, Site, USERS, Way, Webhook, assert_kept, assert_refused, copy_files,
+    crowd, endow, eventually, force, numbered_files, post_to, refused, segments, send,
+    small_engine, snapshots, token,
 };
 
 const USER: u64 = USERS[0];
@@ -34,41 +33,6 @@ fn small() -> Site {
     Site::new()
         .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
         .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
-}
-
-/// All snapshots as (sequence, path), newest first.
-pub(crate) fn snapshots(site: &Site) -> Vec<(u64, PathBuf)> {
-    let mut found: Vec<_> = files(&site.snapshot_dir(), "snapshot-", ".snap");
-    found.reverse();
-    found
-}
-
-/// All segments as (number, path), oldest first.
-pub(crate) fn segments(site: &Site) -> Vec<(u64, PathBuf)> {
-    files(&site.log_dir(), "segment-", ".wal")
-}
-
-fn files(directory: &Path, prefix: &str, suffix: &str) -> Vec<(u64, PathBuf)> {
-    let number = |path: PathBuf| {
-        let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?;
-        Some((u64::from_str_radix(name, 16).ok()?, path.clone()))
-    };
-    let entries = fs::read_dir(directory).expect("a directory");
-    let mut found: Vec<_> =
-        entries.filter_map(|entry| number(entry.expect("an entry").path())).collect();
-    found.sort();
-    found
-}
-
-/// Asks for a snapshot and waits until it is there; returns its sequence.
-pub(crate) fn force(site: &Site, server: &Server) -> u64 {
-    let reply = server.admin("POST", "/admin/v1/snapshot", &json!({"reason": "a test"}));
-    assert_eq!(reply.status, 202, "{reply:?}");
-    let after = reply.json()["after"].as_u64().expect("a number");
-    eventually("a snapshot", || {
-        let newest = snapshots(site).first()?.0;
-        (newest > after).then_some(newest)
-    })
 }
 
 /// Transfers and snapshots, each from a start of its own, until the log no longer begins with its first segment.
@@ -348,8 +312,10 @@ fn every_segment_is_archived_before_it_goes() {
     server.stop();
     let left = segments(&site)[0].0;
     assert!(left > 1);
-    let archived: Vec<u64> =
-        files(archive.path(), "segment-", ".wal").into_iter().map(|(number, _)| number).collect();
+    let archived: Vec<u64> = numbered_files(archive.path(), "segment-", ".wal")
+        .into_iter()
+        .map(|(number, _)| number)
+        .collect();
     assert!(archived.len() as u64 >= left - 1, "{archived:?}, and the log begins with {left}");
     assert!((1..left).all(|number| archived.contains(&number)), "{archived:?}");
     // The archive and what is left are one log.
@@ -402,7 +368,7 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
         site.assert_books(&server);
         force(&site, &server);
         eventually("one snapshot to be kept", || (snapshots(&site).len() == 1).then_some(()));
-        let unfinished = files(&site.snapshot_dir(), "snapshot-", ".tmp");
+        let unfinished = numbered_files(&site.snapshot_dir(), "snapshot-", ".tmp");
         assert_eq!(unfinished, [], "{point}");
         server.kill();
         server = site.start();
@@ -560,7 +526,7 @@ fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     eventually("the halt", || (server.ready() == 503).then_some(()));
     assert_refused(&server.transfer(USER, Way::ToFunding, "0.25"), 503, "SERVICE_HALTED");
     fs::write(&path, kept).expect("written");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "mended"}));
+    let resumed = server.resume("mended");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
     eventually("the next snapshot", || (snapshots(&site)[0].1 != path).then_some(()));
@@ -630,25 +596,13 @@ fn a_starting_server_lives_and_is_not_ready() {
 #[test]
 fn a_long_replay_tells_how_far_it_has_come() {
     let data = tempfile::tempdir().expect("a directory");
-    let places = Places { accounts_max: 64, outcomes_max: 1_024 };
-    let options = engine::Options {
-        log_dir: data.path().join("wal"),
-        snapshot_dir: data.path().join("snapshots"),
-        segment_bytes: 1 << 20,
-        spares_ready: 1,
-        busy: false,
-        cpu: None,
-        ring_slots: 64,
-        in_flight_max: 32,
-        places,
-        idle_mark: Duration::from_millis(10),
-    };
+    let options = small_engine(data.path());
     let directory = wal::Directory::create(&options.log_dir).expect("made");
     let recovery = wal::Recovery::open(directory, 0, 0).expect("empty");
     let wal_options = wal::Options { segment_bytes: options.segment_bytes, spares_ready: 1 };
     let (log, _) = recovery.start(wal::Identity(7), wal_options).expect("started");
     let wal::Log { writer, mut syncer, preparer, durable } = log;
-    let mut core = Core::new(Ledger::new(places), writer);
+    let mut core = Core::new(Ledger::new(options.places), writer);
     for turn in 0..5_000 {
         let status = [AccountStatus::Frozen, AccountStatus::Active][turn % 2];
         core.decide(&engine::order::Command::SetStatus { user: USER, status }, 0);

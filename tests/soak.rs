@@ -16,10 +16,9 @@ use serde_json::json;
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::http::auth::Role;
 
-use crate::crash::{Planned, USERS, endow, post_to};
 use crate::harness::{
-    ADMIN, Cluster, Reply, Request, Server, Site, Way, external, send, soak_rounds, split_mix,
-    token,
+    ADMIN, Cluster, Planned, Reply, Request, Server, Site, USERS, Way, endow, external, post_to,
+    send, soak_rounds, split_mix, token,
 };
 
 /// Callers at once, each with one transfer under way at a time.

@@ -5,8 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{COIN, Server, Site, Way, crowd, eventually, text, units};
-use crate::snapshot::{force, segments};
+use crate::harness::{COIN, Server, Site, Way, crowd, eventually, force, segments, text, units};
 
 /// Not one of those who are given money at the first start.
 const USER: u64 = 77;

@@ -190,6 +190,7 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/postgres.rs",
             "src/postgres/database.rs",
             "src/postgres/embedded.rs",
+            "src/postgres/embedded/cluster.rs",
         ],
     ),
 ];

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use ubscore::config::DEVELOPMENT_SECRET;
+use ubscore::config::auth::DEVELOPMENT_SECRET;
 
 use crate::harness::{
     Certificate, PATIENCE, Request, Server, Site, Way, cli, curl, eventually, last_line, replace,

@@ -9,12 +9,10 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::crash::{assert_kept, endow, plan, post_to};
 use crate::harness::{
-    Balance, COIN, Reply, Server, Site, Way, assert_refused, copy_files, crowd, eventually,
+    Balance, COIN, Reply, Server, Site, Way, assert_kept, assert_refused, copy_files, crowd, endow,
+    eventually, force, forgetful, plan, post_to, snapshots, wait_for_all_below,
 };
-use crate::snapshot::{force, snapshots};
-use crate::watermark::{forgetful, wait_for_all_below};
 
 const USERS: [u64; 3] = [1001, 1002, 1003];
 const REASON: &str = "the disk is gone";
@@ -225,7 +223,7 @@ fn assert_as_before(site: &Site, before: &Before) {
     site.assert_verified();
     let server = site.start();
     assert_eq!(server.ready(), 503, "it is halted");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "repaired" }));
+    let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     site.wait_for_rest();
     assert_eq!(balances(&server), before.balances);
@@ -322,7 +320,7 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     let server = site.start();
     assert_eq!(server.ready(), 503);
     assert!(server.said().contains("the log was cut from record"), "{}", server.said());
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
     server.kill();
 
@@ -508,9 +506,7 @@ fn a_cut_that_has_lost_a_status_alone_is_not_resumed_before_its_repair() {
     let status = records.iter().rfind(|record| record["kind"] == "STATUS").expect("a status");
     wal_repair(&site, &[], &words(&accept_sound(number(status, "sequence")))).with_code(0);
     let server = site.start();
-    let resume = |server: &Server| {
-        server.admin("POST", "/admin/v1/resume", &json!({ "reason": "it looks well" }))
-    };
+    let resume = |server: &Server| server.resume("it looks well");
     assert_refused(&resume(&server), 503, "SERVICE_HALTED");
     server.stop();
     repair(&site, &[], &APPLY).with_code(0);
@@ -596,7 +592,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     let ours = spot.iter().filter(|record| record["user"] == json!(one));
     assert_eq!(ours.count(), 1, "nothing of it was written");
     let server = site.start();
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
+    let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
     assert_eq!(server.usdt(other), Balance::at_rest(9_999 * COIN, COIN));
 }
@@ -709,7 +705,7 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
         let done = repair(&site, &[], &APPLY).with_code(0);
         assert!(done.ends_with(" left=0\n"), "{done}");
         let server = site.start();
-        let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "repaired" }));
+        let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
         site.assert_books(&server);

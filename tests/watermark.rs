@@ -1,6 +1,5 @@
 //! The watermark: what may be forgotten, when, and what is added up of it.
 
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -9,60 +8,25 @@ use std::os::unix::process::ExitStatusExt;
 
 use serde_json::{Value, json};
 
-use crate::harness::{COIN, Reply, Server, Site, Way, crowd, eventually, text, while_watched};
-use crate::repair::repair;
+use crate::harness::{
+    COIN, Reply, Server, Site, Way, crowd, eventually, forgetful, logged, repair, text,
+    wait_for_all_below, watermark, while_watched,
+};
 
 const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 const USER: u64 = USERS[0];
 const STAYING: u64 = 1_009;
 
-/// 0.36 s.
-const KEEP_HOURS: &str = "0.0001";
 /// Longer than that.
 const LONGER_THAN_KEEP: Duration = Duration::from_millis(800);
-
-/// A site whose servers forget as soon as they may.
-pub(crate) fn forgetful(site: Site) -> Site {
-    site.with("UBSCORE__OUTCOMES__KEEP_HOURS", KEEP_HOURS)
-        .with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 50)
-}
 
 fn number(site: &Site, statement: &str) -> u64 {
     site.sql_value(statement).parse().expect("a number")
 }
 
-fn watermark(site: &Site) -> u64 {
-    number(site, "SELECT watermark FROM engine_state")
-}
-
 /// The order number of a cid's transfer.
 fn order_number(site: &Site, cid: &str) -> u64 {
     number(site, &format!("SELECT order_number FROM transfers_tb WHERE cid = '{cid}'"))
-}
-
-/// Waits until the watermark has passed every transfer and everything that came from outside.
-pub(crate) fn wait_for_all_below(site: &Site) {
-    let session = site.session();
-    let above = "SELECT (SELECT count(*) FROM transfers_tb WHERE order_number >= watermark), \
-                 (SELECT count(*) FROM external_operations WHERE position >= external_watermark) \
-                 FROM engine_state";
-    eventually("everything below the watermark", || {
-        (session.sql(above) == [["0", "0"]]).then_some(())
-    });
-    // What comes next in the log.
-    eventually("the log's watermark", || (logged(site) == Some(watermark(site))).then_some(()));
-}
-
-/// The last watermark in the log.
-fn logged(site: &Site) -> Option<u64> {
-    let mut dump = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-    dump.args(["wal", "dump", "--format", "json"]).arg(&site.data_dir);
-    let output = dump.output().expect("the binary");
-    let said = String::from_utf8(output.stdout).expect("text");
-    let line = said.lines().rfind(|line| line.contains("WMARK"))?;
-    let record: Value = serde_json::from_str(line).expect("JSON");
-    let number = &record["order_number"];
-    number.as_u64().or_else(|| number.as_str()?.parse().ok())
 }
 
 /// Asserts that the totals are what all rows below the watermark add up to, whatever runs meanwhile; and that totals
@@ -487,15 +451,10 @@ fn what_a_database_has_lost_and_ubscore_has_forgotten_is_found_and_repaired() {
 
     let server = restored.start();
     assert_eq!(server.ready(), 503);
-    let said = server.said();
     for reply in &lost {
-        let named =
-            |line: &str| line.contains("conservation_violated") && line.contains(&reply.req_id());
-        assert!(said.lines().any(named), "{reply:?} in {said}");
+        assert!(server.has_named(reply), "{reply:?} in {}", server.said());
     }
-    let resume = |server: &Server| {
-        server.admin("POST", "/admin/v1/resume", &json!({ "reason": "a test" })).status
-    };
+    let resume = |server: &Server| server.resume("a test").status;
     assert_eq!(resume(&server), 503);
     server.kill();
     let (code, done, why) = repair(&restored, &["--apply", "--reason", "a backup was restored"]);

@@ -19,7 +19,7 @@ pub fn check(bytes: &[u8]) {
         Ok(config) => {
             config.validate(true).expect("loading validates");
             config.http.accept_wait_ms();
-            config.outcomes.keep();
+            config.outcomes.keep_hours.duration();
             assert!(!secret || !format!("{config:?}").contains(MARKER), "{config:?}");
         }
         Err(error) => {

@@ -1,7 +1,8 @@
 use ubscore::amount::{Amount, PRECISION_MAX, units_from_text};
 use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
 use ubscore::code::Code;
-use ubscore::config::{Auth, Secret};
+use ubscore::config::auth::Auth;
+use ubscore::config::secret::Secret;
 use ubscore::http::api::request_fingerprint;
 use ubscore::http::auth::{USER_ID_MAX, Verifier, user_id};
 use ubscore::http::request_id;

@@ -21,7 +21,7 @@ use crate::engine::ledger::Answer as EngineAnswer;
 use crate::engine::order::{Command, Order, Text};
 use crate::engine::outcomes::Recorded;
 use crate::engine::ring::{Overloaded, Pending};
-use crate::transfer::{Intent, Op, ReqId};
+use crate::transfer::{Op, ReqId};
 
 /// Before what found no place on the ring is asked for again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
@@ -262,7 +262,7 @@ impl Trading {
             let checked = self.check(ask);
             refused.push(checked.err());
             if checked.is_ok() {
-                commands.push((ask.intent.req_id, command(order(&ask.intent, ask.op))));
+                commands.push((ask.intent.req_id, command(Order::new(&ask.intent, ask.op))));
             }
         }
         let mut answers = Vec::with_capacity(commands.len());
@@ -286,20 +286,5 @@ impl Trading {
             None => answers.next().expect("one each"),
         };
         refused.into_iter().map(answer_to).collect()
-    }
-}
-
-/// What UBSCore is asked.
-pub fn order(intent: &Intent, op: Op) -> Order {
-    let cid = intent.cid.as_ref().map_or("", |cid| cid.as_str());
-    Order {
-        op,
-        req_id: intent.req_id.number(),
-        cid: Text::new(cid).expect("a Cid fits"),
-        user: intent.user.number(),
-        asset: intent.asset.0,
-        amount: intent.amount.units(),
-        direction: intent.direction,
-        order_number: intent.order_number,
     }
 }

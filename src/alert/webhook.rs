@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::json;
 use tracing::warn;
 
-use crate::config::Secret;
+use crate::config::secret::Secret;
 use crate::telemetry;
 
 /// Alerts waiting to be delivered; the next one is not sent, and counted.

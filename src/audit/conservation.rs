@@ -28,7 +28,7 @@ use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::account::UserId;
 use crate::adapters::trading::{Trading, Unanswered};
-use crate::amount::units_text;
+use crate::amount::signed_text;
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
 use crate::engine::outcomes::Recorded;
@@ -425,7 +425,7 @@ impl<S: Spot> Audit<S> {
         let mut asked = Vec::with_capacity(findings.pages.len() * 2);
         for page in &findings.pages {
             let direction = page.transfer.as_ref().map(|transfer| transfer.intent.direction);
-            let here = |op: &Op| direction.is_none_or(|direction| is_spot(direction, *op));
+            let here = |op: &Op| direction.is_none_or(|direction| direction.is_on_spot(*op));
             asked.extend(OPS.into_iter().filter(here).map(|op| (page.req_id, op)));
         }
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
@@ -528,7 +528,7 @@ impl Judged<'_> {
                     format!("its {op} on Funding is of another user, asset or amount"),
                 ));
             }
-            if is_spot(intent.direction, operation.op) {
+            if intent.direction.is_on_spot(operation.op) {
                 let op = operation.op.name();
                 return Err(self.mismatch(
                     i128::from(intent.amount.units()),
@@ -569,7 +569,7 @@ impl Judged<'_> {
     }
 
     fn seen(&self, direction: Direction, order_number: u64, op: Op) -> Seen {
-        if !is_spot(direction, op) {
+        if !direction.is_on_spot(op) {
             let found = self.page.operations.iter().find(|operation| operation.op == op);
             return Seen::in_snapshot(found.map(|operation| operation.decision));
         }
@@ -609,12 +609,10 @@ impl Judged<'_> {
         let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
         let precision =
             asset.and_then(|asset| self.catalog.by_id(asset)).map_or(0, |a| a.precision);
-        let sign = if difference < 0 { "-" } else { "" };
-        let difference = format!("{sign}{}", units_text(difference.unsigned_abs(), precision));
         Mismatch {
             user: user.or(spot.and_then(|spot| UserId::new(spot.user))),
             asset,
-            difference,
+            difference: signed_text(difference, precision),
             req_id: Some(self.page.req_id),
             what,
         }
@@ -628,26 +626,9 @@ fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> 
         .map_err(|source| Error::Record { sequence, source })?;
     let Entry::Order { order, decision, balance_after, .. } = entry else { return Ok(None) };
     let Some(req_id) = ReqId::new(order.req_id) else { return Ok(None) };
-    if !is_spot(order.direction, order.op) {
+    if !order.direction.is_on_spot(order.op) {
         return Err(Error::Misplaced { sequence, req_id, op: order.op });
     }
-    let recorded = Recorded {
-        user: order.user,
-        asset: order.asset,
-        amount: order.amount,
-        decision,
-        balance_after,
-        sequence,
-        time_ns: record.time_ns,
-        order_number: order.order_number,
-    };
+    let recorded = Recorded::new(&order, decision, balance_after, sequence, record.time_ns);
     Ok(Some((req_id, order.op, recorded)))
-}
-
-/// Where an operation of a transfer takes place.
-pub(super) fn is_spot(direction: Direction, op: Op) -> bool {
-    match (direction, op) {
-        (Direction::FundingToSpot, op) => op == Op::Deposit,
-        (Direction::SpotToFunding, op) => matches!(op, Op::Withdraw | Op::Refund),
-    }
 }

@@ -200,7 +200,7 @@ mod tests {
     /// and every three moments of it in order.
     #[test]
     fn no_legal_history_is_broken_at_any_three_moments() {
-        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+        for direction in Direction::ALL {
             for history in histories(direction) {
                 for before in 0..history.len() {
                     for snapshot in before..history.len() {
@@ -223,7 +223,7 @@ mod tests {
     /// Goal: whatever is taken from, put into or changed in a journal of a settled transfer is found.
     #[test]
     fn every_changed_operation_of_a_settled_transfer_is_broken() {
-        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+        for direction in Direction::ALL {
             for history in histories(direction) {
                 let &(state, decided) = history.last().expect("not empty");
                 for index in 0..3 {

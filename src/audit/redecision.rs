@@ -23,14 +23,12 @@ use std::fmt;
 
 use wal::Sequence;
 
-use super::conservation::is_spot;
 use super::fit::{Fit, Operations, Seen, fit};
 use crate::account::{AccountStatus, UserId};
-use crate::adapters::trading::order;
 use crate::asset::{Asset, AssetId, Catalog};
 use crate::code::Code;
 use crate::engine::ledger::{Answer, Ledger, Step};
-use crate::engine::order::{Command, Entry, Text};
+use crate::engine::order::{Command, Entry, Order, Text};
 use crate::engine::outcomes::Recorded;
 use crate::postgres::books::{Operation, Page};
 use crate::postgres::cut::LostStatus;
@@ -83,12 +81,12 @@ impl Deed {
                 Command::SetStatus { user: user.number(), status: *status }
             }
             Deed::Decide { intent, op, decision: Decision::Success } => {
-                Command::Order(order(intent, *op))
+                Command::Order(Order::new(intent, *op))
             }
             Deed::Decide { intent, op, decision: Decision::Refused(code) } => {
-                Command::Refuse { order: order(intent, *op), code: *code }
+                Command::Refuse { order: Order::new(intent, *op), code: *code }
             }
-            Deed::Ask { intent, op } => Command::Order(order(intent, *op)),
+            Deed::Ask { intent, op } => Command::Order(Order::new(intent, *op)),
         }
     }
 
@@ -218,7 +216,7 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
     }
     let same = |there: &Operation| {
         (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
-            && !is_spot(intent.direction, there.op)
+            && !intent.direction.is_on_spot(there.op)
     };
     let seen = |op: Op| {
         let on_spot =
@@ -505,7 +503,7 @@ mod tests {
     #[test]
     fn what_a_state_proves_is_what_the_audit_wants_of_it() {
         use Decision::{Refused, Success};
-        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+        for direction in Direction::ALL {
             for state in State::ALL {
                 let proven = proven(&transfer(intent(1, direction, 5), state)).expect("a code");
                 // What the table of states says of all operations.
@@ -523,7 +521,7 @@ mod tests {
                         (Op::Refund, Success),
                     ],
                 };
-                let on_spot = all.iter().filter(|(op, _)| is_spot(direction, *op));
+                let on_spot = all.iter().filter(|(op, _)| direction.is_on_spot(*op));
                 assert!(on_spot.clone().eq(&proven), "{direction:?} {state:?}: {proven:?}");
                 let fits = |without: Option<Op>| {
                     let seen = |op: Op| {

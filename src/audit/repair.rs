@@ -26,16 +26,13 @@ use super::conservation::{Error, Mismatch};
 use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
-use crate::account::UserId;
-use crate::amount::Amount;
-use crate::asset::AssetId;
 use crate::code::Code;
 use crate::engine::ledger::Ledger;
-use crate::engine::order::{Entry, Order};
+use crate::engine::order::Entry;
 use crate::postgres::books::{Ending, Operation, Page};
 use crate::postgres::cut::Past;
 use crate::postgres::mend::{Mending, Posting, Renumbering};
-use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
+use crate::transfer::{Decision, Direction, Intent, Op, ReqId, State};
 
 /// What can be done, and what cannot.
 #[derive(Debug, Default)]
@@ -182,7 +179,7 @@ fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
         let Entry::Order { order, decision, .. } = entry else { continue };
-        let Some(intent) = intent(&order).filter(|intent| names.contains(&intent.req_id)) else {
+        let Some(intent) = order.intent().filter(|intent| names.contains(&intent.req_id)) else {
             continue;
         };
         let logged = found.entry(intent.req_id);
@@ -193,18 +190,6 @@ fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged
         logged.sequence = sequence;
     }
     Ok(found)
-}
-
-fn intent(order: &Order) -> Option<Intent> {
-    Some(Intent {
-        req_id: ReqId::new(order.req_id)?,
-        cid: Cid::new(order.cid.as_str()),
-        user: UserId::new(order.user)?,
-        asset: AssetId(order.asset),
-        amount: Amount::new(order.amount)?,
-        direction: order.direction,
-        order_number: order.order_number,
-    })
 }
 
 /// Order numbers below which everything is over.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::conservation::Mismatch;
 use crate::account::UserId;
-use crate::amount::units_text;
+use crate::amount::{signed_text, units_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::fact::Totals;
 use crate::postgres::books::Passed;
@@ -58,7 +58,6 @@ fn mismatch(
         part(Op::Deposit).saturating_add(part(Op::Refund)).saturating_sub(part(Op::Withdraw))
     };
     let difference = balance(done).saturating_sub(balance(claimed));
-    let sign = if difference < 0 { "-" } else { "" };
-    let difference = format!("{sign}{}", units_text(difference.unsigned_abs(), precision));
+    let difference = signed_text(difference, precision);
     Mismatch { user: UserId::new(user), asset: Some(asset), difference, req_id: None, what }
 }

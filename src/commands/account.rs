@@ -8,7 +8,7 @@ use super::ops::Ops;
 use crate::account::{AccountStatus, AccountType};
 use crate::cli::{AccountCommand, AssetCommand};
 use crate::clock::Clock;
-use crate::config::Format;
+use crate::config::format::Format;
 
 /// Sets the status of a user's accounts, and writes to `out` what each is then.
 ///

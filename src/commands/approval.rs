@@ -9,7 +9,7 @@ use super::table::{aligned, text};
 use crate::approval::State;
 use crate::cli::{ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs};
 use crate::clock::Clock;
-use crate::config::Format;
+use crate::config::format::Format;
 
 /// Nothing was done yet. Who waits for it has been told.
 #[derive(Debug, thiserror::Error)]

@@ -41,7 +41,7 @@ use crate::engine::snapshot::Snapshot;
 use crate::engine::snapshot::shelf::Shelf;
 use crate::postgres;
 use crate::postgres::dump::{self, Connection};
-use crate::postgres::embedded::find_program;
+use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Export, Facts, Place};
 use crate::postgres::incarnation::identity_text;
 use crate::transfer::ReqId;

@@ -19,6 +19,7 @@ use super::{serve, wal};
 use crate::cli::DoctorArgs;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::config::format::Format;
 use crate::postgres::embedded;
 use crate::postgres::settings::Settings;
 use crate::telemetry::chain;
@@ -153,11 +154,11 @@ fn log_dir(config: &Config) -> PathBuf {
 
 fn tell(args: &DoctorArgs, findings: &[Finding], out: &mut impl Write) -> ExitCode {
     let written = match args.format {
-        crate::config::Format::Json => findings.iter().try_for_each(|finding| {
+        Format::Json => findings.iter().try_for_each(|finding| {
             let line = serde_json::to_string(finding).expect("plain values");
             writeln!(out, "{line}")
         }),
-        crate::config::Format::Text => tell_people(findings, out),
+        Format::Text => tell_people(findings, out),
     };
     // Nobody reading it is no reason to say that all is well.
     drop(written);

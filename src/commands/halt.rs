@@ -8,7 +8,7 @@ use super::approval::refuse_pending;
 use super::ops::Ops;
 use crate::cli::OperatorArgs;
 use crate::clock::Clock;
-use crate::config::Format;
+use crate::config::format::Format;
 
 /// Halts the service, and writes to `out` what that has achieved.
 ///

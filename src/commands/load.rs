@@ -27,7 +27,8 @@ use self::client::Client;
 use crate::amount::{units_from_text, units_text};
 use crate::cli::LoadArgs;
 use crate::clock::Clock;
-use crate::config::{Config, Format, Overrides};
+use crate::config::format::Format;
+use crate::config::{Config, Overrides};
 use crate::http::auth::{self, Role};
 
 /// Longest latency that is told apart, ns: a minute.

@@ -13,7 +13,8 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::cli::AccessArgs;
 use crate::clock::Clock;
-use crate::config::{self, Config, Overrides};
+use crate::config::file::read_key_file;
+use crate::config::{Config, Overrides};
 use crate::http::auth::{self, Role};
 
 /// Until a connection stands.
@@ -137,7 +138,7 @@ impl Ops {
 /// The certificates of a PEM file.
 fn certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
     let what = || format!("read the certificates of {}", path.display());
-    let pem = config::read_key_file(path).with_context(what)?;
+    let pem = read_key_file(path).with_context(what)?;
     let mut certificates = Vec::new();
     for item in parse_pem(&pem) {
         if let PemItem::Certificate(certificate) = item.with_context(what)? {

@@ -8,7 +8,7 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{AccessArgs, PauseArgs};
 use crate::clock::Clock;
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::transfer::Direction;
 
 /// Pauses, or goes on, and writes to `out` what is paused then.

@@ -28,7 +28,7 @@ use crate::cli::RestoreArgs;
 use crate::config::Config;
 use crate::crash;
 use crate::postgres::dump::{self, Connection};
-use crate::postgres::embedded::find_program;
+use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
 use crate::postgres::incarnation::identity_text;
 use crate::postgres::{self, rebase};

@@ -34,7 +34,9 @@ use crate::audit::halt::{self, Found, Halt};
 use crate::audit::rounds;
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Config, TlsFiles, Wait, hours};
+use crate::config::engine::Wait;
+use crate::config::tls::TlsFiles;
+use crate::config::{self, Config};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
 use crate::engine::snapshot::shelf::Shelf;
@@ -351,7 +353,7 @@ async fn start(
     let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
     pool.run(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let outcomes = watermark::Options {
-        keep: config.outcomes.keep(),
+        keep: config.outcomes.keep_hours.duration(),
         every: Duration::from_millis(config.outcomes.evict_every_ms),
         outcomes_max: config.engine.outcomes_max,
     };
@@ -361,8 +363,8 @@ async fn start(
         incarnation: incarnation.number,
         endpoints: config.webhooks.url.iter().map(|_| webhooks::ENDPOINT.to_owned()).collect(),
         catalog: Arc::clone(&catalog),
-        keep: hours(config.events.keep_hours),
-        dead_keep: hours(config.webhooks.dead_keep_hours),
+        keep: config.events.keep_hours.duration(),
+        dead_keep: config.webhooks.dead_keep_hours.duration(),
     };
     let events = follow_events(config, &mut pool, committed, &clock, made)?;
     let store = Watermark::new(target, limits, incarnation.number);
@@ -463,7 +465,7 @@ fn follow_events(
 }
 
 /// What the audit reads in PostgreSQL.
-pub(super) fn audit_books(
+fn audit_books(
     config: &Config,
     target: &tokio_postgres::Config,
     limits: &postgres::Limits,

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::wal::line::{Assets, Integer};
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::engine::fact::{Fact, Totals};
 use crate::engine::order::Entry;
 use crate::engine::snapshot::shelf::Shelf;

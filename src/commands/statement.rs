@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use super::wal::json;
 use crate::account::UserId;
-use crate::amount::units_text;
+use crate::amount::signed_text;
 use crate::asset::{Asset, AssetId, Catalog};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
@@ -109,12 +109,6 @@ fn balance(balances: &BTreeMap<AssetId, Balances>, asset: AssetId) -> Balances {
     balances.get(&asset).copied().unwrap_or_default()
 }
 
-/// Decimal text of smallest units with their sign.
-fn text(units: i128, asset: &Asset) -> String {
-    let sign = if units < 0 { "-" } else { "" };
-    format!("{sign}{}", units_text(units.unsigned_abs(), asset.precision))
-}
-
 fn print_text(
     args: &StatementArgs,
     statement: &Statement,
@@ -130,8 +124,8 @@ fn print_text(
             account.account(),
             op.name(),
             asset.symbol,
-            text(*effect, asset),
-            text(*balance, asset),
+            signed_text(*effect, asset.precision),
+            signed_text(*balance, asset.precision),
             // It can do nothing to a terminal.
             reference.escape_debug(),
         )?;
@@ -139,7 +133,7 @@ fn print_text(
     for (asset, opening, closing) in sums {
         let say = |Balances { funding, spot, in_flight }: &Balances| {
             let [funding, spot, in_flight] =
-                [funding, spot, in_flight].map(|units| text(*units, asset));
+                [funding, spot, in_flight].map(|units| signed_text(*units, asset.precision));
             format!("funding={funding} spot={spot} in_flight={in_flight}")
         };
         writeln!(out, "{:<8} opening {}", asset.symbol, say(opening))?;
@@ -174,8 +168,8 @@ impl<'a> Row<'a> {
             account: movement.account.account(),
             op: movement.op.name(),
             asset: &asset.symbol,
-            amount: text(movement.effect, asset),
-            balance: text(movement.balance, asset),
+            amount: signed_text(movement.effect, asset.precision),
+            balance: signed_text(movement.balance, asset.precision),
             reference: &movement.reference,
             log_sequence: movement.sequence,
         }
@@ -227,7 +221,7 @@ impl BalancesObject {
     fn of(balances: &Balances, asset: &Asset) -> BalancesObject {
         let Balances { funding, spot, in_flight } = balances;
         let [funding, spot, in_flight] =
-            [funding, spot, in_flight].map(|units| text(*units, asset));
+            [funding, spot, in_flight].map(|units| signed_text(*units, asset.precision));
         BalancesObject { funding, spot, in_flight }
     }
 }

@@ -31,7 +31,8 @@ mod tests {
 
     use super::*;
     use crate::clock::Sleep;
-    use crate::config::{Auth, Secret};
+    use crate::config::auth::Auth;
+    use crate::config::secret::Secret;
     use crate::http::auth::{Claims, Role, Unauthorized, Verifier};
 
     const SECRET: &str = "a secret of the tests, and of no one else";

@@ -12,7 +12,7 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
 use crate::clock::Clock;
-use crate::config::Format;
+use crate::config::format::Format;
 
 /// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
 ///

@@ -167,7 +167,7 @@ mod tests {
     /// every pair of cuts that the order of reads allows.
     #[test]
     fn every_pair_of_cuts_adds_up() {
-        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+        for direction in Direction::ALL {
             for last in [Op::Deposit, Op::Refund] {
                 // Operations done when Spot was read, and when PostgreSQL was read: never fewer.
                 for spot_cut in 0..=2_usize {

@@ -344,7 +344,7 @@ mod tests {
             Outcome::NetworkError,
             Outcome::Unknown(Reason::Violation),
         ];
-        for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
+        for direction in Direction::ALL {
             for state in State::ALL {
                 for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
                     for outcome in unknown {
@@ -377,7 +377,7 @@ mod tests {
         use Direction::*;
         let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
         for fuse in [true, false] {
-            for direction in [FundingToSpot, SpotToFunding] {
+            for direction in Direction::ALL {
                 for state in State::ALL {
                     let now = row(direction, state, fuse);
                     let halted = |happened| -> Vec<Effect> {

@@ -3,10 +3,12 @@
 //! Whatever has queued up while a commit was under way is the next batch. Nothing that anybody waits for waits for a timer
 //! or for company; the mark of an end that has been told waits a moment for others. A transfer has at most one call queued,
 //! one commit or one question under way. What it does while the service is halted is in `halted.rs`, and what it does for
-//! operators in `operator.rs`.
+//! operators in `operator.rs`; what comes from outside and what waits for the next commit, in `message.rs` and `queued.rs`.
 
 mod halted;
+pub(super) mod message;
 pub(super) mod operator;
+mod queued;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -17,30 +19,30 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span, debug, debug_span, error, info, warn};
 
 use self::halted::look_up;
-use self::operator::{Attended, Deed, Resolving};
+use self::message::{Envelope, Message};
+use self::operator::Resolving;
+use self::queued::{Queued, Whose};
 use super::hand::Hands;
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
-use crate::account::{AccountStatus, UserId};
+use crate::account::UserId;
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert, alert_about};
 use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::gate::Pass;
-use crate::pause::Pauses;
 use crate::postgres::store::{
-    Call, External, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished,
-    differing_fields,
+    Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
 use crate::quota::Permit;
 use crate::telemetry;
-use crate::transfer::{Cid, Intent, Op, Participant, ReqId, State};
+use crate::transfer::{Intent, Op, Participant, ReqId, State};
 
 /// Refunds that ended unknown before somebody is called.
 const REFUND_FAILURES_ALERT: u32 = 3;
@@ -61,176 +63,10 @@ const EXPIRY_MS: u64 = 100;
 /// Looks for stuck transfers in the time after which one is stuck.
 const STUCK_LOOKS: u64 = 4;
 
-/// What reaches a worker from outside.
-pub(crate) struct Envelope {
-    pub(crate) message: Message,
-    /// Until when whoever sent it is kept waiting, monotonic ns. What was not begun by then never is.
-    pub(crate) deadline_ns: u64,
-    /// What it is a part of.
-    pub(crate) span: Span,
-}
-
-/// How whoever submits a transfer is told whether it is accepted.
-pub(crate) struct AcceptReply {
-    pub(crate) sender: oneshot::Sender<Result<Accepted, Rejection>>,
-    /// Kept until then, though the client hangs up.
-    pub(crate) _pauses: Arc<Pauses>,
-}
-
-impl AcceptReply {
-    /// Tells it. A client who has gone is no matter.
-    fn send(self, answer: Result<Accepted, Rejection>) {
-        drop(self.sender.send(answer));
-    }
-}
-
-pub(crate) enum Message {
-    Submit {
-        intent: Intent,
-        fingerprint: String,
-        permit: Option<Permit>,
-        reply: AcceptReply,
-    },
-    FindCid {
-        user: UserId,
-        cid: Cid,
-        reply: oneshot::Sender<Result<Option<Transfer>, Rejection>>,
-    },
-    External {
-        external: External,
-        reply: oneshot::Sender<Result<ExternalDecided, Rejection>>,
-    },
-    SetFundingStatus {
-        user: UserId,
-        status: AccountStatus,
-        actor: String,
-        reason: String,
-        reply: oneshot::Sender<Result<(), Rejection>>,
-    },
-    /// An operator's, about one transfer of this user's.
-    Attend {
-        req_id: ReqId,
-        deed: Deed,
-        reply: Attended,
-    },
-    /// How a transfer goes on, where it is in hand.
-    Follow {
-        req_id: ReqId,
-        reply: oneshot::Sender<Option<watch::Receiver<Transfer>>>,
-    },
-    /// The order numbers under way.
-    UnderWay {
-        reply: oneshot::Sender<Vec<u64>>,
-    },
-}
-
-impl Message {
-    /// Tells whoever sent it that it was not done. An error is a caller who has gone.
-    fn reject(self, rejection: Rejection) {
-        match self {
-            Message::Submit { reply, .. } => reply.send(Err(rejection)),
-            Message::FindCid { reply, .. } => drop(reply.send(Err(rejection))),
-            Message::External { reply, .. } => drop(reply.send(Err(rejection))),
-            Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
-            Message::Attend { reply, .. } => drop(reply.send(Err(rejection))),
-            // Nothing is an answer.
-            Message::Follow { reply, .. } => drop(reply),
-            Message::UnderWay { reply } => drop(reply),
-        }
-    }
-}
-
 /// The worker that owns a user's accounts.
 pub(super) fn shard_of(user: UserId, shards: usize) -> usize {
     let shards = u64::try_from(shards).expect("at most 64");
     usize::try_from(user.number() % shards).expect("below the number of shards")
-}
-
-/// A call on its way into a commit, and whom its answer is for.
-struct Queued {
-    call: Call,
-    whose: Whose,
-    /// An earlier commit that held it may have been carried out.
-    maybe: bool,
-    /// Until when an outside caller is kept waiting, monotonic ns.
-    deadline_ns: u64,
-    /// How often the store has refused this one call while it took others.
-    tries: u32,
-    /// Its place in the order in which the worker's calls have come, see [`Worker::enqueue`].
-    arrival: u64,
-    /// Of an accept that is not decided.
-    permit: Option<Permit>,
-    /// What it is a part of.
-    span: Span,
-}
-
-impl Queued {
-    /// What nobody outside waits for.
-    fn own(call: Call, whose: Whose) -> Queued {
-        let (maybe, deadline_ns, permit, span) = (false, u64::MAX, None, Span::none());
-        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit, span }
-    }
-
-    /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
-    fn is_expired(&self, now: u64) -> bool {
-        !self.maybe && now >= self.deadline_ns && self.whose.is_outside()
-    }
-
-    /// What to say to whoever waits outside, once it is given up.
-    fn rejection(&self) -> Rejection {
-        match self.maybe {
-            true => Rejection::unknown(),
-            false => Rejection::of(Code::SystemError),
-        }
-    }
-
-    /// Whose rows in Funding it may have to wait for, or whose transfers it looks for.
-    fn user(&self) -> Option<UserId> {
-        match &self.call {
-            Call::Find(Sought::Cid(user, _)) => Some(*user),
-            Call::Defer { .. } => None,
-            call => call.lock_order().map(|(user, _)| user),
-        }
-    }
-}
-
-enum Whose {
-    /// A new transfer's.
-    Accept(ReqId, AcceptReply),
-    /// A transfer's next passage.
-    Step(ReqId),
-    /// Nobody waits for it.
-    Nobody,
-    /// The search for an accept that was given up as unknown, by its order number.
-    Lost(u64),
-    /// The API's, before it refuses what may be a repeat.
-    Cid(oneshot::Sender<Result<Option<Transfer>, Rejection>>),
-    /// An operator's or a gateway's.
-    External(oneshot::Sender<Result<ExternalDecided, Rejection>>),
-    /// An operator's.
-    Status(oneshot::Sender<Result<(), Rejection>>),
-    /// An operator's, about a transfer that is not in hand.
-    Attend(ReqId, Deed, Attended),
-}
-
-impl Whose {
-    /// Tells whoever waits outside that it was not done, or may not have been; gives back what nobody outside waits for.
-    fn reject(self, rejection: Rejection) -> Option<Whose> {
-        // An error is a caller who has gone.
-        match self {
-            Whose::Step(_) | Whose::Nobody | Whose::Lost(_) => return Some(self),
-            Whose::Accept(_, reply) => reply.send(Err(rejection)),
-            Whose::Cid(reply) => drop(reply.send(Err(rejection))),
-            Whose::External(reply) => drop(reply.send(Err(rejection))),
-            Whose::Status(reply) => drop(reply.send(Err(rejection))),
-            Whose::Attend(_, _, reply) => drop(reply.send(Err(rejection))),
-        }
-        None
-    }
-
-    fn is_outside(&self) -> bool {
-        !matches!(self, Whose::Step(_) | Whose::Nobody | Whose::Lost(_))
-    }
 }
 
 /// A transfer under way.

@@ -418,16 +418,7 @@ impl Ledger {
                 if decision == Decision::Success {
                     self.succeed(order, balance_after);
                 }
-                let recorded = Recorded {
-                    user: order.user,
-                    asset: order.asset,
-                    amount: order.amount,
-                    decision,
-                    balance_after,
-                    sequence,
-                    time_ns,
-                    order_number: order.order_number,
-                };
+                let recorded = Recorded::new(order, decision, balance_after, sequence, time_ns);
                 let (req_id, op) = (order.req_id, order.op);
                 self.outcomes.insert(req_id, op, recorded);
                 self.exchange(None, Fact::Outcome { req_id, op, recorded });

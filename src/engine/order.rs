@@ -20,10 +20,11 @@ use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::account::AccountStatus;
-use crate::asset::SYMBOL_BYTES_MAX;
+use crate::account::{AccountStatus, UserId};
+use crate::amount::Amount;
+use crate::asset::{AssetId, SYMBOL_BYTES_MAX};
 use crate::code::Code;
-use crate::transfer::{CID_BYTES_MAX, Decision, Direction, Op};
+use crate::transfer::{CID_BYTES_MAX, Cid, Decision, Direction, Intent, Op, ReqId};
 
 /// What a record is about. A number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,36 @@ pub struct Order {
     pub direction: Direction,
     /// The transfer's position in the order of accepts.
     pub order_number: u64,
+}
+
+impl Order {
+    /// What UBSCore is asked for an op of a transfer.
+    pub fn new(intent: &Intent, op: Op) -> Order {
+        let cid = intent.cid.as_ref().map_or("", |cid| cid.as_str());
+        Order {
+            op,
+            req_id: intent.req_id.number(),
+            cid: Text::new(cid).expect("a Cid fits"),
+            user: intent.user.number(),
+            asset: intent.asset.0,
+            amount: intent.amount.units(),
+            direction: intent.direction,
+            order_number: intent.order_number,
+        }
+    }
+
+    /// The transfer that it is of; `None` where a number is that of none.
+    pub fn intent(&self) -> Option<Intent> {
+        Some(Intent {
+            req_id: ReqId::new(self.req_id)?,
+            cid: Cid::new(self.cid.as_str()),
+            user: UserId::new(self.user)?,
+            asset: AssetId(self.asset),
+            amount: Amount::new(self.amount)?,
+            direction: self.direction,
+            order_number: self.order_number,
+        })
+    }
 }
 
 /// One event on the ring.
@@ -450,6 +481,22 @@ mod tests {
         let mut buffer = [0; PAYLOAD_BYTES_MAX];
         let length = entry.encode(&mut buffer);
         buffer[..length].to_vec()
+    }
+
+    #[test]
+    fn an_order_leads_back_to_its_transfer() {
+        for order in [order(), Order { cid: Text::EMPTY, ..order() }] {
+            let intent = order.intent().expect("a transfer's");
+            assert_eq!(Order::new(&intent, order.op), order);
+        }
+        for none in [
+            Order { req_id: 0, ..order() },
+            Order { user: 0, ..order() },
+            Order { user: 1 << 63, ..order() },
+            Order { amount: 0, ..order() },
+        ] {
+            assert_eq!(none.intent(), None, "{none:?}");
+        }
     }
 
     #[test]

@@ -34,6 +34,18 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// What the record `sequence` of the log, written at `time_ns`, says of an order.
+    pub fn new(
+        order: &Order,
+        decision: Decision,
+        balance_after: u128,
+        sequence: wal::Sequence,
+        time_ns: u64,
+    ) -> Recorded {
+        let Order { user, asset, amount, order_number, .. } = *order;
+        Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
+    }
+
     /// Whether `order` is a repeat of what was decided, and not another order under its name.
     pub(super) fn matches(&self, order: &Order) -> bool {
         let asked = (order.user, order.asset, order.amount, order.order_number);

@@ -24,7 +24,7 @@ use tracing::{error, info, warn};
 use super::{Hub, outlast, within};
 use crate::asset::Catalog;
 use crate::clock::Clock;
-use crate::config::Secret;
+use crate::config::secret::Secret;
 use crate::entropy::Entropy;
 use crate::postgres::events::Event;
 use crate::postgres::webhooks::{Backlog, Deliveries, Due, Tried};

@@ -22,16 +22,23 @@ use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
+use crate::config::http::BESIDE_ACCEPT_MS;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::reads::Passed;
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
-use crate::quota::Standing;
+use crate::quota::{self, Standing};
 use crate::telemetry::{chain, count_limited};
 use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
-pub const ACCEPT_GRACE: Duration = Duration::from_secs(1);
+const ACCEPT_GRACE: Duration = Duration::from_secs(1);
+
+/// What its user has used, the worker's word, the last look.
+const _: () = assert!(
+    quota::PATIENCE.as_millis() + 2 * ACCEPT_GRACE.as_millis() <= BESIDE_ACCEPT_MS as u128,
+    "a request would be over before its wait for an accept"
+);
 
 /// Header that tells a replayed answer from a first one.
 const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";

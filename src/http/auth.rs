@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::keys::{KeyError, Keys, Material};
 use super::rotation::Rotating;
 use crate::config;
+use crate::config::auth::Auth;
 
 /// Largest user id: PostgreSQL's BIGINT has no more.
 pub const USER_ID_MAX: u64 = i64::MAX as u64;
@@ -104,7 +105,7 @@ pub enum Unauthorized {
 pub enum SignError {
     /// Only the issuer has the private key.
     #[error("auth.algorithm = {0:?}: tokens are made by whoever holds the private key")]
-    NotShared(config::Algorithm),
+    NotShared(config::auth::Algorithm),
     /// `Config::validate` was not asked, or it would have said so.
     #[error("auth.secret is missing")]
     NoSecret,
@@ -118,7 +119,7 @@ pub enum SignError {
 
 /// Checks tokens against the keys in force and one algorithm.
 pub struct Verifier {
-    auth: config::Auth,
+    auth: Auth,
     validation: Validation,
     trust: ArcSwap<Trust>,
 }
@@ -168,7 +169,7 @@ impl Verifier {
     ///
     /// # Errors
     /// [`KeyError`]: the operator must change the configuration.
-    pub fn new(auth: &config::Auth) -> Result<Self, KeyError> {
+    pub fn new(auth: &Auth) -> Result<Self, KeyError> {
         let trust = Trust::new(Material::read(auth)?, auth)?;
         let mut validation = Validation::new(algorithm(auth.algorithm));
         // The library would compare with the system's clock; all claims are checked in `decode`, and times in `verify`.
@@ -272,7 +273,7 @@ impl Verifier {
 }
 
 impl Trust {
-    fn new(material: Material, auth: &config::Auth) -> Result<Trust, KeyError> {
+    fn new(material: Material, auth: &Auth) -> Result<Trust, KeyError> {
         let keys = material.keys(auth.algorithm)?;
         Ok(Trust { material, keys, known: Cache::new(REMEMBERED_MAX) })
     }
@@ -300,7 +301,7 @@ impl Rotating for Verifier {
 /// # Errors
 /// [`SignError`]: the configuration holds no secret to sign with, or the user is none.
 pub fn sign(
-    auth: &config::Auth,
+    auth: &Auth,
     user_id: u64,
     role: Option<Role>,
     ttl: Duration,
@@ -309,7 +310,7 @@ pub fn sign(
     if !(1..=USER_ID_MAX).contains(&user_id) {
         return Err(SignError::User(user_id));
     }
-    if auth.algorithm != config::Algorithm::Hs256 {
+    if auth.algorithm != config::auth::Algorithm::Hs256 {
         return Err(SignError::NotShared(auth.algorithm));
     }
     let secret = auth.secret.as_ref().ok_or(SignError::NoSecret)?;
@@ -337,12 +338,12 @@ pub fn user_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id| (1..=USER_ID_MAX).contains(id))
 }
 
-fn algorithm(algorithm: config::Algorithm) -> jsonwebtoken::Algorithm {
+fn algorithm(algorithm: config::auth::Algorithm) -> jsonwebtoken::Algorithm {
     match algorithm {
-        config::Algorithm::Hs256 => jsonwebtoken::Algorithm::HS256,
-        config::Algorithm::EdDsa => jsonwebtoken::Algorithm::EdDSA,
-        config::Algorithm::Rs256 => jsonwebtoken::Algorithm::RS256,
-        config::Algorithm::Es256 => jsonwebtoken::Algorithm::ES256,
+        config::auth::Algorithm::Hs256 => jsonwebtoken::Algorithm::HS256,
+        config::auth::Algorithm::EdDsa => jsonwebtoken::Algorithm::EdDSA,
+        config::auth::Algorithm::Rs256 => jsonwebtoken::Algorithm::RS256,
+        config::auth::Algorithm::Es256 => jsonwebtoken::Algorithm::ES256,
     }
 }
 
@@ -379,7 +380,7 @@ mod tests {
     use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::config::Secret;
+    use crate::config::secret::Secret;
 
     const NOW_S: u64 = 1_700_000_000;
     const SECRET: &str = "a secret of the tests, and of no one else";
@@ -421,10 +422,10 @@ mod tests {
     -----END PUBLIC KEY-----\n";
 
     /// A public key as a JWK, with what else it says.
-    pub(super) fn jwk(algorithm: config::Algorithm, pem: &str, mut jwk: Value) -> Value {
+    pub(super) fn jwk(algorithm: config::auth::Algorithm, pem: &str, mut jwk: Value) -> Value {
         let parse = match algorithm {
-            config::Algorithm::EdDsa => DecodingKey::from_ed_pem,
-            config::Algorithm::Rs256 => DecodingKey::from_rsa_pem,
+            config::auth::Algorithm::EdDsa => DecodingKey::from_ed_pem,
+            config::auth::Algorithm::Rs256 => DecodingKey::from_rsa_pem,
             _ => DecodingKey::from_ec_pem,
         };
         let key = parse(pem.as_bytes()).expect("a public key");
@@ -436,18 +437,18 @@ mod tests {
         jwk
     }
 
-    fn shared() -> config::Auth {
-        config::Auth { secret: Some(Secret::new(SECRET)), ..config::Auth::default() }
+    fn shared() -> Auth {
+        Auth { secret: Some(Secret::new(SECRET)), ..Auth::default() }
     }
 
-    fn public(algorithm: config::Algorithm, pem: &str) -> (config::Auth, NamedTempFile) {
+    fn public(algorithm: config::auth::Algorithm, pem: &str) -> (Auth, NamedTempFile) {
         let mut file = NamedTempFile::new().expect("a temporary file");
         file.write_all(pem.as_bytes()).expect("written");
         let public_key_file = Some(file.path().to_owned());
-        (config::Auth { algorithm, public_key_file, ..config::Auth::default() }, file)
+        (Auth { algorithm, public_key_file, ..Auth::default() }, file)
     }
 
-    fn verify(auth: &config::Auth, header: &str) -> Result<Claims, Unauthorized> {
+    fn verify(auth: &Auth, header: &str) -> Result<Claims, Unauthorized> {
         Verifier::new(auth).expect("a key").verify(Some(header), NOW_S)
     }
 
@@ -457,7 +458,7 @@ mod tests {
     }
 
     /// The verdict on claims that are rightly signed; `exp` and `sub` are good unless given.
-    fn judge_with(auth: &config::Auth, claims: &Value) -> Result<Claims, Unauthorized> {
+    fn judge_with(auth: &Auth, claims: &Value) -> Result<Claims, Unauthorized> {
         let mut all = json!({"sub": "1001", "exp": NOW_S + 60});
         for (name, value) in claims.as_object().expect("an object") {
             all[name] = value.clone();
@@ -517,10 +518,10 @@ mod tests {
         let [secret, previous] = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
         let write = |file: &NamedTempFile, text| fs::write(file.path(), text).expect("written");
         write(&secret, OLD);
-        let auth = config::Auth {
+        let auth = Auth {
             secret_file: Some(secret.path().to_owned()),
             previous_secret_file: Some(previous.path().to_owned()),
-            ..config::Auth::default()
+            ..Auth::default()
         };
         let auth = auth.read_again().expect("a secret");
         let verifier = Verifier::new(&auth).expect("a secret");
@@ -558,8 +559,9 @@ mod tests {
             let key = EncodingKey::from_ed_der(mine.serialized_der());
             format!("Bearer {}", jsonwebtoken::encode(&header, &claims, &key).expect("signed"))
         };
-        let jwk =
-            |pair: &KeyPair, common| jwk(config::Algorithm::EdDsa, &pair.public_key_pem(), common);
+        let jwk = |pair: &KeyPair, common| {
+            jwk(config::auth::Algorithm::EdDsa, &pair.public_key_pem(), common)
+        };
         let (a, b) = (json!({"kid": "a"}), json!({"kid": "b"}));
         let (good, unknown) = (Ok(()), Err(Unauthorized::Key));
         for (keys, kid, verdict) in [
@@ -575,11 +577,11 @@ mod tests {
             (vec![jwk(&mine, a), jwk(&other, b)], Some("b"), Err(Unauthorized::Signature)),
         ] {
             let set = json!({"keys": keys}).to_string();
-            let (auth, _file) = public(config::Algorithm::EdDsa, &set);
+            let (auth, _file) = public(config::auth::Algorithm::EdDsa, &set);
             assert_eq!(verify(&auth, &signed(kid)).map(drop), verdict, "{kid:?} {set}");
         }
         // PEM and secrets have no names.
-        let (auth, _file) = public(config::Algorithm::EdDsa, &mine.public_key_pem());
+        let (auth, _file) = public(config::auth::Algorithm::EdDsa, &mine.public_key_pem());
         assert!(verify(&auth, &signed(Some("b"))).is_ok());
         let header = Header { kid: Some("b".to_owned()), ..Header::default() };
         let claims = json!({"sub": "1001", "exp": NOW_S + 60});
@@ -588,7 +590,7 @@ mod tests {
 
     #[test]
     fn a_token_carries_the_issuer_and_audience_it_will_be_asked_for() {
-        let auth = config::Auth {
+        let auth = Auth {
             issuer: Some("us".to_owned()),
             audience: Some("ubscore".to_owned()),
             ..shared()
@@ -600,9 +602,9 @@ mod tests {
     #[test]
     fn each_public_key_algorithm_is_accepted() {
         for (algorithm, pem, token) in [
-            (config::Algorithm::EdDsa, ED_PUBLIC, ED_TOKEN),
-            (config::Algorithm::Rs256, RSA_PUBLIC, RSA_TOKEN),
-            (config::Algorithm::Es256, EC_PUBLIC, EC_TOKEN),
+            (config::auth::Algorithm::EdDsa, ED_PUBLIC, ED_TOKEN),
+            (config::auth::Algorithm::Rs256, RSA_PUBLIC, RSA_TOKEN),
+            (config::auth::Algorithm::Es256, EC_PUBLIC, EC_TOKEN),
         ] {
             let (auth, _file) = public(algorithm, pem);
             let claims = verify(&auth, &format!("Bearer {token}"));
@@ -620,9 +622,9 @@ mod tests {
     fn no_other_algorithm_is_accepted() {
         let claims = json!({"sub": "1001", "exp": NOW_S + 60});
         for (algorithm, pem) in [
-            (config::Algorithm::EdDsa, ED_PUBLIC),
-            (config::Algorithm::Rs256, RSA_PUBLIC),
-            (config::Algorithm::Es256, EC_PUBLIC),
+            (config::auth::Algorithm::EdDsa, ED_PUBLIC),
+            (config::auth::Algorithm::Rs256, RSA_PUBLIC),
+            (config::auth::Algorithm::Es256, EC_PUBLIC),
         ] {
             let (auth, _file) = public(algorithm, pem);
             // The public key is public: signing with it as if it were a secret proves nothing.
@@ -705,14 +707,14 @@ mod tests {
         ] {
             assert_eq!(judge(&claims).map(drop), expected, "{claims}");
         }
-        let strict = config::Auth { leeway_s: 0, ..shared() };
+        let strict = Auth { leeway_s: 0, ..shared() };
         assert_eq!(judge_with(&strict, &json!({"exp": NOW_S})), Err(Unauthorized::Expired));
         assert!(judge_with(&strict, &json!({"exp": NOW_S + 1, "nbf": NOW_S})).is_ok());
     }
 
     #[test]
     fn issuer_and_audience_count_where_configured() {
-        let auth = config::Auth {
+        let auth = Auth {
             issuer: Some("us".to_owned()),
             audience: Some("ubscore".to_owned()),
             ..shared()
@@ -794,11 +796,11 @@ mod tests {
     #[test]
     fn a_key_that_fits_no_token_stops_the_start() {
         for (algorithm, pem) in [
-            (config::Algorithm::EdDsa, EC_PUBLIC),
-            (config::Algorithm::Rs256, ED_PUBLIC),
-            (config::Algorithm::Es256, RSA_PUBLIC),
-            (config::Algorithm::Es256, EC384_PUBLIC),
-            (config::Algorithm::Es256, "not a key"),
+            (config::auth::Algorithm::EdDsa, EC_PUBLIC),
+            (config::auth::Algorithm::Rs256, ED_PUBLIC),
+            (config::auth::Algorithm::Es256, RSA_PUBLIC),
+            (config::auth::Algorithm::Es256, EC384_PUBLIC),
+            (config::auth::Algorithm::Es256, "not a key"),
         ] {
             let (auth, _file) = public(algorithm, pem);
             let error = Verifier::new(&auth).err().expect("refused");
@@ -806,10 +808,10 @@ mod tests {
             assert!(error.to_string().starts_with("auth.public_key_file = "), "{error}");
         }
         let nowhere = Some(PathBuf::from("/nowhere/key.pem"));
-        let auth = config::Auth {
-            algorithm: config::Algorithm::EdDsa,
+        let auth = Auth {
+            algorithm: config::auth::Algorithm::EdDsa,
             public_key_file: nowhere,
-            ..config::Auth::default()
+            ..Auth::default()
         };
         assert!(matches!(Verifier::new(&auth).err(), Some(KeyError::Read { .. })));
     }
@@ -821,9 +823,9 @@ mod tests {
             let error = sign(&shared(), user, None, ttl, NOW_S).expect_err("refused");
             assert!(matches!(error, SignError::User(refused) if refused == user));
         }
-        let (auth, _file) = public(config::Algorithm::EdDsa, ED_PUBLIC);
+        let (auth, _file) = public(config::auth::Algorithm::EdDsa, ED_PUBLIC);
         assert!(matches!(sign(&auth, 1, None, ttl, NOW_S), Err(SignError::NotShared(_))));
-        let none = config::Auth::default();
+        let none = Auth::default();
         assert!(matches!(sign(&none, 1, None, ttl, NOW_S), Err(SignError::NoSecret)));
     }
 }

@@ -13,7 +13,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::rotation::Rotating;
-use crate::config::{self, TlsFiles};
+use crate::config::file::read_key_file;
+use crate::config::tls::TlsFiles;
 
 /// What is spoken inside (RFC 7301); a client that wants something else only is refused.
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -114,7 +115,7 @@ impl Content {
         let section = files.section;
         let read = |key, path: &PathBuf| {
             let failed = |source| TlsError::Read { section, key, path: path.clone(), source };
-            config::read_key_file(path).map_err(failed)
+            read_key_file(path).map_err(failed)
         };
         Ok(Content {
             certificates: read("tls_certificate_file", &files.certificate)?,

@@ -13,6 +13,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row};
 use wal::{Identity, Sequence};
 
+use super::columns::{self, bigint};
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use super::incarnation::identity_from_text;
@@ -165,7 +166,7 @@ impl Books {
         rebase_if_foreign(&client).await?;
         let take = "UPDATE audit_state SET incarnation = $1 WHERE incarnation <= $1 \
                     RETURNING snapshot, log_sequence";
-        let row = client.query_opt(take, &[&number(incarnation)]).await?;
+        let row = client.query_opt(take, &[&bigint(incarnation)]).await?;
         let row = row.ok_or(Error::Superseded)?;
         (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
         Ok(())
@@ -371,8 +372,7 @@ impl Books {
             watermark = u64::try_from(row.try_get::<_, i64>(0)?).map_err(|_| bad("watermark"))?;
             let Some(user) = row.try_get::<_, Option<i64>>(1)? else { continue };
             let user = u64::try_from(user).ok().and_then(UserId::new);
-            let asset = u32::try_from(row.try_get::<_, i32>(2)?).map_err(|_| bad("asset_id"))?;
-            let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("asset_id"))?;
+            let asset = columns::asset(&row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
             let units = |column: usize| -> Result<u128, Error> {
                 let text = row.try_get(column)?;
                 units_from_text(text, asset.precision).ok_or_else(|| bad("a sum"))
@@ -407,7 +407,7 @@ impl Books {
         // Of two audits that add the same, this update lets one commit, and none of a process before us.
         let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, log_sequence = $1 \
                     WHERE incarnation = $2 RETURNING snapshot, log_sequence";
-        let values: [&(dyn ToSql + Sync); 2] = [&number(log_sequence), &number(self.incarnation)];
+        let values: [&(dyn ToSql + Sync); 2] = [&bigint(log_sequence), &bigint(self.incarnation)];
         let row = client.query_opt(keep, &values).await?.ok_or(Error::Superseded)?;
         let kept = state_from_row(&row)?;
         // The answer to the commit may be lost.
@@ -481,23 +481,16 @@ fn state_from_row(row: &Row) -> Result<State, Error> {
     Ok(State { snapshot: row.try_get(0)?, log_sequence })
 }
 
-fn number(number: u64) -> i64 {
-    i64::try_from(number).expect("below 2^63")
-}
-
 fn operation_from_row(row: &Row, catalog: &Catalog) -> Result<Operation, Error> {
     let name: &str = row.try_get(0)?;
     let bad =
         |what: &str| Error::Row { table: "transfer_operations", what: format!("{name}: {what}") };
-    let op = u8::try_from(row.try_get::<_, i16>(1)?).ok().and_then(Op::from_number);
-    let user = u64::try_from(row.try_get::<_, i64>(3)?).ok().and_then(UserId::new);
-    let asset = u32::try_from(row.try_get::<_, i32>(4)?).map_err(|_| bad("asset_id"))?;
-    let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("asset_id"))?;
+    let asset = columns::asset(row, 4, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let amount = Amount::from_decimal(row.try_get(5)?, asset.precision);
     Ok(Operation {
-        op: op.ok_or_else(|| bad("op"))?,
+        op: columns::op(row, 1)?.ok_or_else(|| bad("op"))?,
         decision: decision(row, 2)?,
-        user: user.ok_or_else(|| bad("user_id"))?,
+        user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
         amount: amount.ok_or_else(|| bad("amount"))?,
     })

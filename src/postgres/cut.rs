@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, Config, GenericClient, Row};
 use wal::{Identity, Sequence};
 
+use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{identity_from_text, identity_text};
 use super::store::Transfer;
@@ -277,10 +278,6 @@ fn status_from_row(row: &Row) -> Result<LostStatus, Error> {
         at: row.try_get(3)?,
         was_active: row.try_get(4)?,
     })
-}
-
-fn bigint(sequence: Sequence) -> i64 {
-    i64::try_from(sequence).expect("2^63 records")
 }
 
 fn from_bigint(sequence: i64) -> Sequence {

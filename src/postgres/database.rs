@@ -15,9 +15,9 @@ use tokio_postgres::{Client, Config, Row, Statement};
 use tracing::{error, info, warn};
 use wal::Sequence;
 
+use super::columns::{self, asset_number, bigint};
 use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
 use super::{Error, Limits, Verdict, connect, is_going_away, verdict};
-use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
 use crate::code::Code;
@@ -134,11 +134,11 @@ impl Database {
         durable: Sequence,
         runs: &[&[Call]],
     ) -> Result<Vec<Vec<Row>>, Failure> {
-        let durable = i64::try_from(durable).expect("2^63 records");
+        let durable = bigint(durable);
         let lease_ms = i32::try_from(self.lease.duration.as_millis()).expect("a lease of days");
         let incarnation = i64::try_from(self.lease.incarnation).expect("counted from 1");
         let shard = i32::try_from(self.lease.shard).expect("one a shard and a few");
-        let flight = i64::try_from(self.flight).expect("2^63 flights");
+        let flight = bigint(self.flight);
         let client = &session.client;
         // Plans grow with the tables: of two indexes, one made for a small table may have taken that of all rows of a user.
         if self.flight.is_power_of_two() {
@@ -328,7 +328,7 @@ async fn read_page(
     client: &Client,
     filter: Unfinished,
 ) -> Result<(Vec<Row>, Option<u64>), tokio_postgres::Error> {
-    let after = i64::try_from(filter.after).expect("63 bits");
+    let after = bigint(filter.after);
     let bounds = "SELECT count(*), max(order_number) FROM (SELECT order_number FROM transfers_tb \
                   WHERE order_number > $1 ORDER BY order_number LIMIT $2) AS page";
     let row = client.query_one(bounds, &[&after, &PAGE_ROWS]).await?;
@@ -483,7 +483,7 @@ impl<'a> Arguments<'a> {
                     rows.users.push(intent.user.bigint());
                     rows.assets.push(asset_number(intent.asset));
                     rows.amounts.push(decimal(catalog, intent.asset, intent.amount));
-                    rows.orders.push(order_number(intent));
+                    rows.orders.push(bigint(intent.order_number));
                 }
                 let (op, success, refused) = funding_part(passage);
                 let values: Vec<Value> = vec![
@@ -549,7 +549,7 @@ impl<'a> Arguments<'a> {
                     Box::new(asset_number(intent.asset)),
                     Box::new(decimal(catalog, intent.asset, intent.amount)),
                     Box::new(i16::from(intent.direction as u8)),
-                    Box::new(order_number(intent)),
+                    Box::new(bigint(intent.order_number)),
                     Box::new(numbers(&passage.path)),
                     Box::new(op),
                     Box::new(success),
@@ -677,14 +677,6 @@ fn decimal(catalog: &Catalog, asset: AssetId, amount: Amount) -> Decimal {
     amount.decimal(asset.precision)
 }
 
-fn order_number(intent: &Intent) -> i64 {
-    i64::try_from(intent.order_number).expect("63 bits")
-}
-
-fn bigint(sequence: Sequence) -> i64 {
-    i64::try_from(sequence).expect("2^63 records")
-}
-
 fn numbers(states: &[State]) -> Vec<i16> {
     states.iter().map(|state| state.number()).collect()
 }
@@ -696,10 +688,6 @@ fn funding_part(passage: &Passage) -> (Option<i16>, Vec<i16>, Vec<i16>) {
             (Some(i16::from(part.op as u8)), numbers(&part.on_success), numbers(&part.on_refused))
         }
     }
-}
-
-pub(super) fn asset_number(asset: AssetId) -> i32 {
-    i32::try_from(asset.0).expect("asset numbers come from an INTEGER")
 }
 
 fn count(number: u32) -> i32 {
@@ -767,14 +755,13 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
     let unsigned = |column: usize, what: &str| -> Result<u64, Error> {
         u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| bad(what))
     };
-    let asset = u32::try_from(row.try_get::<_, i32>(6)?).map_err(|_| bad("asset_id"))?;
-    let asset = catalog.by_id(AssetId(asset)).ok_or_else(|| bad("unknown asset"))?;
+    let asset = columns::asset(row, 6, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let cid = row.try_get::<_, Option<&str>>(3)?;
     let direction = u8::try_from(row.try_get::<_, i16>(8)?).ok().and_then(Direction::from_number);
     let intent = Intent {
         req_id: ReqId::parse(req_id).ok_or_else(|| bad("req_id"))?,
         cid: cid.map(|text| Cid::new(text).ok_or_else(|| bad("cid"))).transpose()?,
-        user: UserId::new(unsigned(5, "user_id")?).ok_or_else(|| bad("user_id"))?,
+        user: columns::user(row, 5)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
         amount: Amount::from_decimal(row.try_get(7)?, asset.precision)
             .ok_or_else(|| bad("amount"))?,

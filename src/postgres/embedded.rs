@@ -8,47 +8,35 @@
 //! directory may lie where the server's user cannot go (below a home directory of mode 0700), and
 //! its path may be of any length.
 
-use std::{
-    fs, io,
-    io::{Read as _, Seek as _, SeekFrom},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{
-            DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-        },
-    },
-    path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+pub mod programs;
 
-use rustix::{
-    fs::{Mode, OFlags},
-    process::{Pid, Signal},
-};
-use tokio::{
-    process::{Child, Command},
-    time::{sleep, timeout},
-};
-use tokio_postgres::{Client, NoTls, error::SqlState};
+mod cluster;
+mod socket;
+mod user;
+
+use std::fs;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal};
+use tokio::process::Child;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls};
 use tracing::{debug, info, warn};
+
+use self::cluster::{CLUSTER_ARGUMENT, child_command, open_directory};
+use self::programs::{Binaries, find_binaries};
+use self::socket::PORT;
+use self::user::{ServerUser, change_owner};
 
 /// The superuser role and the database that `start` provides.
 const ROLE: &str = "postgres";
 const DATABASE: &str = "ubscore";
-/// Only names the socket file: the server has no TCP listener.
-const PORT: u16 = 5432;
-
-/// How the server names the open directory it inherits.
-const CLUSTER_ARGUMENT: &str = "/proc/self/fd/9";
-/// Moves the directory from standard input, the only descriptor the standard library passes on, to
-/// one that neither `initdb` nor its children use for themselves.
-const INHERIT_CLUSTER: &str = r#"exec 9<&0 </dev/null && exec "$@""#;
-
-/// The kernel refuses a socket path of 108 bytes or more.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Where the socket's directory is made: short, and on every system.
-const SOCKET_PARENT: &str = "/tmp";
 
 /// Crash recovery of up to `max_wal_size` happens within this time on a slow disk.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -58,8 +46,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 const SOCKET_LIMIT: Duration = Duration::from_secs(5);
 /// Another process creating the cluster needs a few seconds.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
-/// An `initdb` whose folder is being removed fails at its next file.
-const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The server itself waits seconds before it calls the template database in use.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
@@ -90,18 +76,6 @@ const SETTINGS: &[&str] = &[
     "timezone=UTC",
     "cluster_name=ubscore",
 ];
-
-/// Where systems put the server's programs: a folder, the prefix of an entry in it that ends with
-/// the major version, and the folder inside that entry.
-const VERSIONED_DIRECTORIES: &[(&str, &str, &str)] = &[
-    ("/usr/lib/postgresql", "", "bin"),
-    ("/usr", "pgsql-", "bin"),
-    ("/usr/lib", "postgresql", "bin"),
-    ("/usr/libexec", "postgresql", ""),
-    ("/home/linuxbrew/.linuxbrew/opt", "postgresql@", "bin"),
-    ("/opt/homebrew/opt", "postgresql@", "bin"),
-];
-const PLAIN_DIRECTORIES: &[&str] = &["/usr/local/pgsql/bin"];
 
 /// Why there is no server, or why it did not stop.
 #[derive(Debug, thiserror::Error)]
@@ -328,10 +302,10 @@ impl Embedded {
         // Two starts at once would both create the cluster. Released at return or death.
         let _lock = lock(&data_dir.join("postgres.lock")).await?;
 
-        let cluster_major = cluster_major(&cluster)?;
+        let cluster_major = cluster::major(&cluster)?;
         let binaries = find_binaries(options.postgres_bin.as_deref(), cluster_major).await?;
         if cluster_major.is_none() {
-            create_cluster(&binaries, &data_dir, &cluster, user).await?;
+            cluster::create(&binaries, &data_dir, &cluster, user).await?;
         }
         let server = Server::new(options, binaries, data_dir, cluster, user)?;
         let embedded = server.bring_up().await?;
@@ -386,339 +360,10 @@ impl Embedded {
             }
             None => stop_process(pid, &self.socket_directory).await?,
         }
-        remove_socket_directory(&self.socket_directory);
+        socket::remove_directory(&self.socket_directory);
         info!(pid, cluster = %self.cluster.display(), "embedded postgres stopped");
         Ok(())
     }
-}
-
-/// The programs of one PostgreSQL installation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binaries {
-    /// Their folder; absent where they are found by PATH.
-    directory: Option<PathBuf>,
-    /// The major version, such as 15.
-    major: u32,
-}
-
-impl Binaries {
-    /// The major version, such as 15.
-    pub fn major(&self) -> u32 {
-        self.major
-    }
-
-    fn program(&self, name: &str) -> PathBuf {
-        program(self.directory.as_deref(), name)
-    }
-}
-
-/// Finds `initdb` and `postgres`: in `postgres_bin` alone when given, else in the folder that
-/// `pg_config` names, by PATH, then in the usual folders, newest first.
-///
-/// `cluster_major`: the version of an existing cluster, which only the same one can open.
-///
-/// # Errors
-/// [`Error::NotBinaries`]: `postgres_bin` has none. [`Error::Missing`]: there are none, and how to
-/// install them. [`Error::Version`]: none of the right version.
-pub async fn find_binaries(
-    postgres_bin: Option<&Path>,
-    cluster_major: Option<u32>,
-) -> Result<Binaries, Error> {
-    let candidates = match postgres_bin {
-        Some(directory) => {
-            // The children run elsewhere, so a relative folder would not be found again.
-            vec![Some(directory.canonicalize().unwrap_or_else(|_| directory.to_owned()))]
-        }
-        None => candidate_directories().await,
-    };
-    let mut found = Vec::new();
-    for directory in candidates {
-        let Some(major) = probe(directory.as_deref()).await else { continue };
-        if cluster_major.is_none_or(|wanted| wanted == major) {
-            return Ok(Binaries { directory, major });
-        }
-        found.push(major);
-    }
-    found.sort_unstable();
-    found.dedup();
-    match (cluster_major, postgres_bin) {
-        (Some(cluster_major), _) if !found.is_empty() => {
-            Err(Error::Version { cluster_major, found })
-        }
-        (_, Some(directory)) => Err(Error::NotBinaries {
-            directory: directory.to_owned(),
-            install: install_here(Package::Server),
-        }),
-        (_, None) => Err(Error::Missing { install: install_here(Package::Server) }),
-    }
-}
-
-/// Finds a client's program, such as `pg_dump`: of this major version, or else the next later one, since none can read what
-/// is newer than itself. Looks where [`find_binaries`] does.
-///
-/// # Errors
-/// [`Error::Program`]: there is none, and how to install it.
-pub async fn find_program(
-    program: &'static str,
-    postgres_bin: Option<&Path>,
-    at_least: u32,
-) -> Result<PathBuf, Error> {
-    let candidates = match postgres_bin {
-        Some(directory) => vec![Some(directory.to_owned())],
-        None => candidate_directories().await,
-    };
-    let (mut best, mut found) = (None, Vec::new());
-    for directory in candidates {
-        let path = self::program(directory.as_deref(), program);
-        let Some(major) = output_of(&path, "--version").await.as_deref().and_then(major_of) else {
-            continue;
-        };
-        found.push(major);
-        if major >= at_least && best.as_ref().is_none_or(|(other, _)| major < *other) {
-            best = Some((major, path));
-        }
-    }
-    found.sort_unstable();
-    found.dedup();
-    let install = || install_here(Package::Client { major: at_least });
-    best.map(|(_, path)| path).ok_or_else(|| Error::Program {
-        program,
-        at_least,
-        found,
-        install: install(),
-    })
-}
-
-/// Folders to look in, best first; `None` stands for PATH.
-async fn candidate_directories() -> Vec<Option<PathBuf>> {
-    let mut candidates = Vec::new();
-    if let Some(bindir) = output_of(Path::new("pg_config"), "--bindir").await {
-        candidates.push(Some(PathBuf::from(bindir.trim_end())));
-    }
-    candidates.push(None);
-    for (parent, prefix, inner) in VERSIONED_DIRECTORIES {
-        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        for name in newest_first(names, prefix) {
-            candidates.push(Some(Path::new(parent).join(name).join(inner)));
-        }
-    }
-    candidates.extend(PLAIN_DIRECTORIES.iter().map(|directory| Some(PathBuf::from(directory))));
-    candidates
-}
-
-/// The names that are `prefix` and a version number, the highest number first.
-fn newest_first(names: impl Iterator<Item = String>, prefix: &str) -> Vec<String> {
-    let mut versioned: Vec<(u32, String)> =
-        names.filter_map(|name| Some((name.strip_prefix(prefix)?.parse().ok()?, name))).collect();
-    versioned.sort_unstable_by(|a, b| b.cmp(a));
-    versioned.into_iter().map(|(_, name)| name).collect()
-}
-
-/// The major version of the installation in `directory` (PATH when absent), if both programs run.
-async fn probe(directory: Option<&Path>) -> Option<u32> {
-    output_of(&program(directory, "initdb"), "--version").await?;
-    major_of(&output_of(&program(directory, "postgres"), "--version").await?)
-}
-
-/// What a program prints, if it runs and succeeds; one that does not is one that is not there.
-async fn output_of(program: &Path, argument: &str) -> Option<String> {
-    let output = Command::new(program)
-        .arg(argument)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The major version in, for example, `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.
-fn major_of(version: &str) -> Option<u32> {
-    let number = version.split_whitespace().nth(2)?;
-    let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
-    number[..digits].parse().ok()
-}
-
-fn program(directory: Option<&Path>, name: &str) -> PathBuf {
-    directory.map_or_else(|| PathBuf::from(name), |directory| directory.join(name))
-}
-
-/// What is to be installed.
-#[derive(Clone, Copy)]
-enum Package {
-    Server,
-    /// The programs of this major version that connect to a server.
-    Client {
-        major: u32,
-    },
-}
-
-fn install_here(package: Package) -> String {
-    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    install_command(&os_release, rustix::process::geteuid().is_root(), package)
-}
-
-/// The command that installs a package on the system that `os_release` (os-release(5)) describes.
-fn install_command(os_release: &str, root: bool, package: Package) -> String {
-    let mut names = Vec::new();
-    for line in os_release.lines() {
-        let value = line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE="));
-        names.extend(value.unwrap_or_default().trim_matches(['"', '\'']).split_whitespace());
-    }
-    let command = names.iter().find_map(|name| match (*name, package) {
-        ("debian" | "ubuntu", Package::Server) => Some("apt-get install postgresql".to_owned()),
-        ("debian" | "ubuntu", Package::Client { major }) => {
-            Some(format!("apt-get install postgresql-client-{major}"))
-        }
-        ("fedora" | "rhel" | "centos", Package::Server) => {
-            Some("dnf install postgresql-server".to_owned())
-        }
-        ("fedora" | "rhel" | "centos", Package::Client { .. }) => {
-            Some("dnf install postgresql".to_owned())
-        }
-        ("arch", _) => Some("pacman -S postgresql".to_owned()),
-        ("alpine", Package::Server) => Some("apk add postgresql".to_owned()),
-        ("alpine", Package::Client { major }) => Some(format!("apk add postgresql{major}-client")),
-        ("suse" | "opensuse", Package::Server) => {
-            Some("zypper install postgresql-server".to_owned())
-        }
-        ("suse" | "opensuse", Package::Client { major }) => {
-            Some(format!("zypper install postgresql{major}"))
-        }
-        _ => None,
-    });
-    match (command, package) {
-        (Some(command), _) if root => command,
-        (Some(command), _) => format!("sudo {command}"),
-        (None, Package::Server) => "the PostgreSQL server package of this system".to_owned(),
-        (None, Package::Client { major }) => {
-            format!("the client package of PostgreSQL {major} of this system")
-        }
-    }
-}
-
-/// Who the server runs as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ServerUser {
-    user: u32,
-    group: u32,
-    /// We are root and must become this user for the child.
-    drop: bool,
-}
-
-impl ServerUser {
-    /// The owner of an existing cluster; else `postgres` or `nobody` when we are root; else us.
-    fn choose(cluster: &Path) -> Result<ServerUser, Error> {
-        let user = rustix::process::geteuid();
-        let owner = match fs::metadata(cluster) {
-            Ok(metadata) => Some((metadata.uid(), metadata.gid())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(file("inspect", cluster)(error)),
-        };
-        match owner {
-            _ if !user.is_root() => {
-                let user = user.as_raw();
-                if let Some((owner, _)) = owner.filter(|(owner, _)| *owner != user) {
-                    return Err(Error::Owner { cluster: cluster.to_owned(), owner, user });
-                }
-                let group = rustix::process::getegid().as_raw();
-                Ok(ServerUser { user, group, drop: false })
-            }
-            // The owner stays what it was when, say, a package has since brought `postgres`.
-            Some((user, group)) if user != 0 => Ok(ServerUser { user, group, drop: true }),
-            _ => {
-                let path = Path::new("/etc/passwd");
-                let passwd = fs::read_to_string(path).map_err(file("read", path))?;
-                ["postgres", "nobody"]
-                    .iter()
-                    .find_map(|name| user_in(&passwd, name))
-                    .map(|(user, group)| ServerUser { user, group, drop: true })
-                    .ok_or(Error::NoUser)
-            }
-        }
-    }
-}
-
-/// The user and group numbers of `name` in the text of passwd(5). Root is nobody's answer.
-fn user_in(passwd: &str, name: &str) -> Option<(u32, u32)> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then_some(())?;
-        let user: u32 = fields.nth(1)?.parse().ok()?;
-        let group = fields.next()?.parse().ok()?;
-        (user != 0).then_some((user, group))
-    })
-}
-
-/// The major version that made the cluster; `None` where there is no cluster yet.
-fn cluster_major(cluster: &Path) -> Result<Option<u32>, Error> {
-    let path = cluster.join("PG_VERSION");
-    match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map(Some).map_err(|error| {
-            file("understand", &path)(io::Error::new(io::ErrorKind::InvalidData, error))
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(file("read", &path)(error)),
-    }
-}
-
-/// Runs `initdb` beside the cluster's place and moves the result there: a kill in between leaves a
-/// folder that the next start removes, never half a cluster.
-async fn create_cluster(
-    binaries: &Binaries,
-    data_dir: &Path,
-    cluster: &Path,
-    user: ServerUser,
-) -> Result<(), Error> {
-    let staging = data_dir.join("postgres.new");
-    remove_staging(&staging).await?;
-    info!(cluster = %cluster.display(), major = binaries.major, "creating the embedded cluster");
-    fs::DirBuilder::new().mode(0o700).create(&staging).map_err(file("create", &staging))?;
-    if user.drop {
-        std::os::unix::fs::chown(&staging, Some(user.user), Some(user.group))
-            .map_err(file("change the owner of", &staging))?;
-    }
-    let initdb = binaries.program("initdb");
-    let output = child_command(&initdb, open_directory(&staging, OFlags::empty())?, user)
-        .args(["--username", ROLE, "--auth=trust", "--encoding=UTF8", "--locale=C"])
-        .arg("--data-checksums")
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|source| Error::Spawn { program: initdb, source })?;
-    if !output.status.success() {
-        remove_staging(&staging).await?;
-        let printed = [output.stdout, output.stderr].concat();
-        return Err(Error::Initdb { status: output.status, output: tail(&printed) });
-    }
-    fs::rename(&staging, cluster).map_err(file("move the new cluster to", cluster))?;
-    fs::File::open(data_dir)
-        .and_then(|directory| directory.sync_all())
-        .map_err(file("sync", data_dir))
-}
-
-/// Removes what an interrupted creation left. An `initdb` that outlived its killed parent may still
-/// be writing there: it ends when its folder is gone, and until then it adds files to be removed.
-async fn remove_staging(staging: &Path) -> Result<(), Error> {
-    let removed = timeout(REMOVE_LIMIT, async {
-        loop {
-            match fs::remove_dir_all(staging) {
-                Ok(()) => return Ok(()),
-                Err(_) if !staging.exists() => return Ok(()),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound
-                    ) =>
-                {
-                    sleep(POLL).await;
-                }
-                Err(error) => return Err(file("remove", staging)(error)),
-            }
-        }
-    });
-    removed.await.map_err(|_| Error::Busy { path: staging.to_owned() })?
 }
 
 /// A server that may or may not run: what it is to be run with.
@@ -755,18 +400,11 @@ impl Server {
         if user.drop && metadata.uid() != user.user {
             change_owner(&cluster, user)?;
         }
-        // Named by the folder's identity, not its path: a server whose data directory was removed
-        // keeps its inode, and so cannot be in the way of the next one at the same path.
-        let socket_directory = Path::new(SOCKET_PARENT).join(format!(
-            "ubscore-{}-{:x}-{:x}",
-            user.user,
-            metadata.dev(),
-            metadata.ino()
-        ));
+        let socket_directory = socket::directory(&metadata, user);
         let mut settings: Vec<String> =
             SETTINGS.iter().map(|setting| (*setting).to_owned()).collect();
         settings.push(format!("port={PORT}"));
-        settings.push(socket_setting(&socket_directory));
+        settings.push(socket::setting(&socket_directory));
         settings.push(format!("max_connections={}", options.connections_max));
         settings.push(format!("shared_buffers={}MB", options.shared_buffers_mib));
         let mut arguments = vec!["-D".to_owned(), CLUSTER_ARGUMENT.to_owned()];
@@ -777,7 +415,7 @@ impl Server {
 
     /// Adopts, restarts or starts the server, and waits until it answers.
     async fn bring_up(&self) -> Result<Embedded, Error> {
-        make_socket_directory(&self.socket_directory, self.user)?;
+        socket::make_directory(&self.socket_directory, self.user)?;
         let log_start = self.rotate_log()?;
         timeout(START_LIMIT, self.bring_up_without_limit(log_start)).await.unwrap_or_else(|_| {
             Err(Error::NotReady { limit: START_LIMIT, log_tail: self.log_since(log_start) })
@@ -820,7 +458,7 @@ impl Server {
             let log_tail = self.log_since(log_start);
             // The children of a killed server take a moment to notice.
             if !log_tail.contains("pre-existing shared memory block") {
-                remove_socket_directory(&self.socket_directory);
+                socket::remove_directory(&self.socket_directory);
                 let status = child.wait().await.map_err(signal)?;
                 return Err(Error::Ended { status, log_tail });
             }
@@ -889,7 +527,7 @@ impl Server {
 
     /// Removes what a dead server left and PostgreSQL takes for a living one.
     fn clear_stale(&self) -> Result<(), Error> {
-        let socket = socket_path(&self.socket_directory);
+        let socket = socket::path(&self.socket_directory);
         let socket_lock = socket.with_extension(format!("{PORT}.lock"));
         for path in [self.cluster.join("postmaster.pid"), socket_lock, socket] {
             match fs::remove_file(&path) {
@@ -902,7 +540,7 @@ impl Server {
     }
 
     async fn socket_appears(&self) -> bool {
-        let socket = socket_path(&self.socket_directory);
+        let socket = socket::path(&self.socket_directory);
         timeout(SOCKET_LIMIT, async {
             while !socket.exists() {
                 sleep(POLL).await;
@@ -957,84 +595,6 @@ impl Server {
         };
         read().unwrap_or_else(|error| format!("(log {} unreadable: {error})", self.log.display()))
     }
-}
-
-/// A child that finds `directory` as [`CLUSTER_ARGUMENT`], as `user`, in no folder of ours.
-fn child_command(program: &Path, directory: OwnedFd, user: ServerUser) -> Command {
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", INHERIT_CLUSTER, "sh"]).arg(program).args(["-D", CLUSTER_ARGUMENT]);
-    command.current_dir("/").stdin(Stdio::from(directory));
-    // The server would take these from our environment as its defaults.
-    for name in ["PGDATA", "PGPORT", "PGDATESTYLE", "PGTZ", "PGCLIENTENCODING", "PGOPTIONS"] {
-        command.env_remove(name);
-    }
-    if user.drop {
-        // The standard library drops the supplementary groups with the user.
-        command.uid(user.user).gid(user.group);
-    }
-    command
-}
-
-fn open_directory(path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
-    let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| file("open", path)(error.into()))
-}
-
-/// Makes the socket's directory, or makes sure that the one there was made by us or the server's
-/// user and that no other can enter it: anyone may plant one where it lies.
-fn make_socket_directory(directory: &Path, user: ServerUser) -> Result<(), Error> {
-    let socket_bytes = socket_path(directory).as_os_str().len();
-    assert!(socket_bytes <= SOCKET_PATH_BYTES_MAX, "{} bytes: {directory:?}", socket_bytes);
-    match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(file("create", directory)(error));
-        }
-        _ => {}
-    }
-    let found = fs::File::from(open_directory(directory, OFlags::NOFOLLOW)?);
-    let metadata = found.metadata().map_err(file("inspect", directory))?;
-    let (owner, mode) = (metadata.uid(), metadata.permissions().mode() & 0o7777);
-    let us = rustix::process::geteuid().as_raw();
-    if (owner != user.user && owner != us) || mode & 0o077 != 0 {
-        let directory = directory.to_owned();
-        return Err(Error::SocketDirectory { directory, owner, mode, owner_expected: user.user });
-    }
-    // Ours, just made or left so by a crash at this point.
-    if owner != user.user {
-        std::os::unix::fs::fchown(&found, Some(user.user), Some(user.group))
-            .map_err(file("change the owner of", directory))?;
-    }
-    found
-        .set_permissions(fs::Permissions::from_mode(0o700))
-        .map_err(file("set the mode of", directory))
-}
-
-/// Leaves nothing in the shared folder. A directory that stays is found, checked and used again.
-fn remove_socket_directory(directory: &Path) {
-    if let Err(error) = fs::remove_dir(directory) {
-        debug!(directory = %directory.display(), %error, "the socket directory stays");
-    }
-}
-
-/// Gives the cluster and all in it to the server's user, after a copy by root for example.
-fn change_owner(path: &Path, user: ServerUser) -> Result<(), Error> {
-    let metadata = fs::symlink_metadata(path).map_err(file("inspect", path))?;
-    if metadata.is_dir() {
-        for entry in fs::read_dir(path).map_err(file("list", path))? {
-            change_owner(&entry.map_err(file("list", path))?.path(), user)?;
-        }
-    }
-    // The folder last: until then the next start sees root as its owner and does this again.
-    std::os::unix::fs::lchown(path, Some(user.user), Some(user.group))
-        .map_err(file("change the owner of", path))
-}
-
-fn socket_path(directory: &Path) -> PathBuf {
-    directory.join(format!(".s.PGSQL.{PORT}"))
-}
-
-fn socket_setting(directory: &Path) -> String {
-    format!("unix_socket_directories={}", directory.display())
 }
 
 fn config(socket_directory: &Path) -> tokio_postgres::Config {
@@ -1105,7 +665,7 @@ pub fn running(data_dir: &Path) -> Option<tokio_postgres::Config> {
 /// Whether a process with these arguments is the server of the cluster with this socket directory,
 /// whose name no other cluster has.
 fn is_ours(arguments: &[String], socket_directory: &Path) -> bool {
-    arguments.contains(&socket_setting(socket_directory))
+    arguments.contains(&socket::setting(socket_directory))
 }
 
 fn is_running(pid: i32, socket_directory: &Path) -> bool {
@@ -1174,6 +734,10 @@ fn file(deed: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rustix::fs::Mode;
+
     use super::*;
 
     /// A folder of mode 0700, as a home directory is, and a data directory in it whose path is
@@ -1354,75 +918,6 @@ mod tests {
         );
         assert!(!options.data_dir.join("postgres").exists());
         assert!(!options.data_dir.join("postgres.new").exists());
-    }
-
-    #[tokio::test]
-    async fn a_folder_without_the_programs_gives_the_install_command() {
-        let empty = tempfile::tempdir().expect("a temporary folder");
-        let error = find_binaries(Some(empty.path()), None).await.expect_err("nothing is there");
-        assert!(error.to_string().contains("install"), "{error}");
-        assert!(error.to_string().contains(&install_here(Package::Server)), "{error}");
-        let error = find_program("pg_dump", Some(empty.path()), 15).await.expect_err("nothing");
-        let install = install_here(Package::Client { major: 15 });
-        assert!(error.to_string().contains(&install), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_client_program_that_is_older_than_the_server_is_not_used() {
-        let path = find_program("pg_dump", None, 7).await.expect("one is here");
-        let here = output_of(&path, "--version").await.as_deref().and_then(major_of);
-        let major = here.expect("it says so");
-        assert_eq!(find_program("pg_dump", None, major).await.expect("the same"), path);
-        let error = find_program("pg_dump", None, 999).await.expect_err("nobody has version 999");
-        assert!(
-            matches!(&error, Error::Program { found, .. } if found.contains(&major)),
-            "{error}"
-        );
-        assert!(error.to_string().contains("999"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_cluster_of_another_version_is_left_alone() {
-        let error = find_binaries(None, Some(7)).await.expect_err("nobody has version 7");
-        assert!(matches!(error, Error::Version { cluster_major: 7, .. }), "{error:?}");
-    }
-
-    #[test]
-    fn the_install_command_fits_the_system() {
-        let debian = "PRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=\"12\"\nID=debian\n";
-        assert_eq!(install_command(debian, true, Package::Server), "apt-get install postgresql");
-        assert_eq!(
-            install_command(debian, false, Package::Server),
-            "sudo apt-get install postgresql"
-        );
-        let mint = "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n";
-        assert_eq!(install_command(mint, true, Package::Server), "apt-get install postgresql");
-        let rocky = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n";
-        assert_eq!(install_command(rocky, true, Package::Server), "dnf install postgresql-server");
-        let client = Package::Client { major: 16 };
-        assert_eq!(install_command(debian, true, client), "apt-get install postgresql-client-16");
-        assert_eq!(install_command(rocky, false, client), "sudo dnf install postgresql");
-        assert!(install_command("", true, client).contains("PostgreSQL 16"));
-        assert!(install_command("", true, Package::Server).contains("PostgreSQL server package"));
-    }
-
-    #[test]
-    fn versions_are_read_and_ordered_as_numbers() {
-        assert_eq!(major_of("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"), Some(15));
-        assert_eq!(major_of("postgres (PostgreSQL) 18beta2\n"), Some(18));
-        assert_eq!(major_of("busybox"), None);
-        let names = ["9", "16", "10", "common"].map(str::to_owned);
-        assert_eq!(newest_first(names.into_iter(), ""), ["16", "10", "9"]);
-        let names = ["pgsql-9.6", "lib", "pgsql-15"].map(str::to_owned);
-        assert_eq!(newest_first(names.into_iter(), "pgsql-"), ["pgsql-15"]);
-    }
-
-    #[test]
-    fn a_server_user_is_never_root() {
-        let passwd = "root:x:0:0::/root:/bin/sh\npostgres:x:101:104::/var:/bin/sh\ntoor:x:0:0:::\n";
-        assert_eq!(user_in(passwd, "postgres"), Some((101, 104)));
-        assert_eq!(user_in(passwd, "toor"), None);
-        assert_eq!(user_in(passwd, "nobody"), None);
     }
 
     #[test]

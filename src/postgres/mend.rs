@@ -8,8 +8,8 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Transaction};
 use wal::{Identity, Sequence};
 
+use super::columns::{asset_number, bigint};
 use super::cut::CLOSED;
-use super::database::asset_number;
 use super::incarnation::identity_text;
 use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
@@ -156,7 +156,7 @@ pub async fn renumber(
     for renumbering in renumberings {
         let Renumbering { intent, state, log_sequence } = renumbering;
         let (req_id, state) = (intent.req_id.to_string(), state.number());
-        let log_sequence = i64::try_from(*log_sequence).expect("2^63 records");
+        let log_sequence = bigint(*log_sequence);
         let update = "UPDATE transfers_tb SET log_sequence = $3 WHERE req_id = $1 AND state = $2";
         if transaction.execute(update, &[&req_id, &state, &log_sequence]).await? == 0 {
             // Nobody writes beside us. Whatever this is, another run looks at it.
@@ -182,7 +182,7 @@ async fn supersede(
     incarnation: u64,
 ) -> Result<(), Error> {
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
-    let incarnation = i64::try_from(incarnation).expect("below 2^63");
+    let incarnation = bigint(incarnation);
     let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
     transaction.execute(end, &[&incarnation]).await?;
     let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;
@@ -259,13 +259,13 @@ async fn mend(
     let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
     let amount = intent.amount.decimal(asset.precision);
     let (code, to) = (code.map(Code::name), to.number());
-    let log_sequence = i64::try_from(*log_sequence).expect("2^63 records");
+    let log_sequence = bigint(*log_sequence);
     let written = match from {
         None => {
             let (source, target) = intent.direction.accounts();
             let text = intent.amount.text(asset.precision);
             let fingerprint = fingerprint(source, target, &asset.symbol, &text);
-            let order_number = i64::try_from(intent.order_number).expect("63 bits");
+            let order_number = bigint(intent.order_number);
             let cid = intent.cid.as_ref().map(|cid| cid.as_str());
             let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
                  asset_id, amount, transfer_type, source_type, state, error_code, log_sequence) \

@@ -5,6 +5,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::{Client, Config, Row};
 
+use super::columns;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::Transfer;
 use super::{Error, Limits, connect};
@@ -93,14 +94,13 @@ async fn funding(
     let rows = client.query(statement, &[&user.bigint()]).await?;
     let movement = |row: &Row| {
         let (asset, precision) = asset(row, 2, table, catalog)?;
-        let op = u8::try_from(row.try_get::<_, i16>(1)?).ok().and_then(Op::from_number);
         let after = row.try_get::<_, Option<&str>>(4)?.map(|text| {
             units_from_text(text, precision).ok_or_else(|| bad(table, "balance_after"))
         });
         let amount = Amount::from_decimal(row.try_get(3)?, precision);
         Ok(FundingMovement {
             at: row.try_get(0)?,
-            op: op.ok_or_else(|| bad(table, "op"))?,
+            op: columns::op(row, 1)?.ok_or_else(|| bad(table, "op"))?,
             asset,
             amount: amount.ok_or_else(|| bad(table, "amount"))?,
             balance_after: after.transpose()?,
@@ -148,9 +148,7 @@ fn asset(
     table: &'static str,
     catalog: &Catalog,
 ) -> Result<(AssetId, u8), Error> {
-    let number = u32::try_from(row.try_get::<_, i32>(column)?).ok();
-    let asset = number.and_then(|number| catalog.by_id(AssetId(number)));
-    let asset = asset.ok_or_else(|| bad(table, "asset_id"))?;
+    let asset = columns::asset(row, column, catalog)?.ok_or_else(|| bad(table, "asset_id"))?;
     Ok((asset.id, asset.precision))
 }
 

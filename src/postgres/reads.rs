@@ -15,6 +15,7 @@ use tokio_postgres::{GenericClient, IsolationLevel, Row};
 use wal::Sequence;
 
 use super::Error;
+use super::columns::{self, bigint};
 use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
@@ -221,8 +222,8 @@ impl Reads {
              WHERE user_id = $1 AND order_number >= $2 \
                AND (state NOT IN (40, -10, -30) OR log_sequence > $3)"
         );
-        let order_number = i64::try_from(order_number_min).expect("63 bits");
-        let sequence = i64::try_from(sequence).expect("2^63 records");
+        let order_number = bigint(order_number_min);
+        let sequence = bigint(sequence);
         for row in
             transaction.query(&transfers, &[&user.bigint(), &order_number, &sequence]).await?
         {
@@ -458,8 +459,7 @@ fn asset_from_row(row: &Row) -> Result<Asset, Error> {
 fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128), Error> {
     let number: i32 = row.try_get(0)?;
     let bad = |what: &str| Error::Row { table: "balances_tb", what: format!("{number}: {what}") };
-    let id = u32::try_from(number).map_err(|_| bad("asset_id"))?;
-    let asset = catalog.by_id(AssetId(id)).ok_or_else(|| bad("unknown asset"))?;
+    let asset = columns::asset(row, 0, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let units = |column| {
         units_from_text(row.try_get(column)?, asset.precision).ok_or_else(|| bad("balance"))
     };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Config, Statement};
 
+use super::columns::bigint;
 use super::{Error, Limits, Verdict, connect, verdict};
 use crate::telemetry;
 
@@ -112,10 +113,6 @@ fn failure(error: tokio_postgres::Error) -> Error {
             Error::Query(error)
         }
     }
-}
-
-fn bigint(order_number: u64) -> i64 {
-    i64::try_from(order_number).expect("63 bits")
 }
 
 fn unsigned(order_number: i64) -> Result<u64, Error> {

@@ -2,7 +2,7 @@
 
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
-use ubscore::config::DEVELOPMENT_SECRET;
+use ubscore::config::auth::DEVELOPMENT_SECRET;
 
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{Reply, Server, Site, Way, assert_refused, now_s, send_text, token};

@@ -79,7 +79,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     assert_refused(&server.transfer(USER, Way::ToFunding, "1"), 503, "SERVICE_HALTED");
 
     change("-0.00000001");
-    let resumed = server.admin("POST", "/admin/v1/resume", &json!({"reason": "mended"}));
+    let resumed = server.resume("mended");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     let before = server.usdt(USER);
     server.transfer_accepted(USER, Way::ToSpot, "1");

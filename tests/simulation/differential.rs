@@ -198,6 +198,8 @@ struct Pair {
     orders: u64,
     /// Every transfer that was ever asked for.
     intents: Vec<Intent>,
+    /// How many of them before the flight that is being made up.
+    flown: usize,
     chance: Chance,
     /// Of what operators end.
     resolving: Chance,
@@ -235,6 +237,7 @@ impl Pair {
             clock_ns: 0,
             orders: 0,
             intents: Vec::new(),
+            flown: 0,
             chance: Chance::new(seed),
             resolving: Chance::new(!seed),
             counts: BTreeMap::new(),
@@ -313,6 +316,7 @@ impl Pair {
         let real = Said::of(real);
         assert_eq!(real, modeled, "PostgreSQL, and the model, of {calls:?}: {why}");
         self.tally(&calls, &real);
+        self.flown = self.intents.len();
         real
     }
 
@@ -463,7 +467,8 @@ impl Pair {
     }
 
     fn accept(&mut self) -> Call {
-        let (mut intent, strange) = (self.intent(), self.chance.one_in(30));
+        let (fresh, strange) = (self.intent(), self.chance.one_in(30));
+        let mut intent = fresh.clone();
         let choice = self.chance.below(20);
         if choice < 3 {
             intent = self.known();
@@ -473,6 +478,13 @@ impl Pair {
         } else if strange {
             let known = self.known();
             intent.order_number = self.chance.pick(&[1, known.order_number]);
+        }
+        // Between flights numbers may meet; of one flight they are all one coordinator's, which gives each once.
+        let meets = |other: &Intent| {
+            other.order_number == intent.order_number && other.req_id != intent.req_id
+        };
+        if self.intents[self.flown..].iter().any(meets) {
+            intent = fresh;
         }
         self.intents.push(intent.clone());
         let fuse = !self.chance.one_in(3);

@@ -247,7 +247,7 @@ impl Spot {
         let (answer_to, answer) = oneshot::channel();
         let late = TIMEOUT * if fate == Late { 2 } else { 0 };
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
-        let deliver = Arc::clone(self).deliver(command(order(ask)), travel);
+        let deliver = Arc::clone(self).deliver(command(Order::new(&ask.intent, ask.op)), travel);
         self.world.spawn(async move {
             let told = if fate == Lost { None } else { deliver.await };
             match told {
@@ -258,7 +258,7 @@ impl Spot {
         });
         if fate == Doubled {
             let travel = self.world.chance().micros(5, 300_000);
-            let twin = Arc::clone(self).deliver(command(order(ask)), travel);
+            let twin = Arc::clone(self).deliver(command(Order::new(&ask.intent, ask.op)), travel);
             self.world.spawn(async move {
                 twin.await;
             });
@@ -302,16 +302,8 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
     let unrecorded =
         bug == Some(Bug::RefusalNotRecorded) && matches!(decision, Decision::Refused(_));
     (by_req_id || unrecorded).then(|| {
-        CoreAnswer::Decided(Recorded {
-            user: order.user,
-            asset: order.asset,
-            amount: order.amount,
-            decision,
-            balance_after,
-            sequence: core.ledger().sequence(),
-            time_ns: 0,
-            order_number: order.order_number,
-        })
+        let sequence = core.ledger().sequence();
+        CoreAnswer::Decided(Recorded::new(order, decision, balance_after, sequence, 0))
     })
 }
 
@@ -354,21 +346,6 @@ fn read(told: CoreAnswer) -> Answer {
         CoreAnswer::Forgotten => unknown(Reason::Forgotten),
         CoreAnswer::Overloaded => unknown(Reason::Overloaded),
         _ => unknown(Reason::Mismatched),
-    }
-}
-
-fn order(ask: &Ask) -> Order {
-    let intent = &ask.intent;
-    let cid = intent.cid.as_ref().map_or("", |cid| cid.as_str());
-    Order {
-        op: ask.op,
-        req_id: intent.req_id.number(),
-        cid: Text::new(cid).expect("a Cid fits"),
-        user: intent.user.number(),
-        asset: intent.asset.0,
-        amount: intent.amount.units(),
-        direction: intent.direction,
-        order_number: intent.order_number,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Finding, Seen, Unasked, Verdict};
-use crate::config::Wait;
+use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
 
 /// Every check, in the order in which they are told.

@@ -15,7 +15,7 @@ use ulid::Ulid;
 use super::{Contents, Error, SumObject, check};
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::engine::fact::Fact;
 use crate::engine::snapshot::{self, Header, Snapshot};
 

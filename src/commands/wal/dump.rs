@@ -10,7 +10,7 @@ use super::ink::Ink;
 use super::line::{Assets, Integer, Printer};
 use super::{Error, Log, json};
 use crate::cli::WalDumpArgs;
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::engine::order::{self, Entry, Kind};
 
 /// Records read in search of assets before the first wanted segment. UBSCore learns its assets at

@@ -13,7 +13,7 @@ use wal::Record;
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::amount::{PRECISION_MAX, push_units, units_text};
 use crate::asset::SYMBOL_BYTES_MAX;
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::engine::order::{self, Entry, Text};
 use crate::transfer::Decision;
 

@@ -34,7 +34,7 @@ use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::commands::snapshot::SNAPSHOT_DIRECTORY;
 use crate::commands::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::crash;
 use crate::engine::order::{Entry, Text};
 use crate::engine::snapshot::Snapshot;

@@ -19,7 +19,7 @@ use super::line::{ASSETS_MAX, Assets, Integer, outcome};
 use super::verify::{FoundObject, Read, ReadObject, found_text};
 use super::{Error, Log, json};
 use crate::cli::WalStatArgs;
-use crate::config::Format;
+use crate::config::format::Format;
 use crate::engine::order::{Entry, Order};
 
 /// Users told apart, some 10 MB of memory; at the bound there are so many or more, which is said.

@@ -10,7 +10,7 @@ use super::ink::{BAD, GOOD, Ink};
 use super::line::Integer;
 use super::{Error, Log, json};
 use crate::cli::WalVerifyArgs;
-use crate::config::Format;
+use crate::config::format::Format;
 
 /// Checks the whole log, and prints the verdict.
 pub(super) fn verify(args: &WalVerifyArgs, out: &mut impl Write, ink: Ink) -> Result<(), Error> {

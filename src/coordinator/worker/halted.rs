@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Answers, Question, Queued, Worker, route};
+use super::queued::Queued;
+use super::{Answers, Question, Worker, route};
 use crate::adapters::Adapter;
 use crate::code::Code;
 use crate::coordinator::step::{Effect, Happened, Row, restrain};

@@ -8,7 +8,8 @@
 use tokio::sync::{oneshot, watch};
 use tracing::info;
 
-use super::{Queued, Whose, Worker};
+use super::Worker;
+use super::queued::{Queued, Whose};
 use crate::adapters::Adapter;
 use crate::code::Code;
 use crate::coordinator::Rejection;

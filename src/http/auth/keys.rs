@@ -9,7 +9,9 @@ use serde::Deserialize;
 use tracing::{info, warn};
 
 use super::algorithm;
-use crate::config::{self, Algorithm, Secret};
+use crate::config::auth::{Algorithm, Auth};
+use crate::config::file::read_key_file;
+use crate::config::secret::Secret;
 
 /// Why tokens cannot be checked. The operator must change the configuration or a file.
 #[derive(Debug, thiserror::Error)]
@@ -87,14 +89,14 @@ pub(super) enum Keys {
 
 impl Material {
     /// Takes the secrets that the configuration holds, or reads the file that it names.
-    pub(super) fn read(auth: &config::Auth) -> Result<Material, KeyError> {
+    pub(super) fn read(auth: &Auth) -> Result<Material, KeyError> {
         if auth.algorithm == Algorithm::Hs256 {
             let current = auth.secret.clone().ok_or(KeyError::Missing { key: "auth.secret" })?;
             return Ok(Material::Secrets { current, previous: auth.previous_secret.clone() });
         }
         let path = auth.public_key_file.as_ref();
         let path = path.ok_or(KeyError::Missing { key: "auth.public_key_file" })?.clone();
-        match config::read_key_file(&path) {
+        match read_key_file(&path) {
             Ok(content) => Ok(Material::Public { path, content }),
             Err(source) => Err(KeyError::Read { path, source }),
         }
@@ -250,10 +252,10 @@ mod tests {
     fn names(set: &Value, wanted: Algorithm) -> Result<Vec<Option<String>>, KeyError> {
         let file = NamedTempFile::new().expect("a file");
         fs::write(file.path(), format!("\n  {set}")).expect("written");
-        let auth = config::Auth {
+        let auth = Auth {
             algorithm: wanted,
             public_key_file: Some(file.path().to_owned()),
-            ..config::Auth::default()
+            ..Auth::default()
         };
         match Material::read(&auth)?.keys(wanted)? {
             Keys::Set(keys) => Ok(keys.into_iter().map(|(kid, _)| kid).collect()),

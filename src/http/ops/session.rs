@@ -34,7 +34,7 @@ pub(super) fn show(service: &Service, call: &Call) -> Outcome {
         expires_at: expires_at
             .and_then(|seconds| Timestamp::from_second(seconds).ok())
             .unwrap_or(Timestamp::MAX),
-        version: env!("CARGO_PKG_VERSION"),
+        version: release::VERSION,
         approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
         stuck_ms: service.limits.stuck_ms,
         halted: service.halt.reason().map(|reason| Halted { reason }),

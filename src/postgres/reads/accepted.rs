@@ -6,7 +6,7 @@ use super::Reads;
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::AssetId;
-use crate::postgres::Error;
+use crate::postgres::{Error, columns};
 use crate::transfer::State;
 
 /// Rows read at once.
@@ -68,8 +68,7 @@ impl Reads {
                 }
                 let bad =
                     |what| Error::Row { table: "transfers_tb", what: format!("{before}: {what}") };
-                let id = u32::try_from(row.try_get::<_, i32>(2)?).map_err(|_| bad("asset_id"))?;
-                let asset = catalog.by_id(AssetId(id)).ok_or_else(|| bad("unknown asset"))?;
+                let asset = columns::asset(row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
                 let amount = Amount::from_decimal(row.try_get(3)?, asset.precision);
                 let accepted = Accepted {
                     asset: asset.id,

@@ -16,9 +16,9 @@ use tracing::error;
 use super::{Passed, Reads, history, snapshot};
 use crate::account::UserId;
 use crate::asset::AssetId;
-use crate::postgres::Error;
 use crate::postgres::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use crate::postgres::store::Transfer;
+use crate::postgres::{Error, columns};
 use crate::transfer::{Cid, Decision, Direction, Op, ReqId, State};
 
 /// Rows looked at for one page.
@@ -354,10 +354,9 @@ impl Reads {
                           FROM transfer_operations WHERE req_id = $1 ORDER BY at, op";
         let mut posted = Vec::new();
         for row in transaction.query(operations, &[&name]).await? {
-            let op = u8::try_from(row.try_get::<_, i16>(0)?).ok().and_then(Op::from_number);
             let bad = || Error::Row { table: "transfer_operations", what: format!("{name}: op") };
             posted.push(Posted {
-                op: op.ok_or_else(bad)?,
+                op: columns::op(&row, 0)?.ok_or_else(bad)?,
                 decision: decision(&row, 1)?,
                 amount: row.try_get(2)?,
                 balance_after: row.try_get(3)?,

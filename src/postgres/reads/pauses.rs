@@ -9,7 +9,7 @@ use super::{Reads, audit};
 use crate::asset::AssetId;
 use crate::pause::{Pause, Pauses, Scope};
 use crate::postgres::Error;
-use crate::postgres::database::asset_number;
+use crate::postgres::columns::asset_number;
 use crate::transfer::Direction;
 
 /// A change of a pause.

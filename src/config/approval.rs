@@ -1,0 +1,56 @@
+//! What needs two operators.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::bound::{Bound, HOUR_MS, WEEK_MS, bound};
+use crate::approval::Action;
+
+/// The section `[approval]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approval {
+    /// What one operator asks for and another one has to approve.
+    #[serde(deserialize_with = "actions")]
+    pub required: Vec<Action>,
+    /// How long that may be approved and carried out, ms.
+    pub expires_after_ms: u64,
+}
+
+impl Default for Approval {
+    fn default() -> Self {
+        Self { required: Vec::new(), expires_after_ms: HOUR_MS }
+    }
+}
+
+/// What its whole numbers may be.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("approval.expires_after_ms", |c| Some(c.approval.expires_after_ms), 1_000, WEEK_MS, "ms"),
+];
+
+/// A list of names, or, from the environment, one text with commas between them.
+fn actions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Action>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        List(Vec<String>),
+        Text(String),
+    }
+    let names = match Given::deserialize(deserializer) {
+        Ok(Given::List(names)) => names,
+        Ok(Given::Text(text)) => {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            names.map(str::to_owned).collect()
+        }
+        Err(_) => return Err(D::Error::custom("must be a list of names")),
+    };
+    let known = |name: &String| {
+        let unknown = || {
+            let names = Action::ALL.map(Action::name).join(", ");
+            D::Error::custom(format!("{name:?} is not one of {names}"))
+        };
+        Action::from_name(name).ok_or_else(unknown)
+    };
+    names.iter().map(known).collect()
+}

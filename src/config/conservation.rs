@@ -1,0 +1,28 @@
+//! How often the continuous audit runs, and what it may ask of PostgreSQL.
+
+use serde::Deserialize;
+
+use super::bound::{Bound, HOUR_MS, bound};
+
+/// The section `[conservation]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Conservation {
+    /// Between two rounds of the audit, ms.
+    pub every_ms: u64,
+    /// What PostgreSQL may take over one statement of it, ms.
+    pub statement_timeout_ms: u64,
+}
+
+impl Default for Conservation {
+    fn default() -> Self {
+        Self { every_ms: 10_000, statement_timeout_ms: 60_000 }
+    }
+}
+
+/// What its whole numbers may be.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("conservation.every_ms", |c| Some(c.conservation.every_ms), 10, HOUR_MS, "ms"),
+    bound("conservation.statement_timeout_ms", |c| Some(c.conservation.statement_timeout_ms), 1_000, HOUR_MS, "ms"),
+];

@@ -1,0 +1,54 @@
+//! What becomes of transfers, told to their users as it happens.
+
+use serde::Deserialize;
+
+use super::Error;
+use super::bound::{Bound, FIVE_MINUTES_MS, bound};
+use super::hours::Hours;
+
+/// The section `[events]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Whether events are made and told.
+    pub enabled: bool,
+    /// After so long without an event a stream is told that it is alive, ms.
+    pub heartbeat_ms: u64,
+    /// Streams in all.
+    pub streams_max: usize,
+    /// Streams of one user.
+    pub streams_per_user_max: usize,
+    /// Events waiting for one stream; with more it is ended.
+    pub queue_max: usize,
+    /// How long events and notes of what was delivered are kept, hours.
+    pub keep_hours: Hours,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            heartbeat_ms: 15_000,
+            streams_max: 512,
+            streams_per_user_max: 4,
+            queue_max: 256,
+            keep_hours: Hours::from(72.0),
+        }
+    }
+}
+
+/// What its whole numbers may be.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("events.heartbeat_ms", |c| Some(c.events.heartbeat_ms), 10, FIVE_MINUTES_MS, "ms"),
+    bound("events.streams_max", |c| Some(c.events.streams_max as u64), 1, 65_536, "streams"),
+    bound("events.streams_per_user_max", |c| Some(c.events.streams_per_user_max as u64), 1, 1_024, "streams"),
+    bound("events.queue_max", |c| Some(c.events.queue_max as u64), 1, 65_536, "events"),
+];
+
+impl Events {
+    /// Checks what is no whole number.
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        self.keep_hours.check("events.keep_hours")
+    }
+}

@@ -1,0 +1,73 @@
+//! The files that keys name: secrets, public keys, certificates. None is read for ever.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use super::secret::Secret;
+
+/// Longest file that is read for a secret, bytes. A larger one is another file by mistake.
+const SECRET_FILE_BYTES_MAX: u64 = 65_536;
+
+/// Longest file of public keys or certificates, bytes: an issuer's set is some thousand.
+const KEY_FILE_BYTES_MAX: u64 = 1_048_576;
+
+/// Reads a file of public keys or certificates.
+///
+/// # Errors
+/// What the system said; or it is no file, or longer than any such file is.
+pub fn read_key_file(path: &Path) -> io::Result<Vec<u8>> {
+    check(path, KEY_FILE_BYTES_MAX)?;
+    fs::read(path)
+}
+
+/// Puts what the file holds, where one is named, into `secret`; `key` is the file's, as `section.key`.
+pub(super) fn read_secret(
+    key: &'static str,
+    secret: &mut Option<Secret>,
+    file: &Option<PathBuf>,
+) -> Result<(), Error> {
+    let Some(path) = file else { return Ok(()) };
+    let failed = |source| Error::SecretFile { key, path: path.clone(), source };
+    check(path, SECRET_FILE_BYTES_MAX).map_err(failed)?;
+    let mut text = fs::read_to_string(path).map_err(failed)?;
+    // Editors and `echo` end the line; nobody means that as part of the secret.
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    *secret = Some(Secret::new(text));
+    Ok(())
+}
+
+/// A device or a pipe would be read for ever.
+fn check(path: &Path, bytes_max: u64) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > bytes_max {
+        let problem = format!("not a file of at most {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::secret::Secret;
+    use crate::config::tests::{OWN_SECRET, file, load, refusal};
+
+    #[test]
+    fn a_secret_comes_from_a_file_without_its_line_break() {
+        let secret = file(&format!("{OWN_SECRET}\n"));
+        let path = secret.path().display();
+        let config = load(&format!("[auth]\nsecret_file = \"{path}\""), &[]).expect("loaded");
+        assert_eq!(config.auth.secret, Some(Secret::new(OWN_SECRET)));
+
+        let said = refusal("[auth]\nsecret_file = \"/nowhere/at/all\"", &[]);
+        assert_eq!(said, "auth.secret_file = /nowhere/at/all: cannot be read");
+        let said = refusal("[auth]\nsecret_file = \"/dev/zero\"", &[]);
+        assert_eq!(said, "auth.secret_file = /dev/zero: cannot be read");
+    }
+}

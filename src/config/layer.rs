@@ -1,0 +1,169 @@
+//! Where keys are given: one layer is one place, with what it says and how it is named in errors.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use figment::error::Kind;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+
+use super::{Config, Error, bounds};
+
+/// How a variable begins that is meant for us.
+const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
+
+/// Keys that may be given as a value or as the name of a file that holds the value.
+const TWINS: [(&str, &str, &str); 6] = [
+    ("auth", "secret", "secret_file"),
+    ("auth", "previous_secret", "previous_secret_file"),
+    ("postgres", "url", "url_file"),
+    ("alert", "webhook_url", "webhook_url_file"),
+    ("webhooks", "url", "url_file"),
+    ("webhooks", "secret", "secret_file"),
+];
+
+/// One source of keys, merged by figment over the one below.
+#[derive(Clone)]
+pub(super) struct Layer {
+    /// Named in errors: "the environment" or a file.
+    pub(super) origin: String,
+    /// As they were given: sections, and keys in them.
+    pub(super) keys: Dict,
+}
+
+impl Layer {
+    /// No keys.
+    pub(super) fn empty() -> Self {
+        Self { origin: "the defaults".to_owned(), keys: Dict::new() }
+    }
+
+    /// Reads a TOML file. Not figment's own reader: its errors quote the line, secret or not.
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let keys = toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            Error::Syntax {
+                path: path.to_owned(),
+                line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
+                problem: error.message().to_owned(),
+            }
+        })?;
+        Ok(Self { origin: path.display().to_string(), keys })
+    }
+
+    /// `UBSCORE__HTTP__LISTEN=…` becomes `http.listen`; every value is text for now.
+    pub(super) fn from_environment(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let mut layer = Self { origin: "the environment".to_owned(), keys: Dict::new() };
+        for (name, value) in variables {
+            // A name that is not text cannot be one of ours.
+            let Some(path) = name.to_str().and_then(|name| name.strip_prefix(ENVIRONMENT_PREFIX))
+            else {
+                continue;
+            };
+            let path = path.to_lowercase();
+            let refuse = |problem: &str| Error::Key {
+                key: path.replace("__", "."),
+                problem: problem.to_owned(),
+                origin: layer.origin.clone(),
+            };
+            let Some(value) = value.to_str() else {
+                return Err(refuse("not UTF-8"));
+            };
+            // Of two spellings of one name, which wins would depend on the environment's order.
+            match path.split_once("__") {
+                None => {
+                    if layer.keys.contains_key(&path) {
+                        return Err(refuse("given twice"));
+                    }
+                    layer.keys.insert(path, Value::from(value));
+                }
+                Some((section, key)) => {
+                    let entry = layer
+                        .keys
+                        .entry(section.to_owned())
+                        .or_insert_with(|| Value::from(Dict::new()));
+                    let Value::Dict(_, keys) = entry else {
+                        return Err(refuse("its section is given as a value"));
+                    };
+                    if keys.contains_key(key) {
+                        return Err(refuse("given twice"));
+                    }
+                    keys.insert(key.to_owned(), Value::from(value));
+                }
+            }
+        }
+        Ok(layer)
+    }
+
+    /// Refuses what does not fit the types, as they are.
+    pub(super) fn extract_strictly(&self) -> Result<(), Error> {
+        Figment::from(self.clone()).extract::<Config>().map(drop).map_err(describe)
+    }
+
+    /// Refuses a value that is given beside its file.
+    pub(super) fn refuse_twins(&self) -> Result<(), Error> {
+        for (section, value, file) in TWINS {
+            if self.holds(section, value) && self.holds(section, file) {
+                let key = format!("{section}.{value}");
+                return Err(Error::Twice { key, origin: self.origin.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a secret of which `upper` gives another, be it as a value or as a file.
+    pub(super) fn yield_twins(&mut self, upper: &Self) {
+        for (section, value, file) in TWINS {
+            if (upper.holds(section, value) || upper.holds(section, file))
+                && let Some(Value::Dict(_, keys)) = self.keys.get_mut(section)
+            {
+                keys.remove(value);
+                keys.remove(file);
+            }
+        }
+    }
+
+    /// Whether it gives this key.
+    pub(super) fn holds(&self, section: &str, key: &str) -> bool {
+        self.keys.get(section).and_then(Value::as_dict).is_some_and(|keys| keys.contains_key(key))
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.keys.clone()))
+    }
+}
+
+/// Turns figment's error into ours: the key as `section.key`, and no secret in the text.
+pub(super) fn describe(error: figment::Error) -> Error {
+    let mut path = error.path.clone();
+    let problem = match &error.kind {
+        Kind::UnknownField(name, known) => {
+            // Figment puts the unknown name at the end of the path in some cases only.
+            if path.last() != Some(name) {
+                path.push(name.clone());
+            }
+            format!("unknown key; known are {}", known.join(", "))
+        }
+        // The value itself is in the kind's text.
+        _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
+            "must be text".to_owned()
+        }
+        kind => kind.to_string(),
+    };
+    let key = path.join(".");
+    let allowed = bounds()
+        .find(|bound| bound.key == key)
+        .map_or_else(String::new, |bound| format!("; allowed: {}", bound.allowed()));
+    let origin = error.metadata.map_or_else(|| "an unknown place".into(), |m| m.name);
+    Error::Key { key, problem: problem + &allowed, origin: origin.into_owned() }
+}

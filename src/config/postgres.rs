@@ -1,0 +1,103 @@
+//! Funding's database.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::bound::{Bound, FIVE_MINUTES_MS, MINUTE_MS, bound};
+use super::file::read_secret;
+use super::secret::Secret;
+use super::{Error, range};
+
+/// The section `[postgres]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Postgres {
+    /// Where the server is; after loading, absent means embedded. Secret: it may hold a password.
+    pub url: Option<Secret>,
+    /// A file that holds the URL.
+    pub url_file: Option<PathBuf>,
+    /// Directory of the embedded server's programs.
+    pub bin: Option<PathBuf>,
+    /// Connections for reads.
+    pub connections_max: usize,
+    /// Time to connect and log in, ms.
+    pub connect_timeout_ms: u64,
+    /// Time for a statement, ms; kept by the server.
+    pub statement_timeout_ms: u64,
+    /// Time for a lock, ms; kept by the server.
+    pub lock_timeout_ms: u64,
+    /// Time for a transaction that nobody goes on with, ms; kept by the server.
+    pub idle_in_transaction_timeout_ms: u64,
+}
+
+/// What `postgres.url` says when we are to run the server ourselves.
+const EMBEDDED: &str = "embedded";
+
+impl Default for Postgres {
+    fn default() -> Self {
+        Self {
+            url: None,
+            url_file: None,
+            bin: None,
+            connections_max: 8,
+            connect_timeout_ms: 2_000,
+            statement_timeout_ms: 5_000,
+            lock_timeout_ms: 500,
+            idle_in_transaction_timeout_ms: 5_000,
+        }
+    }
+}
+
+/// What its whole numbers may be.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("postgres.connections_max", |c| Some(c.postgres.connections_max as u64), 1, 512, "connections"),
+    bound("postgres.connect_timeout_ms", |c| Some(c.postgres.connect_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("postgres.statement_timeout_ms", |c| Some(c.postgres.statement_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("postgres.lock_timeout_ms", |c| Some(c.postgres.lock_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+    bound("postgres.idle_in_transaction_timeout_ms", |c| Some(c.postgres.idle_in_transaction_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
+];
+
+impl Postgres {
+    /// Replaces the name of a file by what it holds, and "embedded" by nothing.
+    pub(super) fn read_secrets(&mut self) -> Result<(), Error> {
+        read_secret("postgres.url_file", &mut self.url, &self.url_file)?;
+        self.url.take_if(|url| url.expose() == EMBEDDED);
+        Ok(())
+    }
+
+    /// Checks what is no whole number, and what one key demands of another.
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        if self.lock_timeout_ms > self.statement_timeout_ms {
+            let allowed =
+                format!("at most postgres.statement_timeout_ms, {} ms", self.statement_timeout_ms);
+            return Err(range("postgres.lock_timeout_ms", self.lock_timeout_ms, allowed));
+        }
+        if let Some(url) = &self.url
+            && url.expose().parse::<tokio_postgres::Config>().is_err()
+        {
+            return Err(range("postgres.url", url, "\"embedded\" or a postgres:// URL"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::{assert_refused, load};
+
+    #[test]
+    fn a_lock_is_waited_for_no_longer_than_a_statement_and_a_url_is_one() {
+        assert_refused(&[
+            ("[postgres]\nlock_timeout_ms = 5001", "postgres.lock_timeout_ms = 5001"),
+            ("[postgres]\nurl = \"mysql://root@localhost\"", "postgres.url = ***"),
+        ]);
+    }
+
+    #[test]
+    fn embedded_is_the_absence_of_a_url() {
+        let config = load("[postgres]\nurl = \"embedded\"", &[]).expect("loaded");
+        assert_eq!(config.postgres.url, None);
+    }
+}

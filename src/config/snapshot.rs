@@ -1,0 +1,38 @@
+//! When a snapshot is made, and what goes once it is.
+
+use serde::Deserialize;
+
+use super::bound::{Bound, bound};
+
+/// The section `[snapshot]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Snapshot {
+    /// A snapshot is made after so many records.
+    pub every_records: u64,
+    /// Or after so many bytes of the log.
+    pub every_bytes: u64,
+    /// Snapshots kept.
+    pub keep: usize,
+    /// Run for every closed segment before it is removed; empty for none.
+    pub archive_command: String,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            every_records: 1_000_000,
+            every_bytes: 1_073_741_824,
+            keep: 2,
+            archive_command: String::new(),
+        }
+    }
+}
+
+/// What its whole numbers may be.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),
+    bound("snapshot.every_bytes", |c| Some(c.snapshot.every_bytes), 4_096, 1_099_511_627_776, "bytes"),
+    bound("snapshot.keep", |c| Some(c.snapshot.keep as u64), 1, 64, "snapshots"),
+];
