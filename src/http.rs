@@ -776,7 +776,7 @@ mod tests {
         let body = "x".repeat(DISCARD_BYTES_MAX);
         let length = format!("Content-Length: {DISCARD_BYTES_MAX}\r\n");
         let large = format!("POST /body HTTP/1.1\r\nHost: test\r\n{length}\r\n{body}");
-        let said = server.exchange(&(large + &get("/next", "Connection: close\r\n")));
+        let said = server.exchange(&(large + get("/next", "Connection: close\r\n").as_str()));
         assert!(said.contains("too large") && said.ends_with("/next 0 bytes"), "{said}");
     }
 

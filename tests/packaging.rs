@@ -56,7 +56,7 @@ fn assert_content(command: &mut Command) -> String {
 
 fn all_of(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
+    text(&output.stdout) + text(&output.stderr).as_str()
 }
 
 /// One of the programs that `make need-linters` installs.

@@ -165,5 +165,5 @@ pub(super) fn describe(error: figment::Error) -> Error {
         .find(|bound| bound.key == key)
         .map_or_else(String::new, |bound| format!("; allowed: {}", bound.allowed()));
     let origin = error.metadata.map_or_else(|| "an unknown place".into(), |m| m.name);
-    Error::Key { key, problem: problem + &allowed, origin: origin.into_owned() }
+    Error::Key { key, problem: format!("{problem}{allowed}"), origin: origin.into_owned() }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::approval::Action;
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::json;
+use crate::release;
 
 #[derive(Serialize)]
 struct Halted {
