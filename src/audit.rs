@@ -5,7 +5,8 @@
 //! [`settled`] (what lies below the watermark), [`verify`] (the same on a log that is only read), [`repair`]
 //! (what the log proves of transfers that PostgreSQL has lost), [`redecision`] (what PostgreSQL proves of decisions that a cut
 //! of the log has lost), [`halt`] (the flag that stops the service until an operator resumes),
-//! [`frequency`] (users who transfer more often than anybody should), [`statement`] (one user's account statement).
+//! [`frequency`] (users who transfer more often than anybody should), [`statement`] (one user's account statement),
+//! [`totals`] (what there is of each asset, exact at every read).
 
 pub mod conservation;
 pub mod fit;
@@ -16,4 +17,5 @@ pub mod repair;
 pub mod rounds;
 pub mod settled;
 pub mod statement;
+pub mod totals;
 pub mod verify;

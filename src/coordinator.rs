@@ -472,6 +472,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         Ok(numbers)
     }
 
+    /// Every transfer that is accepted from here on has this order number or a higher one.
+    pub fn order_number_next(&self) -> u64 {
+        self.numbers.next()
+    }
+
     /// What the workers have in hand now, for whoever watches.
     pub fn in_hand(&self) -> InHand {
         self.hands.look()

@@ -4,7 +4,7 @@
 //! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
 //! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut
 //! of the log takes back), [`export`] and [`dump`] (a snapshot for a backup, and back), [`rebase`] (tables from another
-//! cluster), [`movements`] (what a user's statement is made of), [`events`] (what users follow, copied from the history),
+//! cluster), [`movements`] (what a user's statement is made of), [`funds`] (what there is of each asset), [`events`] (what users follow, copied from the history),
 //! [`webhooks`] (the same on its way to endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for
 //! one machine).
 
@@ -16,6 +16,7 @@ pub mod dump;
 pub mod embedded;
 pub mod events;
 pub mod export;
+pub mod funds;
 pub mod incarnation;
 pub mod mend;
 pub mod movements;

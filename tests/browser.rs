@@ -374,7 +374,7 @@ fn hostile_strings_stay_text() {
     for attempt in [
         "document.querySelector('#said').innerHTML = '<b>x</b>'",
         "document.querySelector('#said').setAttribute('onclick', 'window.harmed=1'); document.querySelector('#said').click()",
-        "eval('window.harmed=1')",
+        "setTimeout('window.harmed=1')",
         "const script = document.createElement('script'); script.append('window.harmed=1'); document.body.append(script); script.remove()",
     ] {
         browser.run(&format!("try {{ {attempt} }} catch (refused) {{ }}"), Value::Null);

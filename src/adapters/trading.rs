@@ -57,6 +57,15 @@ pub struct SpotBalance {
     pub sequence: Sequence,
 }
 
+/// What all Spot balances of one asset add up to at a point of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpotTotal {
+    /// Smallest units.
+    pub units: u128,
+    /// The last record the sum includes.
+    pub sequence: Sequence,
+}
+
 impl Trading {
     /// Trading through `engine`; no answer within `timeout` is [`Outcome::Timeout`].
     pub fn new(
@@ -138,21 +147,50 @@ impl Trading {
         &self,
         operations: &[(ReqId, Op)],
     ) -> Result<(Vec<Option<Recorded>>, u64), Unanswered> {
-        let mut found = Vec::with_capacity(operations.len());
+        let query = |&(req_id, op): &(ReqId, Op)| Command::Query { req_id: req_id.number(), op };
+        let found = self.put_all(operations, query).await?;
+        let found = found.into_iter().map(|answer| match answer {
+            EngineAnswer::Query(recorded) => Ok(recorded),
+            _ => Err(Unanswered::Silent),
+        });
+        let found = found.collect::<Result<_, _>>()?;
+        // Behind the queries on the ring: whatever was forgotten before one of them lies below it.
+        match self.put(Command::ReadWatermark).await? {
+            EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
+    /// Reads what all Spot balances of each asset add up to, in the order of `assets`, each at a point of the log of its own.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: for one of them, so for all.
+    pub async fn totals(&self, assets: &[AssetId]) -> Result<Vec<SpotTotal>, Unanswered> {
+        let read = |asset: &AssetId| Command::ReadTotal { asset: asset.0 };
+        let totals = self.put_all(assets, read).await?.into_iter().map(|answer| match answer {
+            EngineAnswer::Total { units, sequence } => Ok(SpotTotal { units, sequence }),
+            _ => Err(Unanswered::Silent),
+        });
+        totals.collect()
+    }
+
+    /// Puts a question about each of many things, a share at a time. The answers are in their order.
+    async fn put_all<T>(
+        &self,
+        things: &[T],
+        question: impl Fn(&T) -> Command,
+    ) -> Result<Vec<EngineAnswer>, Unanswered> {
+        let mut answers = Vec::with_capacity(things.len());
         let share = self.engine.lock().share();
-        for mut share in operations.chunks(share) {
+        for mut share in things.chunks(share) {
             let mut deadline = self.clock.sleep(self.timeout);
             while !share.is_empty() {
-                let query =
-                    |&(req_id, op): &(ReqId, Op)| Command::Query { req_id: req_id.number(), op };
-                let pending =
-                    self.engine.lock().submit_all(share.iter().map(query), self.clock.now_ns());
+                let questions = share.iter().map(&question);
+                let pending = self.engine.lock().submit_all(questions, self.clock.now_ns());
                 // What found a place behind one that did not is asked for again.
                 for pending in pending.into_iter().map_while(Result::ok) {
-                    match wait(pending, &mut deadline).await {
-                        Some(EngineAnswer::Query(recorded)) => found.push(recorded),
-                        Some(_) | None => return Err(Unanswered::Silent),
-                    }
+                    answers.push(wait(pending, &mut deadline).await.ok_or(Unanswered::Silent)?);
                     share = &share[1..];
                 }
                 if !share.is_empty() {
@@ -163,12 +201,7 @@ impl Trading {
                 }
             }
         }
-        // Behind the queries on the ring: whatever was forgotten before one of them lies below it.
-        match self.put(Command::ReadWatermark).await? {
-            EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
-            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
-            _ => Err(Unanswered::Silent),
-        }
+        Ok(answers)
     }
 
     async fn put(&self, command: Command) -> Result<EngineAnswer, Unanswered> {
@@ -222,6 +255,7 @@ fn answer(req_id: ReqId, engine: Option<EngineAnswer>) -> Answer {
         Some(
             EngineAnswer::Done
             | EngineAnswer::Balance { .. }
+            | EngineAnswer::Total { .. }
             | EngineAnswer::Status(_)
             | EngineAnswer::Watermark(_),
         ) => Answer::without_record(Outcome::Unknown(Reason::Mismatched)),

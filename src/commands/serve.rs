@@ -31,7 +31,7 @@ use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
-use crate::audit::rounds;
+use crate::audit::{rounds, totals};
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::engine::Wait;
@@ -55,6 +55,7 @@ use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
+use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::{self, Behind, Incarnation};
 use crate::postgres::reads::Reads;
 use crate::postgres::watermark::Watermark;
@@ -367,6 +368,9 @@ async fn start(
         dead_keep: config.webhooks.dead_keep_hours.duration(),
     };
     let events = follow_events(config, &mut pool, committed, &clock, made)?;
+    let longest = Duration::from_millis(config.conservation.statement_timeout_ms);
+    let funds = Funds::new(target.clone(), limits, longest);
+    let totals = totals::Reader::new(Arc::clone(&trading), Arc::clone(&clock), funds, longest);
     let store = Watermark::new(target, limits, incarnation.number);
     coordinator.keep_watermark(store, outcomes, halt.gate(), &mut pool);
     let ready = async {
@@ -399,6 +403,7 @@ async fn start(
         metrics,
         halt,
         check,
+        totals,
         events,
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
         approvals: Approvals {

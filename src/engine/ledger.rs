@@ -66,6 +66,13 @@ pub enum Answer {
         /// The last record this balance includes.
         sequence: wal::Sequence,
     },
+    /// What all balances of an asset add up to, at a point of the log.
+    Total {
+        /// Smallest units; 0 for an asset that is not known.
+        units: u128,
+        /// The last record this sum includes.
+        sequence: wal::Sequence,
+    },
     /// A Spot account's status, if there is one.
     Status(Option<AccountStatus>),
     /// What is recorded for an operation, if anything.
@@ -84,6 +91,18 @@ pub enum Answer {
 struct AssetEntry {
     precision: u8,
     symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
+    /// What all balances of it add up to, smallest units. It follows from them, so it is no fact of its own.
+    total: u128,
+}
+
+impl AssetEntry {
+    /// One of which there is nothing yet.
+    fn new(
+        precision: u8,
+        symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
+    ) -> AssetEntry {
+        AssetEntry { precision, symbol, total: 0 }
+    }
 }
 
 /// What a ledger holds at most. Nothing that is recorded depends on it: at a limit nothing happens.
@@ -194,6 +213,11 @@ impl Ledger {
         self.accounts.get(user).map(|account| account.status)
     }
 
+    /// What all balances of an asset add up to, smallest units; 0 for one that is not known.
+    pub fn total(&self, asset: u32) -> u128 {
+        self.assets.get(&asset).map_or(0, |entry| entry.total)
+    }
+
     /// What has ever been done to one balance, forgotten outcomes included.
     pub fn totals(&self, user: u64, asset: u32) -> Totals {
         self.balances.get((user, asset)).map(|balance| balance.totals).unwrap_or_default()
@@ -228,7 +252,7 @@ impl Ledger {
         let departed = Fact::Departed { digest: self.outcomes.departed() };
         let watermark = Fact::Watermark { order_number: self.watermark };
         let assets = self.assets.iter().map(|(&asset, entry)| {
-            let AssetEntry { precision, symbol } = *entry;
+            let AssetEntry { precision, symbol, total: _ } = *entry;
             Fact::Asset { asset, precision, symbol }
         });
         let accounts = self.accounts.rows().iter().map(Account::fact);
@@ -286,7 +310,7 @@ impl Ledger {
                 Some(_) => Step::Append(Entry::AccountStatus { user, status }),
             },
             Command::RegisterAsset { asset, precision, symbol } => match self.assets.get(&asset) {
-                Some(known) if *known == (AssetEntry { precision, symbol }) => {
+                Some(known) if (known.precision, known.symbol) == (precision, symbol) => {
                     Step::Known(Answer::Done)
                 }
                 Some(_) => Step::Violation("the asset is known with another symbol or precision"),
@@ -303,6 +327,10 @@ impl Ledger {
             Command::ReadBalance { user, asset } => {
                 let available = self.status(user).map(|_| self.balance(user, asset));
                 Step::Known(Answer::Balance { available, sequence: self.sequence })
+            }
+            Command::ReadTotal { asset } => {
+                let (units, sequence) = (self.total(asset), self.sequence);
+                Step::Known(Answer::Total { units, sequence })
             }
             Command::ReadStatus { user } => Step::Known(Answer::Status(self.status(user))),
             Command::ReadWatermark => Step::Known(Answer::Watermark(self.watermark)),
@@ -429,7 +457,7 @@ impl Ledger {
                 Answer::Done
             }
             Entry::Asset { asset, precision, symbol } => {
-                let before = self.assets.insert(asset, AssetEntry { precision, symbol });
+                let before = self.assets.insert(asset, AssetEntry::new(precision, symbol));
                 assert!(before.is_none(), "asset {asset} registered twice");
                 self.exchange(None, Fact::Asset { asset, precision, symbol });
                 Answer::Done
@@ -473,6 +501,13 @@ impl Ledger {
             None => self.balances.insert(after),
         }
         self.exchange(before, after.fact());
+        let entry = self.assets.get_mut(&asset).expect("nothing succeeds of an unknown asset");
+        // The balance is part of it, and a u128 holds 2^64 of the largest amounts.
+        let total = match op {
+            Op::Withdraw => entry.total.checked_sub(u128::from(amount)),
+            _ => entry.total.checked_add(u128::from(amount)),
+        };
+        entry.total = total.unwrap_or_else(|| panic!("{} and {order:?}", entry.total));
     }
 }
 
@@ -783,6 +818,10 @@ mod tests {
             let sequence = ledger.sequence();
             Step::Known(Answer::Balance { available, sequence })
         };
+        let total = |units| {
+            let sequence = ledger.sequence();
+            Step::Known(Answer::Total { units, sequence })
+        };
         let query = |req_id, op| Command::Query { req_id, op };
         let recorded = ledger.outcomes.get(1, Op::Deposit);
         assert!(recorded.is_some());
@@ -802,6 +841,8 @@ mod tests {
             (read(7, USDT), known(Some(500))),
             (read(7, 9), known(Some(0))),
             (read(8, USDT), known(None)),
+            (Command::ReadTotal { asset: USDT }, total(500)),
+            (Command::ReadTotal { asset: 9 }, total(0)),
             (Command::ReadStatus { user: 7 }, Step::Known(Answer::Status(Some(Active)))),
             (Command::ReadStatus { user: 8 }, Step::Known(Answer::Status(None))),
             (query(1, Op::Deposit), Step::Known(Answer::Query(recorded))),
@@ -896,7 +937,54 @@ mod tests {
         assert_eq!((ledger.digest(), sum(&ledger)), (before, before));
     }
 
+    /// What the balances of each asset add up to, one by one.
+    fn recounted(ledger: &Ledger) -> BTreeMap<u32, u128> {
+        let mut totals = BTreeMap::new();
+        for (_, asset, units) in ledger.balances() {
+            *totals.entry(asset).or_default() += units;
+        }
+        totals
+    }
+
     proptest! {
+        /// Goal: an asset's total is what its balances add up to, whatever the orders were, and is the same when the log is
+        /// replayed and when the facts of a snapshot are read back. Method: random orders of few names, users and assets.
+        #[test]
+        fn a_total_is_what_the_balances_add_up_to(
+            orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..4u32, 1..50u64), 1..200)
+        ) {
+            let empty = || Ledger::new(Places { accounts_max: 100, outcomes_max: 1_000 });
+            let (mut ledger, mut replayed) = (empty(), empty());
+            let mut builder = builder::Builder::new(empty());
+            let symbol = Text::new("USDT").expect("short");
+            let register = |asset| Command::RegisterAsset { asset, precision: 8, symbol };
+            let mut commands: Vec<Command> = (1..4).map(register).collect();
+            for (deed, req_id, user, asset, amount) in orders {
+                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
+                let order = Order { asset, ..order(op, req_id, user, amount) };
+                commands.push(if deed > 2 { refusal(order) } else { Command::Order(order) });
+            }
+            for command in commands {
+                if let Step::Append(entry) = ledger.step(&command) {
+                    let sequence = ledger.sequence + 1;
+                    ledger.apply(&entry, sequence, 0);
+                    replayed.apply(&entry, sequence, 0);
+                }
+                for (asset, units) in recounted(&ledger) {
+                    prop_assert_eq!(ledger.total(asset), units);
+                }
+            }
+            for fact in ledger.facts() {
+                builder.add(fact).expect("its own facts");
+            }
+            let restored = builder.finish(ledger.sequence(), ledger.digest()).expect("its own facts");
+            for asset in 1..4 {
+                let total = ledger.total(asset);
+                prop_assert_eq!(recounted(&ledger).get(&asset).copied().unwrap_or(0), total);
+                prop_assert_eq!([replayed.total(asset), restored.total(asset)], [total; 2]);
+            }
+        }
+
         /// Goal: no sequence of orders makes or loses money. Method: random orders with few names and users, added
         /// up from the answers.
         #[test]

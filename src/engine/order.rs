@@ -208,6 +208,11 @@ pub enum Command {
         /// Whose account.
         user: u64,
     },
+    /// Read what all balances of an asset add up to.
+    ReadTotal {
+        /// Of what.
+        asset: u32,
+    },
     /// Read the watermark.
     ReadWatermark,
     /// Read what is recorded for an operation.

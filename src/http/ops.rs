@@ -1,12 +1,14 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
 //! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, what needs two operators in
-//! `approvals.rs`, who an operator is in `session.rs`, and the page that asks all of them in `console.rs`.
+//! `approvals.rs`, who an operator is in `session.rs`, what there is of each asset in `totals.rs`, and the page that asks all of them
+//! in `console.rs`.
 
 mod accounts;
 mod approvals;
 mod console;
 mod pauses;
 mod session;
+mod totals;
 mod transfers;
 mod webhooks;
 
@@ -66,6 +68,7 @@ enum Ops {
     DeadLetters,
     Resend,
     Session,
+    Totals,
 }
 
 static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
@@ -128,6 +131,7 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             route: Ops::Resend,
         },
         Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
+        Route { pattern: "/admin/v1/totals", method: Method::GET, route: Ops::Totals },
     ];
     Routes::new(TABLE)
 });
@@ -198,6 +202,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::DeadLetters => webhooks::dead(&service, call).await,
             Ops::Resend => webhooks::resend(&service, &matched.parameters[0], call).await,
             Ops::Session => session::show(&service, &call),
+            Ops::Totals => to_the_end(async move { totals::show(&service, &call).await }).await,
         }
     };
     ROUTES.answer(call, handler).await

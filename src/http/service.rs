@@ -27,6 +27,7 @@ use crate::approval::Action;
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::Halt;
 use crate::audit::rounds::Check;
+use crate::audit::totals;
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::coordinator::Coordinator;
@@ -60,6 +61,8 @@ pub struct Service {
     pub entropy: Mutex<Box<dyn Entropy>>,
     /// The way to have both stores compared now.
     pub check: Check,
+    /// The way to what there is of each asset.
+    pub totals: totals::Reader,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
     /// Whether nothing new begins.

@@ -45,6 +45,9 @@ pub enum Error {
     },
 }
 
+/// With 2^62 more of the largest amounts a total is still within a u128. Beyond, no log can have led here.
+const TOTAL_MAX: u128 = 1 << 126;
+
 /// A ledger under construction. Assets and accounts come before what names them.
 pub struct Builder {
     ledger: Ledger,
@@ -72,7 +75,7 @@ impl Builder {
                 return impossible("precision out of range");
             }
             Fact::Asset { asset, precision, symbol } => {
-                let before = self.ledger.assets.insert(asset, AssetEntry { precision, symbol });
+                let before = self.ledger.assets.insert(asset, AssetEntry::new(precision, symbol));
                 once(before.is_some())
             }
             Fact::Account { user, .. } if UserId::new(user).is_none() => {
@@ -92,7 +95,15 @@ impl Builder {
             }
             Fact::Balance { user, asset, totals, .. } => {
                 let balance = Balance { totals, user, asset };
-                self.ledger.balances.try_insert(balance)
+                let total = self.ledger.total(asset).checked_add(balance.available());
+                let Some(total) = total.filter(|total| *total <= TOTAL_MAX) else {
+                    return impossible("more of the asset than any log adds up to");
+                };
+                let added = self.ledger.balances.try_insert(balance);
+                if let (Ok(()), Some(entry)) = (added, self.ledger.assets.get_mut(&asset)) {
+                    entry.total = total;
+                }
+                added
             }
             Fact::Outcome { req_id, op, recorded } => {
                 if let Some(why) = self.objection(op, &recorded) {

@@ -1,0 +1,176 @@
+//! PostgreSQL's part of what there is of each asset: sums and what may be in flight, in one snapshot.
+//!
+//! Everything is in 10^-8 of an asset, whatever its own smallest unit: so PostgreSQL keeps it, and so a row that somebody has
+//! written by hand can be read too.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_postgres::{Client, Config, IsolationLevel, Row};
+use wal::Sequence;
+
+use super::{Error, Limits, connect};
+use crate::amount::{PRECISION_MAX, units_from_text};
+use crate::asset::AssetId;
+use crate::transfer::{Direction, Op, ReqId};
+
+/// What is not in flight, of one asset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// All Funding balances, available and frozen.
+    pub funding: u128,
+    /// All successful external deposits.
+    pub deposited: u128,
+    /// All successful external withdrawals.
+    pub withdrawn: u128,
+}
+
+/// A transfer that is not terminal, or whose last outcome on Spot was recorded behind a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// Its name.
+    pub req_id: ReqId,
+    /// Its place in the order of accepts.
+    pub order_number: u64,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: u128,
+    /// Which way.
+    pub direction: Direction,
+    /// Its successful operations on Funding.
+    pub funding: Vec<Op>,
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// By asset; one that has never been on Funding is not there.
+    pub sums: BTreeMap<AssetId, Sums>,
+    /// Among those that were asked for.
+    pub moving: Vec<Moving>,
+}
+
+/// A connection of its own: it adds up whole tables, which takes longer than what users wait for.
+pub struct Funds {
+    config: Config,
+    limits: Limits,
+    client: Option<Client>,
+}
+
+impl Funds {
+    /// Connects when it is first asked. Statements may take `statement_timeout`.
+    pub fn new(config: Config, limits: Limits, statement_timeout: Duration) -> Funds {
+        let idle_in_transaction_timeout = statement_timeout;
+        let limits = Limits { statement_timeout, idle_in_transaction_timeout, ..limits };
+        Funds { config, limits, client: None }
+    }
+
+    /// Makes sure of the connection, so that the snapshot that is to come is not late.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn connect(&mut self) -> Result<(), Error> {
+        let client = match self.client.take() {
+            Some(client) if client.simple_query("").await.is_ok() => client,
+            Some(_) | None => connect(&self.config, &self.limits).await?,
+        };
+        self.client = Some(client);
+        Ok(())
+    }
+
+    /// One snapshot, which begins within this call: every sum, and every [`Moving`] transfer with the order number `next`, a
+    /// higher one, or one of `under_way`. `behind`: the record that its last outcome on Spot came after, where it is terminal.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or holds what cannot be read.
+    pub async fn view(
+        &mut self,
+        next: u64,
+        under_way: &[u64],
+        behind: Sequence,
+    ) -> Result<View, Error> {
+        // Kept only where nothing is left of it on the connection.
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => connect(&self.config, &self.limits).await?,
+        };
+        let view = read(&mut client, next, under_way, behind).await?;
+        self.client = Some(client);
+        Ok(view)
+    }
+}
+
+async fn read(
+    client: &mut Client,
+    next: u64,
+    under_way: &[u64],
+    behind: Sequence,
+) -> Result<View, Error> {
+    let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+    let snapshot = builder.read_only(true).start().await?;
+    let mut view = View::default();
+    let balances =
+        "SELECT asset_id, sum(available + frozen)::text FROM balances_tb GROUP BY asset_id";
+    for row in snapshot.query(balances, &[]).await? {
+        view.sums.entry(asset(&row, 0)?).or_default().funding = sum(&row, 1)?;
+    }
+    // At any moment the totals below the watermark and the rows above it are everything (version 2 of the schema); there are
+    // as many totals as balances, and as many rows as come in a day.
+    let outside = "SELECT asset_id, sum(deposited)::text, sum(withdrawn)::text FROM (\
+          SELECT asset_id, external_deposited AS deposited, external_withdrawn AS withdrawn \
+            FROM watermark_totals \
+          UNION ALL \
+          SELECT asset_id, CASE op WHEN 4 THEN amount ELSE 0 END, CASE op WHEN 5 THEN amount ELSE 0 END \
+            FROM external_operations \
+           WHERE outcome = 1 AND position >= (SELECT external_watermark FROM engine_state)\
+        ) AS outside GROUP BY asset_id";
+    for row in snapshot.query(outside, &[]).await? {
+        let sums = view.sums.entry(asset(&row, 0)?).or_default();
+        (sums.deposited, sums.withdrawn) = (sum(&row, 1)?, sum(&row, 2)?);
+    }
+    let moving = "SELECT req_id, order_number, asset_id, amount::text, transfer_type, \
+          ARRAY(SELECT o.op FROM transfer_operations o WHERE o.req_id = t.req_id AND o.outcome = 1) \
+        FROM transfers_tb t \
+        WHERE (order_number >= $1 OR order_number = ANY ($2)) \
+          AND (state NOT IN (40, -10, -30) OR log_sequence > $3)";
+    let numbers: Vec<i64> = under_way.iter().copied().map(bigint).collect();
+    for row in snapshot.query(moving, &[&bigint(next), &numbers, &bigint(behind)]).await? {
+        view.moving.push(moving_from_row(&row)?);
+    }
+    snapshot.commit().await?;
+    Ok(view)
+}
+
+fn moving_from_row(row: &Row) -> Result<Moving, Error> {
+    let name: &str = row.try_get(0)?;
+    let bad = || Error::Row { table: "transfers_tb", what: name.to_owned() };
+    let direction = u8::try_from(row.try_get::<_, i16>(4)?).ok().and_then(Direction::from_number);
+    let funding: Vec<i16> = row.try_get(5)?;
+    let funding = funding.into_iter().map(|op| u8::try_from(op).ok().and_then(Op::from_number));
+    Ok(Moving {
+        req_id: ReqId::parse(name).ok_or_else(bad)?,
+        order_number: u64::try_from(row.try_get::<_, i64>(1)?).map_err(|_| bad())?,
+        asset: asset(row, 2)?,
+        amount: sum(row, 3)?,
+        direction: direction.ok_or_else(bad)?,
+        funding: funding.collect::<Option<_>>().ok_or_else(bad)?,
+    })
+}
+
+fn asset(row: &Row, column: usize) -> Result<AssetId, Error> {
+    let number: i32 = row.try_get(column)?;
+    let bad = || Error::Row { table: "assets_tb", what: format!("asset {number}") };
+    u32::try_from(number).map(AssetId).map_err(|_| bad())
+}
+
+fn sum(row: &Row, column: usize) -> Result<u128, Error> {
+    let text: &str = row.try_get(column)?;
+    let bad = || Error::Row { table: "a sum", what: text.to_owned() };
+    units_from_text(text, PRECISION_MAX).ok_or_else(bad)
+}
+
+/// As PostgreSQL's BIGINT; what is above is above every one.
+fn bigint(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
