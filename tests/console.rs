@@ -10,10 +10,8 @@ use ubscore::http::auth::Role;
 
 use crate::harness::{
     ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, cli, crowd,
-    eventually, external, now_s, said, send, text, token, units, while_watched,
+    eventually, external, force, forgetful, now_s, said, send, text, token, units, while_watched,
 };
-use crate::snapshot::force;
-use crate::watermark::forgetful;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;

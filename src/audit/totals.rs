@@ -69,7 +69,6 @@ use futures_util::future::{BoxFuture, Either, select};
 use tokio::sync::Mutex;
 use wal::Sequence;
 
-use super::conservation::is_spot;
 use crate::adapters::trading::{SpotTotal, Trading, Unanswered};
 use crate::amount::PRECISION_MAX;
 use crate::asset::{AssetId, Catalog};
@@ -247,7 +246,7 @@ impl Reader {
         let mut asked: Vec<(usize, ReqId, Op)> = Vec::new();
         for (index, transfer) in moving.iter().enumerate() {
             let ops = [Op::Withdraw, Op::Deposit, Op::Refund].into_iter();
-            let ops = ops.filter(|op| is_spot(transfer.direction, *op));
+            let ops = ops.filter(|op| transfer.direction.is_on_spot(*op));
             asked.extend(ops.map(|op| (index, transfer.req_id, op)));
         }
         let names: Vec<(ReqId, Op)> = asked.iter().map(|(_, req_id, op)| (*req_id, *op)).collect();
@@ -304,7 +303,7 @@ fn add_up(
             let moved = if *op == Op::Withdraw { -amount } else { amount };
             total.spot = total.spot.checked_add(moved)?;
         }
-        let in_view = |op: Op| match is_spot(direction, op) {
+        let in_view = |op: Op| match direction.is_on_spot(op) {
             true => done.iter().any(|(found, record)| *found == op && *record <= last),
             false => funding.contains(&op),
         };
@@ -373,7 +372,7 @@ mod tests {
                 // What is done in order by the cut, on one side.
                 let by = |cut: usize, on_spot: bool| {
                     let done = ops.into_iter().take(cut);
-                    done.filter(move |op| is_spot(direction, *op) == on_spot)
+                    done.filter(move |op| direction.is_on_spot(*op) == on_spot)
                 };
                 for spot_cut in 0..=2_usize {
                     for own_cut in 0..=spot_cut {
