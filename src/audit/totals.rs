@@ -77,8 +77,10 @@ use crate::postgres;
 use crate::postgres::funds::{Funds, Moving, Sums, View};
 use crate::transfer::{Decision, Direction, Op, ReqId};
 
-/// So long a result is given to whoever asks, and as long as it has taken where that is longer.
+/// So long a result is given to whoever asks, and [`REST`] times as long as it has taken where that is longer.
 const FRESH: Duration = Duration::from_secs(1);
+/// A read is followed by so many times its length without one.
+const REST: u64 = 10;
 /// Reads that the watermark may overtake, one after the other.
 const READS_MAX: u32 = 5;
 
@@ -181,7 +183,8 @@ impl Reader {
         Reader { trading, clock, limit, shared: Mutex::new((funds, None)) }
     }
 
-    /// The totals of every asset that there is, at most [`FRESH`] old or as old as they took to be read. To be driven to its
+    /// The totals of every asset that there is, at most [`FRESH`] old, or [`REST`] times as old as they took to be read: a snapshot
+    /// that is always open keeps PostgreSQL from clearing up. To be driven to its
     /// end, though nobody may wait for it any more, so that a read that takes long is of use to the next who asks.
     ///
     /// # Errors
@@ -196,8 +199,10 @@ impl Reader {
         let (funds, last) = &mut *shared;
         let begun_ns = self.clock.monotonic_ns();
         if let Some(last) = last {
-            let fresh_ns = u64::try_from(FRESH.as_nanos()).expect("short").max(last.took_ns);
-            let fresh = begun_ns - last.ended_ns < fresh_ns && last.read.is_ok();
+            let rest_ns = last.took_ns.saturating_mul(REST);
+            let fresh_ns = u64::try_from(FRESH.as_nanos()).expect("short").max(rest_ns);
+            // A failure too: what was given up for its length would only be given up again.
+            let fresh = begun_ns - last.ended_ns < fresh_ns;
             // What ended while we waited for it is as good for us, a failure too.
             if fresh || last.ended_ns >= asked_ns {
                 return last.read.clone();

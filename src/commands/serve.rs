@@ -369,7 +369,7 @@ async fn start(
     };
     let events = follow_events(config, &mut pool, committed, &clock, made)?;
     let longest = Duration::from_millis(config.conservation.statement_timeout_ms);
-    let funds = Funds::new(target.clone(), limits, longest);
+    let funds = Funds::new(target.clone(), limits, longest, incarnation.number);
     let totals = totals::Reader::new(Arc::clone(&trading), Arc::clone(&clock), funds, longest);
     let store = Watermark::new(target, limits, incarnation.number);
     coordinator.keep_watermark(store, outcomes, halt.gate(), &mut pool);

@@ -55,15 +55,22 @@ pub struct View {
 pub struct Funds {
     config: Config,
     limits: Limits,
+    /// Whose Spot this Funding is compared with.
+    incarnation: u64,
     client: Option<Client>,
 }
 
 impl Funds {
-    /// Connects when it is first asked. Statements may take `statement_timeout`.
-    pub fn new(config: Config, limits: Limits, statement_timeout: Duration) -> Funds {
+    /// Connects when it is first asked. Statements may take `statement_timeout`. `incarnation`: the process's own.
+    pub fn new(
+        config: Config,
+        limits: Limits,
+        statement_timeout: Duration,
+        incarnation: u64,
+    ) -> Funds {
         let idle_in_transaction_timeout = statement_timeout;
         let limits = Limits { statement_timeout, idle_in_transaction_timeout, ..limits };
-        Funds { config, limits, client: None }
+        Funds { config, limits, incarnation, client: None }
     }
 
     /// Makes sure of the connection, so that the snapshot that is to come is not late.
@@ -83,7 +90,8 @@ impl Funds {
     /// higher one, or one of `under_way`. `behind`: the record that its last outcome on Spot came after, where it is terminal.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, or holds what cannot be read.
+    /// [`Error`]: PostgreSQL is away, or holds what cannot be read. [`Error::Superseded`]: it is another process's by now, whose
+    /// Spot we do not know.
     pub async fn view(
         &mut self,
         next: u64,
@@ -95,9 +103,9 @@ impl Funds {
             Some(client) => client,
             None => connect(&self.config, &self.limits).await?,
         };
-        let view = read(&mut client, next, under_way, behind).await?;
+        let (incarnation, view) = read(&mut client, next, under_way, behind).await?;
         self.client = Some(client);
-        Ok(view)
+        if incarnation == bigint(self.incarnation) { Ok(view) } else { Err(Error::Superseded) }
     }
 }
 
@@ -106,9 +114,11 @@ async fn read(
     next: u64,
     under_way: &[u64],
     behind: Sequence,
-) -> Result<View, Error> {
+) -> Result<(i64, View), Error> {
     let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let snapshot = builder.read_only(true).start().await?;
+    let incarnation = snapshot.query_one("SELECT incarnation FROM engine_state", &[]).await?;
+    let incarnation = incarnation.try_get(0)?;
     let mut view = View::default();
     let balances =
         "SELECT asset_id, sum(available + frozen)::text FROM balances_tb GROUP BY asset_id";
@@ -139,7 +149,7 @@ async fn read(
         view.moving.push(moving_from_row(&row)?);
     }
     snapshot.commit().await?;
-    Ok(view)
+    Ok((incarnation, view))
 }
 
 fn moving_from_row(row: &Row) -> Result<Moving, Error> {

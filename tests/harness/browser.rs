@@ -139,6 +139,9 @@ impl Browser {
 
     /// Presses a button, or whatever is there, once it can be pressed: what shows live data may just be made anew.
     pub(crate) fn press(&self, selector: &str) {
+        // The driver would have it come to stand behind the header.
+        let center = "document.querySelector(arguments[0]).scrollIntoView({block: 'center'})";
+        self.run(center, json!(selector));
         eventually(&format!("{selector} can be pressed"), || {
             let pressing = async {
                 let element = self.page().find(By::Css(selector)).await?;

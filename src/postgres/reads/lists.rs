@@ -272,10 +272,16 @@ impl Reads {
             conditions.push(condition.replace("$?", &format!("${}", values.len())));
         }
         let rows = match &cid {
-            // By its index, however tempting it looks to walk through the newest rows until one has it.
+            // By its index, however tempting it looks to walk through the newest rows until one has it. It is unique for a user only:
+            // of a cid that is everybody's, such as "1", some are enough.
             Some(cid) => {
                 values.push(cid);
-                format!("(SELECT * FROM transfers_tb WHERE cid = ${} OFFSET 0) AS t", values.len())
+                let mut found = format!("cid = ${}", values.len());
+                if let Some(user) = &user {
+                    values.push(user);
+                    found = format!("{found} AND user_id = ${}", values.len());
+                }
+                format!("(SELECT * FROM transfers_tb WHERE {found} LIMIT {ROWS_PER_PAGE}) AS t")
             }
             None => "transfers_tb".to_owned(),
         };

@@ -2,7 +2,7 @@
 // other file shows a part of the page.
 
 import { awaitDeeds } from "./deed.js";
-import { findAgain, findNamed, watchTransfers } from "./find.js";
+import { findNamed, watchTransfers } from "./find.js";
 import { watchMoney } from "./money.js";
 import { watchMetrics } from "./now.js";
 import { awaitOperator } from "./session.js";
@@ -12,5 +12,5 @@ watchMetrics();
 watchTransfers();
 watchMoney();
 watchStops();
-awaitDeeds(findAgain);
+awaitDeeds();
 awaitOperator(findNamed);

@@ -6,8 +6,6 @@ import { fail, readAgain } from "./session.js";
 
 /// What the open dialog is about.
 let proposed = null;
-/// What else is to be done once something was changed.
-let afterwards = () => {};
 
 /// A button that proposes a deed. `key`: tells it from every other one. `deed`: `title`; `what` it means; `ask`, which does it with
 /// the reason; and what is said when it is `done`, out of the answer.
@@ -17,7 +15,8 @@ export function deedButton(text, key, deed, attributes = {}) {
 
 /// Asks for a reason, and then does it.
 export function propose(deed) {
-  proposed = deed;
+  // A copy: the same deed proposed once more is another one.
+  proposed = { ...deed };
   say(byId("deed-title"), deed.title);
   say(byId("deed-what"), deed.what);
   say(byId("deed-do"), deed.verb);
@@ -28,9 +27,8 @@ export function propose(deed) {
   byId("reason").focus();
 }
 
-/// Has the dialog do what was proposed. `changed` is called afterwards.
-export function awaitDeeds(changed) {
-  afterwards = changed;
+/// Has the dialog do what was proposed.
+export function awaitDeeds() {
   byId("deed-cancel").addEventListener("click", () => byId("deed").close());
   byId("deed-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -48,18 +46,18 @@ async function carryOut(deed) {
     say(byId("said"), waits ? `This waits for another operator: approval ${answer.approval_id}.` : deed.done(answer));
     if (proposed === deed) byId("deed").close();
     readAgain();
-    afterwards();
   } catch (error) {
     // The dialog may have been closed, and be about another deed by now.
     const place = proposed === deed && byId("deed").open ? "deed-problem" : "said";
     fail(error, () => say(byId(place), problemText(error)));
   } finally {
-    button.disabled = false;
+    if (proposed === deed) button.disabled = false;
   }
 }
 
 function problemText(error) {
-  if (!(error instanceof Refused)) return `${error.message} Whether it was done is not known: look before you repeat it.`;
+  const open = " Whether it was done is not known: look before you repeat it.";
+  if (!(error instanceof Refused)) return error.message + open;
   const request = error.requestId === null ? "" : ` (request ${error.requestId})`;
-  return `${error.code ?? error.status}: ${error.message}${request}`;
+  return `${error.code ?? error.status}: ${error.message}${request}${error.unknown ? open : ""}`;
 }

@@ -9,13 +9,14 @@ import { amountText, transferElement, waitText, wayText } from "./transfer.js";
 /// How many transfers of a user or a cid are shown.
 const FOUND_MAX = 20;
 
-/// What was looked for last, and the req_id of the transfer that is shown.
-let sought = { text: "", shown: null };
+/// What was looked for last, and which transfer and which user are shown.
+let sought = { text: "", shown: null, user: null };
 
 export function watchTransfers() {
   watch(2_000, () => get("transfers?order=oldest&limit=10"), ({ transfers }) => showList("oldest", transfers, "Nothing is under way."));
   watch(4_000, () => get("transfers?stuck=true&limit=50"), showStuck);
   watch(2_000, async () => (sought.shown === null ? null : get(`transfers/${sought.shown}`)), showAgain);
+  watch(4_000, async () => (sought.user === null ? null : [sought, await userElement(sought.user)]), showUserAgain);
   byId("find").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = byId("sought").value.trim();
@@ -34,52 +35,47 @@ export function findNamed() {
   if (text !== "") find(text);
 }
 
-/// Looks again for what is shown, since something was changed.
-export function findAgain() {
-  if (sought.text !== "" && sought.shown === null) find(sought.text);
-}
-
 /// Looks for a text as everything that it may be: a req_id, a user, a cid.
 async function find(text) {
-  const search = { text, shown: null };
+  const search = { text, shown: null, user: null };
   sought = search;
   byId("sought").value = text;
   say(byId("find-problem"), "");
+  // Nothing of an earlier search may stand below this one's name.
+  byId("found").replaceChildren();
   history.replaceState(null, "", `#${encodeURIComponent(text)}`);
-  let transfer, user, named;
-  try {
-    [transfer, user, named] = await Promise.all([
-      ifThere(text, /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/i, () => get(`transfers/${text}`)),
-      ifThere(text, /^[0-9]{1,20}$/, () => userElements(text)),
-      ifThere(text, /^[A-Za-z0-9_.:-]{1,64}$/, () => get(`transfers?cid=${text}&limit=${FOUND_MAX}`)),
-    ]);
-  } catch (error) {
-    if (sought === search) fail(error, (message) => say(byId("find-problem"), message));
-    return;
-  }
+  const problems = [];
+  const ifThere = async (form, ask) => {
+    if (!form.test(text)) return null;
+    try {
+      return await ask();
+    } catch (error) {
+      // Such a name, but nothing under it.
+      if (!(error instanceof Refused && [400, 404].includes(error.status))) fail(error, (message) => problems.push(message));
+      return null;
+    }
+  };
+  const [transfer, user, named] = await Promise.all([
+    ifThere(/^[0-7][0-9A-HJKMNP-TV-Z]{25}$/i, () => get(`transfers/${text}`)),
+    ifThere(/^[0-9]{1,19}$/, () => userElement(text)),
+    ifThere(/^[A-Za-z0-9_.:-]{1,64}$/, () => get(`transfers?cid=${text}&limit=${FOUND_MAX}`)),
+  ]);
   if (sought !== search) return;
   const parts = [];
   if (transfer !== null) {
     search.shown = transfer.req_id;
     parts.push(shownElement(transfer));
   }
-  if (user !== null) parts.push(...user);
+  if (user !== null) {
+    search.user = text;
+    parts.push(user);
+  }
   if (named !== null && named.transfers.length > 0) {
     parts.push(make("h3", {}, "With this cid"), listElement("cid", named.transfers));
   }
-  if (parts.length === 0) say(byId("find-problem"), `There is no transfer, no user and no cid “${text}”.`);
+  if (problems.length > 0) say(byId("find-problem"), problems[0]);
+  else if (parts.length === 0) say(byId("find-problem"), `There is no transfer, no user and no cid “${text}”.`);
   replace(byId("found"), ...parts);
-}
-
-/// The answer where a text may be such a name and there is one, else null.
-async function ifThere(text, form, ask) {
-  if (!form.test(text)) return null;
-  try {
-    return await ask();
-  } catch (error) {
-    if (error instanceof Refused && [400, 404].includes(error.status)) return null;
-    throw error;
-  }
 }
 
 function showStuck({ transfers, next_cursor: more }) {
@@ -153,18 +149,26 @@ function shownElement(transfer) {
   return transferElement(transfer, actions);
 }
 
-async function userElements(text) {
+function showUserAgain([search, element]) {
+  const before = byId("found").querySelector("#user");
+  if (sought !== search || before === null) return;
+  const key = document.activeElement?.dataset.key;
+  before.replaceWith(element);
+  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
+/// A user as they are now. `user`: as it was typed, which is what the server is asked about.
+async function userElement(user) {
   const [account, page] = await Promise.all([
-    get(`accounts/${text}`), get(`transfers?user=${text}&ended=true&limit=${FOUND_MAX}`),
+    get(`accounts/${user}`), get(`transfers?user=${user}&ended=true&limit=${FOUND_MAX}`),
   ]);
   const { transfers } = page;
-  return [
-    make("h3", {}, `User ${account.user_id}`),
-    ...account.accounts.map((one) => accountElement(account.user_id, one)),
+  return make("div", { id: "user" },
+    make("h3", {}, `User ${user}`),
+    ...account.accounts.map((one) => accountElement(user, one)),
     make("div", { class: "scroll" }, balanceTable(account.balances)),
     make("h4", {}, "Newest transfers"),
-    transfers.length === 0 ? make("p", { class: "quiet" }, "None.") : listElement("user", transfers),
-  ];
+    transfers.length === 0 ? make("p", { class: "quiet" }, "None.") : listElement("user", transfers));
 }
 
 const STATUSES = [

@@ -1,6 +1,6 @@
 // What both stores hold of each asset, and whether it adds up.
 
-import { get } from "./api.js";
+import { LONG_MS, get } from "./api.js";
 import { byId, make, replace, say, table, timeText } from "./dom.js";
 import { fail, watch } from "./session.js";
 
@@ -31,7 +31,7 @@ async function check() {
   button.disabled = true;
   say(place, "Checking …");
   try {
-    const { at, mismatches } = await get("conservation");
+    const { at, mismatches } = await get("conservation", LONG_MS);
     if (mismatches.length === 0) say(place, `Everything adds up, as of ${timeText(at)} UTC.`);
     else replace(place, mismatchTable(mismatches));
   } catch (error) {

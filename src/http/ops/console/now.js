@@ -13,6 +13,9 @@ const WINDOW_MS = 10_000;
 /// An audit that has not finished a round for so long is late, s.
 const AUDIT_LATE_S = 120;
 
+/// Those in which a transfer may rest, in the order of its way.
+const STATES = ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING", "COMPENSATING"];
+
 const throughput = new Series(["ended", "not committed"], SPAN_MS);
 const latency = new Series(["p50", "p99"], SPAN_MS);
 /// The readings of the last `WINDOW_MS`, the newest last.
@@ -55,7 +58,7 @@ function show([reading, nowS]) {
     ["Oldest", open === 0 ? "—" : durationText(oldestS), oldestS * 1000 > current().stuck_ms ? "bad" : ""],
     ["Stores agreed", ago(agreedS), agreedS <= AUDIT_LATE_S ? "good" : "bad"],
   ]);
-  showTerms(byId("states"), [...states].map(([state, count]) => [state, numberText(count)]));
+  showTerms(byId("states"), STATES.map((state) => [state, numberText(states.get(state) ?? 0)]));
   showGauges(reading, nowS, over, share);
 }
 

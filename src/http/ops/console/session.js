@@ -20,7 +20,7 @@ export function current() {
 
 /// Has something read and shown every `everyMs` while there is a session and the page is seen. What is read as null is not shown.
 export function watch(everyMs, read, show) {
-  watches.push({ everyMs, read, show, problem: "" });
+  watches.push({ everyMs, read, show, problem: "", asked: 0 });
 }
 
 /// Reads everything again now, since something has been changed.
@@ -41,7 +41,9 @@ export function awaitOperator(begun) {
   history.replaceState(null, "");
   byId("sign-in").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const field = byId("token");
+    const [field, button] = [byId("token"), byId("sign-in-do")];
+    if (button.disabled) return;
+    button.disabled = true;
     useToken(field.value.trim());
     field.value = "";
     try {
@@ -49,6 +51,7 @@ export function awaitOperator(begun) {
     } catch (error) {
       useToken(null);
       say(byId("sign-in-problem"), entranceText(error));
+      button.disabled = false;
       field.focus();
       return;
     }
@@ -58,6 +61,9 @@ export function awaitOperator(begun) {
     show();
     watch(2_000, () => get("session"), (answer) => { session = answer; show(); });
     for (const one of watches) run(one);
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) readAgain();
+    });
     begun();
   });
   byId("sign-out").addEventListener("click", () => {
@@ -97,11 +103,16 @@ async function run(one) {
 }
 
 async function once(one) {
+  one.asked += 1;
+  const asked = one.asked;
   try {
     const answer = await one.read();
+    // An answer that comes after a later question tells of the past.
+    if (asked !== one.asked) return;
     failing.delete(one);
     if (answer !== null) one.show(answer);
   } catch (error) {
+    if (asked !== one.asked) return;
     failing.add(one);
     fail(error, (message) => { one.problem = message; });
   }

@@ -7,7 +7,7 @@ import { lookButton } from "./find.js";
 import { current, watch } from "./session.js";
 
 export function watchStops() {
-  watch(4_000, () => get("approvals?state=PENDING_APPROVAL"), showApprovals);
+  watch(4_000, readApprovals, showApprovals);
   watch(4_000, () => get("pauses"), showPauses);
   watch(10_000, () => get("webhooks/dead?limit=20"), showLetters);
   byId("pause").addEventListener("submit", (event) => {
@@ -24,8 +24,15 @@ const HALT = {
   verb: "Halt",
   what: "Nothing new begins and nothing moves until somebody resumes, also after a restart. Reads go on.",
   ask: (reason) => change("POST", "halt", { reason }),
-  done: (answer) => `Halted: ${answer.reason}`,
+  done: (answer) => [`Halted: ${answer.reason}.`, ...HALTED_ONLY.filter(([key]) => !answer[key]).map(([, told]) => told)].join(" "),
 };
+
+/// What a halt has not achieved, where that is so.
+const HALTED_ONLY = [
+  ["quiet", "Something that had begun before has not ended yet: halt again to see whether it has."],
+  ["in_data_dir", "NOT kept in the data directory: a start with another database would not know."],
+  ["in_postgres", "NOT kept in PostgreSQL: a start with another data directory would not know."],
+];
 
 const RESUME = {
   title: "Resume",
@@ -48,20 +55,42 @@ function show(place, rows, none, element) {
   replace(byId(place), rows.length === 0 ? make("p", { class: "quiet" }, none) : make("div", { class: "scroll" }, element()));
 }
 
-function showApprovals({ approvals }) {
+/// Those that wait for an operator, and those that were approved and have not been carried out since, because somebody died in
+/// between: to approve one again carries it out. The oldest first, so that a new one moves none away from under a hand.
+async function readApprovals() {
+  const [pending, approved] = await Promise.all(["PENDING_APPROVAL", "APPROVED"].map((state) => get(`approvals?state=${state}`)));
+  const left = approved.approvals.filter((one) => one.carried_out_at === null && Date.parse(one.expires_at) > Date.now());
+  return [...pending.approvals, ...left].sort((one, other) => (one.created_at < other.created_at ? -1 : 1));
+}
+
+/// What a deed's answer says it came to: an operation that was refused has been carried out as well.
+function outcomeText(answer) {
+  if (answer.outcome !== undefined) return answer.code === null ? answer.outcome : `${answer.outcome}, ${answer.code}`;
+  if (answer.state !== undefined) return answer.state;
+  return answer.halted === false ? "resumed" : "carried out";
+}
+
+/// Exactly what would be done, apart from what somebody says of it.
+function requestText({ action, subject, request }) {
+  const fields = Object.entries(request).map(([name, value]) => `${name} ${value ?? "none"}`);
+  return `${action} ${subject}${fields.length === 0 ? "" : `: ${fields.join(", ")}`}.`;
+}
+
+function showApprovals(approvals) {
   const needed = current().approval_required;
   const none = needed.length === 0 ? "None, and nothing needs any here." : `None. Two operators are needed for: ${needed.join(", ")}.`;
   const decide = (approval, verb, path, kind) => deedButton(verb, `${verb} ${approval.approval_id}`, {
     title: `${verb}: ${approval.action} ${approval.subject}`,
     verb,
-    what: `Asked for by operator ${approval.maker}: ${approval.reason}`,
+    what: `${requestText(approval)} Asked for by operator ${approval.maker}, who says: ${approval.reason}`,
     ask: (reason) => change("POST", `approvals/${approval.approval_id}/${path}`, { reason }),
-    done: () => `${verb}: ${approval.action} ${approval.subject}: done.`,
+    done: (answer) => `${verb}: ${approval.action} ${approval.subject}: ${outcomeText(answer)}.`,
   }, { class: kind });
   show("approvals", approvals, none, () => table("Another operator than the one who asked decides", [
     ["Action", (row) => row.action],
     ["About", (row) => row.subject, "wrap"],
-    ["Request", (row) => make("code", {}, JSON.stringify(row.request)), "wrap"],
+    ["What", requestText, "wrap"],
+    ["Stands", (row) => (row.state === "APPROVED" ? "approved, not carried out" : "waits")],
     ["By", (row) => row.maker, "number"],
     ["Reason", (row) => row.reason, "wrap"],
     ["Ends", (row) => timeText(row.expires_at)],
