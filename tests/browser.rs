@@ -206,6 +206,30 @@ fn an_account_is_frozen_by_keyboard_alone() {
     site.assert_books(&server);
 }
 
+/// A number that JavaScript would round is another user's: once, the page asked about the one and froze the other.
+#[test]
+fn a_user_with_a_long_number_is_frozen_and_nobody_else() {
+    const LONG: u64 = 9_007_199_254_740_993;
+    let site = site();
+    let server = site.start();
+    let browser = Browser::start();
+    sign_in(&browser, &server, ADMIN);
+    find(&browser, &LONG.to_string());
+    browser.wait_for("#found", &format!("User {LONG}"));
+    browser.press_button("#found", "Freeze SPOT");
+    confirm(&browser, &format!("Freeze SPOT of user {LONG}"), "a court's order");
+    browser.wait_for("#found", "SPOT: FROZEN");
+    let spot = |user: u64| {
+        let accounts = server.admin_get(&format!("/admin/v1/accounts/{user}")).json();
+        accounts["accounts"][1]["status"].clone()
+    };
+    assert_eq!(
+        [spot(LONG - 1), spot(LONG), spot(LONG + 1)],
+        [Value::Null, json!("FROZEN"), Value::Null]
+    );
+    assert_no_complaints(&browser);
+}
+
 /// Goal: halts, pauses and what needs two people work from the page. Method: one operator halts and asks for the resume, another one
 /// approves it.
 #[test]

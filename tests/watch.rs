@@ -450,7 +450,10 @@ fn of_spans_only_a_requests_is_made_where_nobody_looks() {
     let site = Site::new().with("UBSCORE__LOG__FORMAT", "json");
     let server = site.start();
     let req_id = server.transfer(USER, Way::ToSpot, "2").req_id();
-    let said = server.said();
+    let said = eventually("the line of the answer", || {
+        let said = server.said();
+        said.lines().any(|line| line.contains(&req_id)).then_some(said)
+    });
     let answered = said.lines().find(|line| line.contains(&req_id)).expect("a line");
     let answered: Value = serde_json::from_str(answered).expect("JSON");
     assert_eq!(answered["fields"]["req_id"], req_id.as_str(), "{answered}");
