@@ -107,7 +107,7 @@ pub fn guide(
         r#"
 data directory   {data}
 public API       {scheme}://{http}
-operators        {ops_scheme}://{ops}/metrics
+operators        {ops_scheme}://{ops}/console, with what `ubscore token --user 7 --role admin --dev` prints
 
 The development secret is known to everyone; so this listens on loopback only.
 Users {a} and {b} were given 10000 USDT and 10 BTC in Funding at the first start.
