@@ -35,7 +35,7 @@ fn site() -> Site {
 fn sign_in(browser: &Browser, server: &Server, operator: u64) {
     browser.open(&format!("http://{}/console", server.ops));
     browser.type_into("#token", &token(operator, Some(Role::Admin)));
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#operator", &format!("operator {operator}"));
 }
 
@@ -137,7 +137,7 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     browser.run("location.reload()", Value::Null);
     browser.wait_for("#entrance", "Sign in");
     browser.type_into("#token", &token(ADMIN, Some(Role::Admin)));
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#found", "What happened");
     assert_no_complaints(&browser);
     site.wait_for_rest();
@@ -156,7 +156,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     // From the field to the button, as far as Tab has to go.
     let tab_to = |wanted: &str| {
         for _ in 0..200 {
-            browser.key(Key::Tab.into());
+            browser.key(Key::Tab);
             let focused = browser.run("return document.activeElement.innerText ?? ''", Value::Null);
             if focused == json!(wanted) {
                 return;
@@ -167,28 +167,28 @@ fn an_account_is_frozen_by_keyboard_alone() {
     browser.run("document.querySelector('#sought').focus()", Value::Null);
     for _ in 0..2 {
         browser.type_into("#sought", &USER.to_string());
-        browser.key(Key::Enter.into());
+        browser.key(Key::Enter);
         let user = browser.wait_for("#found", "Newest transfers");
         for shown in ["User 1001", "FUNDING: ACTIVE", "SPOT: ACTIVE", "9950", "COMMITTED"] {
             assert!(user.contains(shown), "{shown:?}: {user}");
         }
     }
     tab_to("Freeze FUNDING");
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#deed-title", "Freeze FUNDING of user 1001");
     // Escape is no consent, and an empty reason none either.
-    browser.key(Key::Escape.into());
+    browser.key(Key::Escape);
     eventually("the dialog is closed", || browser.text("#deed-title").is_empty().then_some(()));
     tab_to("Freeze FUNDING");
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#deed-title", "Freeze FUNDING of user 1001");
     tab_to("Freeze");
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     browser.run("document.querySelector('#reason').focus()", Value::Null);
     browser.type_into("#reason", "a lost phone");
     tab_to("Freeze");
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#said", "FUNDING of user 1001 is FROZEN.");
     browser.wait_for("#found", "FUNDING: FROZEN");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ACCOUNT_FROZEN");
@@ -197,7 +197,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
         [format!("account status admin/{ADMIN} a lost phone")]
     );
     tab_to("Activate FUNDING");
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     confirm(&browser, "Activate FUNDING", "found again");
     browser.wait_for("#found", "FUNDING: ACTIVE");
     server.transfer_accepted(USER, Way::ToSpot, "1");
@@ -371,7 +371,7 @@ fn hostile_strings_stay_text() {
     let browser = Browser::start();
     browser.open(&format!("http://{}/console#{HOSTILE}", server.ops));
     browser.type_into("#token", &token(ADMIN, Some(Role::Admin)));
-    browser.key(Key::Enter.into());
+    browser.key(Key::Enter);
     browser.wait_for("#find-problem", HOSTILE);
     browser.wait_for("#pauses", HOSTILE);
     browser.wait_for("#halted", HOSTILE);

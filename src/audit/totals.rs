@@ -183,7 +183,7 @@ impl Reader {
         Reader { trading, clock, limit, shared: Mutex::new((funds, None)) }
     }
 
-    /// The totals of every asset that there is, at most [`FRESH`] old, or [`REST`] times as old as they took to be read: a snapshot
+    /// The totals of every asset that there is, at most a second old, or ten times as old as they took to be read: a snapshot
     /// that is always open keeps PostgreSQL from clearing up. To be driven to its
     /// end, though nobody may wait for it any more, so that a read that takes long is of use to the next who asks.
     ///
