@@ -46,7 +46,9 @@ use ubscore::http::auth::{self, Role};
 use ubscore::postgres::embedded::{Embedded, Options};
 
 pub(crate) use self::browser::{Browser, Screen};
-pub(crate) use self::load::{Planned, USERS, assert_kept, endow, plan, plan_of_round, post_to};
+#[cfg(feature = "crash")]
+pub(crate) use self::load::plan_of_round;
+pub(crate) use self::load::{Planned, USERS, assert_kept, endow, plan, post_to};
 pub(crate) use self::log::{force, numbered_files, segments, snapshots};
 pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_commit};
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
