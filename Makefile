@@ -208,6 +208,22 @@ install() {
 }
 endef
 
+# Another one, behind INSTALL: an environment of Python's with every package at the version that a file names.
+define VENV
+venv() {
+  local place=$$1 wanted=$$2 what=$$3
+  ! cmp --silent $$wanted $$place/requirements.txt || return 0
+  command -v python3 >/dev/null || install python3
+  python3 -c 'import ensurepip' 2>/dev/null || install python3-venv
+  echo "installing $$what below $$place"
+  rm -rf -- $$place
+  python3 -m venv $$place
+  $$place/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
+  # Last, so that what broke off is begun anew.
+  cp $$wanted $$place/
+}
+endef
+
 need-rust:
 	@$(INSTALL)
 	if ! command -v $(CARGO) >/dev/null; then
@@ -222,19 +238,11 @@ need-curl:
 	@$(INSTALL)
 	command -v curl >/dev/null || install curl
 
-# Tests the API by its description. It has an environment of its own, with every package at the version that is named.
+# Tests the API by its description.
 need-schemathesis:
 	@$(INSTALL)
-	wanted=tests/openapi/requirements.txt
-	! cmp --silent $$wanted $(SCHEMATHESIS)/requirements.txt || exit 0
-	command -v python3 >/dev/null || install python3
-	python3 -c 'import ensurepip' 2>/dev/null || install python3-venv
-	echo "installing schemathesis below $(SCHEMATHESIS)"
-	rm -rf -- $(SCHEMATHESIS)
-	python3 -m venv $(SCHEMATHESIS)
-	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
-	# Last, so that what broke off is begun anew.
-	cp $$wanted $(SCHEMATHESIS)/
+	$(VENV)
+	venv $(SCHEMATHESIS) tests/openapi/requirements.txt schemathesis
 
 # The console is looked at in a real browser, without a window.
 need-chromium:
@@ -252,18 +260,11 @@ need-axe: need-schemathesis
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(AXE) --requirement $$wanted
 	cp $$wanted $(AXE)/
 
-# What reads the container files and the SBOM; an environment of its own, as above.
+# What reads the container files and the SBOM.
 need-linters:
 	@$(INSTALL)
-	wanted=packaging/requirements.txt
-	! cmp --silent $$wanted $(LINTERS)/requirements.txt || exit 0
-	command -v python3 >/dev/null || install python3
-	python3 -c 'import ensurepip' 2>/dev/null || install python3-venv
-	echo "installing hadolint and other linters below $(LINTERS)"
-	rm -rf -- $(LINTERS)
-	python3 -m venv $(LINTERS)
-	$(LINTERS)/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
-	cp $$wanted $(LINTERS)/
+	$(VENV)
+	venv $(LINTERS) packaging/requirements.txt "hadolint and other linters"
 
 # systemd's own checker of units, troff for the manual pages, and git for the version. Debian's package `systemd` starts nothing, and is
 # not the first process unless `systemd-sysv` makes it so.

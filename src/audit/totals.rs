@@ -184,8 +184,8 @@ impl Reader {
     }
 
     /// The totals of every asset that there is, at most a second old, or ten times as old as they took to be read: a snapshot
-    /// that is always open keeps PostgreSQL from clearing up. To be driven to its
-    /// end, though nobody may wait for it any more, so that a read that takes long is of use to the next who asks.
+    /// that is always open keeps PostgreSQL from clearing up. To be driven to its end, though nobody may wait for it any more,
+    /// so that a read that takes long is of use to the next who asks.
     ///
     /// # Errors
     /// [`Error`]: a store does not answer.
