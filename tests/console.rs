@@ -444,25 +444,28 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
 fn totals_tell_what_is_in_flight_by_recorded_operations() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
     let server = site.start();
-    assert_eq!(server.transfer(USER, Way::ToSpot, "10").status, 200);
+    server.transfer_accepted(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    let usdt = || {
-        let totals = totals(&server);
-        assert_add_up(&totals);
-        let ([funding, spot, in_flight, ..], _) = of_asset(&totals, "USDT");
-        (funding, spot, in_flight)
+    // Each step is waited for: however little a server waits for a transfer, it may wait less than a busy machine takes.
+    let wait_for_usdt = |want: (u128, u128, u128)| {
+        eventually(&format!("Funding, Spot and in flight of {want:?}"), || {
+            let totals = totals(&server);
+            assert_add_up(&totals);
+            let ([funding, spot, in_flight, ..], _) = of_asset(&totals, "USDT");
+            ((funding, spot, in_flight) == want).then_some(())
+        });
     };
-    assert_eq!(usdt(), (19_990 * COIN, 10 * COIN, 0));
+    wait_for_usdt((19_990 * COIN, 10 * COIN, 0));
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
     assert_eq!(server.transfer(USER, Way::ToFunding, "4").status, 202);
-    assert_eq!(usdt(), (19_990 * COIN, 6 * COIN, 4 * COIN));
+    wait_for_usdt((19_990 * COIN, 6 * COIN, 4 * COIN));
     hold.release();
     site.wait_for_rest();
     site.sql("DROP TRIGGER hold ON transfer_operations");
-    assert_eq!(usdt(), (19_994 * COIN, 6 * COIN, 0));
+    wait_for_usdt((19_994 * COIN, 6 * COIN, 0));
     let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
-    assert_eq!(server.transfer(USER, Way::ToSpot, "5").status, 200);
-    assert_eq!(usdt(), (19_989 * COIN, 11 * COIN, 0));
+    server.transfer_accepted(USER, Way::ToSpot, "5");
+    wait_for_usdt((19_989 * COIN, 11 * COIN, 0));
     hold.release();
     site.wait_for_rest();
     site.assert_books(&server);

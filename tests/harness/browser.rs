@@ -111,7 +111,8 @@ impl Browser {
         let height = self.run("return document.documentElement.scrollHeight", Value::Null);
         let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
         self.look_through(Screen { height: height.expect("a height"), ..screen });
-        let picture = block_on(self.page().screenshot_as_png()).expect("a picture");
+        // A busy machine may not have drawn it in the driver's time.
+        let picture = eventually("a picture", || block_on(self.page().screenshot_as_png()).ok());
         fs::write(path, picture).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         self.look_through(screen);
     }
@@ -171,10 +172,9 @@ impl Browser {
         block_on(typing).unwrap_or_else(|error| panic!("{selector}: {error}"));
     }
 
-    /// Presses a key, wherever the focus is.
+    /// Presses a key, wherever the focus is: not on an element, which may just be made anew.
     pub(crate) fn key(&self, key: Key) {
-        let pressing = async { self.page().active_element().await?.send_keys(key).await };
-        block_on(pressing).expect("an element has the focus");
+        block_on(self.page().action_chain().send_keys(key).perform()).expect("a key");
     }
 
     /// What the browser has complained of since the last time: errors of scripts, refused sources, failed requests.

@@ -1,7 +1,7 @@
 // What an operator changes: said in words first, and done with a reason.
 
 import { Refused } from "./api.js";
-import { byId, make, say } from "./dom.js";
+import { byId, focusLike, make, say } from "./dom.js";
 import { fail, readAgain } from "./session.js";
 
 /// What the open dialog is about.
@@ -16,7 +16,7 @@ export function deedButton(text, key, deed, attributes = {}) {
 /// Asks for a reason, and then does it.
 export function propose(deed) {
   // A copy: the same deed proposed once more is another one.
-  proposed = { ...deed };
+  proposed = { ...deed, opener: document.activeElement?.dataset.key };
   say(byId("deed-title"), deed.title);
   say(byId("deed-what"), deed.what);
   say(byId("deed-do"), deed.verb);
@@ -30,6 +30,8 @@ export function propose(deed) {
 /// Has the dialog do what was proposed.
 export function awaitDeeds() {
   byId("deed-cancel").addEventListener("click", () => byId("deed").close());
+  // The button that opened it may have been made anew meanwhile, and the browser knows the old one only.
+  byId("deed").addEventListener("close", () => focusLike(proposed.opener));
   byId("deed-form").addEventListener("submit", (event) => {
     event.preventDefault();
     carryOut(proposed);

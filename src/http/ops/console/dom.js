@@ -58,12 +58,27 @@ export function table(caption, columns, rows) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row)))));
 }
 
-/// Replaces what a place shows. The button that has the focus keeps it, if its like is there again.
+/// Replaces what a place shows.
 export function replace(place, ...children) {
+  keepFocus(place, () => place.replaceChildren(...children));
+}
+
+/// Replaces an element by its newer like.
+export function renew(before, element) {
+  keepFocus(before, () => before.replaceWith(element));
+}
+
+/// Makes a change below a place. The button that has the focus there keeps it, if its like is there afterwards.
+function keepFocus(place, change) {
   const focused = document.activeElement;
   const key = place.contains(focused) ? focused.dataset.key : undefined;
-  place.replaceChildren(...children);
-  if (key !== undefined) place.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  change();
+  focusLike(key);
+}
+
+/// Gives the focus to the button with this key, if there is one.
+export function focusLike(key) {
+  if (key !== undefined) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
 /// A time of the API as people read it: to the millisecond, in UTC, as in the server's log.

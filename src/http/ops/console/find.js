@@ -2,7 +2,7 @@
 
 import { Refused, change, get } from "./api.js";
 import { deedButton } from "./deed.js";
-import { byId, durationText, make, replace, say, table } from "./dom.js";
+import { byId, durationText, make, renew, replace, say, table } from "./dom.js";
 import { current, fail, watch } from "./session.js";
 import { amountText, transferElement, waitText, wayText } from "./transfer.js";
 
@@ -119,9 +119,7 @@ function showAgain(transfer) {
   const element = shownElement(transfer);
   // What has ended changes in its age only: no reason to take it away from somebody who reads or copies it.
   if (transfer.final && before.dataset.state === transfer.state) return;
-  const key = document.activeElement?.dataset.key;
-  before.replaceWith(element);
-  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  renew(before, element);
 }
 
 function shownElement(transfer) {
@@ -152,9 +150,7 @@ function shownElement(transfer) {
 function showUserAgain([search, element]) {
   const before = byId("found").querySelector("#user");
   if (sought !== search || before === null) return;
-  const key = document.activeElement?.dataset.key;
-  before.replaceWith(element);
-  if (key !== undefined) element.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  renew(before, element);
 }
 
 /// A user as they are now. `user`: as it was typed, which is what the server is asked about.
@@ -166,7 +162,8 @@ async function userElement(user) {
   return make("div", { id: "user" },
     make("h3", {}, `User ${user}`),
     ...account.accounts.map((one) => accountElement(user, one)),
-    make("div", { class: "scroll" }, balanceTable(account.balances)),
+    // Without a button in it, nobody could scroll it by keyboard.
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Balances of user ${user}` }, balanceTable(account.balances)),
     make("h4", {}, "Newest transfers"),
     transfers.length === 0 ? make("p", { class: "quiet" }, "None.") : listElement("user", transfers));
 }
