@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::{self, StdoutLock, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
@@ -38,6 +39,49 @@ const EXIT_BAD_ARGUMENTS: u8 = 2;
 /// Nothing was done: another operator has to approve it first.
 const EXIT_PENDING: u8 = 3;
 
+/// Where a command prints to whose deed, if any, is done by then: that nobody reads it is no failure.
+struct Out(StdoutLock<'static>);
+
+/// Nobody reads what is printed any more, which is how `| head` ends.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the output any more")]
+struct HungUp;
+
+impl Out {
+    fn lock() -> Out {
+        Out(io::stdout().lock())
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(HungUp::tell)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(HungUp::tell)
+    }
+}
+
+impl HungUp {
+    /// Marks what stdout says, since a connection to a server may break like this too.
+    fn tell(error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, HungUp),
+            _ => error,
+        }
+    }
+
+    /// Whether this is why a command has ended.
+    fn is_cause_of(error: &anyhow::Error) -> bool {
+        let inner = |cause: &(dyn Error + 'static)| {
+            let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            inner.is_some_and(|inner| inner.is::<HungUp>())
+        };
+        error.chain().any(inner)
+    }
+}
+
 /// Carries out one command line.
 ///
 /// Returns 0 if it did what it was asked, 2 if the arguments or the configuration are wrong, 3 if another operator has to
@@ -52,7 +96,7 @@ pub fn run(cli: Cli) -> ExitCode {
         }
         Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
         Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Token(args) => token::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Token(args) => token::run(&args, &SystemClock::new(), &mut Out::lock()),
         Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Serve(args) => serve::run(&args),
         Command::Snapshot(command) => match snapshot::run(&command, &mut io::stdout().lock()) {
@@ -60,36 +104,28 @@ pub fn run(cli: Cli) -> ExitCode {
             Ok(false) => Ok(()),
             Err(error) => Err(error.into()),
         },
-        Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut io::stdout().lock()),
+        Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut Out::lock()),
+        Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut Out::lock()),
         Command::Approval(command) => {
-            approval::run(&command, &SystemClock::new(), &mut io::stdout().lock())
+            approval::run(&command, &SystemClock::new(), &mut Out::lock())
         }
-        Command::Pause(args) => {
-            pause::change(&args, true, &SystemClock::new(), &mut io::stdout().lock())
-        }
+        Command::Pause(args) => pause::change(&args, true, &SystemClock::new(), &mut Out::lock()),
         Command::Unpause(args) => {
-            pause::change(&args, false, &SystemClock::new(), &mut io::stdout().lock())
+            pause::change(&args, false, &SystemClock::new(), &mut Out::lock())
         }
-        Command::Pauses(access) => {
-            pause::list(&access, &SystemClock::new(), &mut io::stdout().lock())
-        }
+        Command::Pauses(access) => pause::list(&access, &SystemClock::new(), &mut Out::lock()),
         Command::Transfer(command) => {
-            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            let (out, notes) = (&mut Out::lock(), &mut io::stderr());
             transfer::run(&command, &SystemClock::new(), out, notes)
         }
         Command::Webhook(command) => {
-            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
+            let (out, notes) = (&mut Out::lock(), &mut io::stderr());
             webhook::run(&command, &SystemClock::new(), out, notes)
         }
-        Command::Account(command) => {
-            account::run(&command, &SystemClock::new(), &mut io::stdout().lock())
-        }
-        Command::Asset(command) => {
-            account::asset(&command, &SystemClock::new(), &mut io::stdout().lock())
-        }
-        Command::Completions(args) => completions::run(&args, &mut io::stdout().lock()),
-        Command::Man(args) => man::run(&args, &mut io::stdout().lock()),
+        Command::Account(command) => account::run(&command, &SystemClock::new(), &mut Out::lock()),
+        Command::Asset(command) => account::asset(&command, &SystemClock::new(), &mut Out::lock()),
+        Command::Completions(args) => completions::run(&args, &mut Out::lock()),
+        Command::Man(args) => man::run(&args, &mut Out::lock()),
         Command::Wal(command) => {
             let ink = wal::ink::Ink::choose(&io::stdout());
             let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
@@ -101,6 +137,7 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if HungUp::is_cause_of(&error) => ExitCode::SUCCESS,
         // Written out as an answer.
         Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
         Err(error) => {

@@ -1,5 +1,7 @@
 //! What an operator does about transfers that do not end: find them, see who has not answered, try them at once, end them.
 
+use std::io;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -484,6 +486,34 @@ fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
             }
         }
     }
+}
+
+/// Goal: `| head` is no failure, and what waits for an approval is not called done though nobody reads so. Method: a pipe whose
+/// reader has gone before anything is written.
+#[test]
+fn a_command_whose_reader_has_gone_ends_quietly() {
+    let site = site(true).with("UBSCORE__APPROVAL__REQUIRED", "resume");
+    let server = begin(&site);
+    let halt = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
+    assert_eq!(halt.status, 200, "{halt:?}");
+    let ops = format!("http://{}/", server.ops);
+    let access = format!(" --ops {ops} --dev");
+    for (line, code) in [
+        ("completions bash".to_owned(), 0),
+        ("man".to_owned(), 0),
+        (format!("transfer list --ended --user-id 1001{access}"), 0),
+        (format!("pauses{access}"), 0),
+        (format!("resume --reason over{access}"), 3),
+        (format!("transfer show 01JFVQ2X8Z0Y1M3N4P5R6S7T8V{access}"), 1),
+    ] {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        let output = command.args(line.split(' ')).stdout(writer).output().expect("the binary");
+        let (got, _, err) = said(&output);
+        assert_eq!((got, err.is_empty()), (code, code != 1), "{line}: {err}");
+    }
+    server.stop();
 }
 
 /// Goal: what is retried is due at once, whatever its back-off. Method: back-offs of up to a minute; a lock that has gone meanwhile.

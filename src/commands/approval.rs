@@ -24,15 +24,18 @@ pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> a
     if answer["state"] != json!(State::Pending.name()) {
         return Ok(());
     }
-    match format {
-        Format::Json => writeln!(out, "{answer}")?,
+    let told = match format {
+        Format::Json => writeln!(out, "{answer}"),
         Format::Text => {
             let of = |key: &str| text(&answer[key]);
             let (id, expires) = (of("approval_id"), of("expires_at"));
-            writeln!(out, "not done: another operator has to approve it, until {expires}")?;
-            writeln!(out, "  ubscore approval approve {id} --reason TEXT --user THEIR_ID")?;
+            writeln!(out, "not done: another operator has to approve it, until {expires}").and_then(
+                |()| writeln!(out, "  ubscore approval approve {id} --reason TEXT --user THEIR_ID"),
+            )
         }
-    }
+    };
+    // Whether anybody reads it or not: the exit code has to say that it is not done.
+    told.ok();
     Err(Pending.into())
 }
 
