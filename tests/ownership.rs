@@ -95,6 +95,28 @@ fn a_log_that_has_been_used_is_not_given_an_empty_database() {
     assert_untouched(&site);
 }
 
+/// A claim that nobody has made is no claim of nothing: below that, a log that lost records would look whole.
+#[test]
+fn a_claim_that_cannot_be_read_is_named_and_nothing_is_done() {
+    let site = used();
+    let claims = site.sql("SELECT shard, durable_sequence FROM shard_lease");
+    site.sql("UPDATE shard_lease SET durable_sequence = -7");
+    let incarnation = "SELECT incarnation FROM engine_state";
+    let before = site.sql_value(incarnation);
+    let named = "shard_lease holds what this version cannot read: durable_sequence -7";
+    let (code, said) = site.start_refused();
+    assert_eq!(code, 1, "{said}");
+    assert!(last_line(&said).contains(named), "{said}");
+    assert_eq!(site.sql_value(incarnation), before);
+    for claim in claims {
+        site.sql(&format!(
+            "UPDATE shard_lease SET durable_sequence = {} WHERE shard = {}",
+            claim[1], claim[0]
+        ));
+    }
+    assert_untouched(&site);
+}
+
 /// Asserts that a superseded server dies over its next write, saying why, and writes nothing.
 fn assert_fenced(site: &Site, mut server: Server, rest: impl Fn() -> Vec<Vec<String>>) {
     let before = rest();

@@ -188,7 +188,7 @@ impl Books {
         let client = self.client().await?;
         let row = client.query_one("SELECT log_sequence FROM audit_state", &[]).await?;
         self.client = Some(client);
-        Ok(u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
+        columns::count(&row, 0, "audit_state")
     }
 
     /// The log that the database belongs to, `None` where it has never used one, and the last incarnation it has given.
@@ -201,7 +201,7 @@ impl Books {
         let row = client.query_one(owner, &[]).await?;
         self.client = Some(client);
         let identity = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
-        Ok((identity, u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0)))
+        Ok((identity, columns::count(&row, 1, "engine_state")?))
     }
 
     /// Begins the sweep anew.
@@ -369,7 +369,7 @@ impl Books {
         let (mut watermark, mut all) = (0, Vec::new());
         for row in rows {
             let bad = |what: &str| Error::Row { table: "watermark_totals", what: what.to_owned() };
-            watermark = u64::try_from(row.try_get::<_, i64>(0)?).map_err(|_| bad("watermark"))?;
+            watermark = columns::count(&row, 0, "engine_state")?;
             let Some(user) = row.try_get::<_, Option<i64>>(1)? else { continue };
             let user = u64::try_from(user).ok().and_then(UserId::new);
             let asset = columns::asset(&row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
@@ -477,7 +477,7 @@ struct State {
 }
 
 fn state_from_row(row: &Row) -> Result<State, Error> {
-    let log_sequence = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0);
+    let log_sequence = columns::count(row, 1, "audit_state")?;
     Ok(State { snapshot: row.try_get(0)?, log_sequence })
 }
 

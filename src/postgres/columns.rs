@@ -18,6 +18,16 @@ pub(super) fn asset_number(asset: AssetId) -> i32 {
     i32::try_from(asset.0).expect("asset numbers come from an INTEGER")
 }
 
+/// What [`bigint`] wrote.
+///
+/// # Errors
+/// [`Error::Row`]: it is less than nothing.
+pub(super) fn count(row: &Row, column: usize, table: &'static str) -> Result<u64, Error> {
+    let number: i64 = row.try_get(column)?;
+    let what = || format!("{} {number}", row.columns()[column].name());
+    u64::try_from(number).map_err(|_| Error::Row { table, what: what() })
+}
+
 /// A BIGINT that names a user.
 pub(super) fn user(row: &Row, column: usize) -> Result<Option<UserId>, Error> {
     let number: i64 = row.try_get(column)?;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, Config, GenericClient, Row};
 use wal::{Identity, Sequence};
 
-use super::columns::bigint;
+use super::columns::{self, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{identity_from_text, identity_text};
 use super::store::Transfer;
@@ -121,13 +121,12 @@ impl Witness {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn claims(&self) -> Result<Claims, Error> {
-        let claims = "SELECT log_identity, (SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease), \
+        let claims = "SELECT log_identity, (SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease) AS durable_sequence, \
                       (SELECT log_sequence FROM audit_state) FROM engine_state";
         let row = self.client.query_one(claims, &[]).await?;
-        let sequence =
-            |column: usize| -> Result<Sequence, Error> { Ok(from_bigint(row.try_get(column)?)) };
         let log = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
-        Ok(Claims { log, durable: sequence(1)?, audited: sequence(2)? })
+        let durable = columns::count(&row, 1, "shard_lease")?;
+        Ok(Claims { log, durable, audited: columns::count(&row, 2, "audit_state")? })
     }
 
     /// What it knows of cuts of its log, `None` where there was none.
@@ -144,9 +143,9 @@ impl Witness {
                     FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $2), 0) AS open \
                             FROM admin_audit WHERE actor = $1 AND action = 'cut') AS cuts";
         let row = self.client.query_one(cuts, &[&ACTOR, &CLOSED]).await?;
-        let (Some(from), Some(until)) = (row.try_get::<_, Option<i64>>(0)?, row.try_get(1)?) else {
-            return Ok(None);
-        };
+        // The time of the last cut, if there has been any.
+        let Some(until) = row.try_get(1)? else { return Ok(None) };
+        let from = columns::count(&row, 0, "admin_audit")?;
         let (since, open): (Option<&str>, bool) = (row.try_get(2)?, row.try_get(3)?);
         let since = since.unwrap_or("infinity");
         // What has been set since the cut is in the log, and counts.
@@ -159,7 +158,7 @@ impl Witness {
         let rows = self.client.query(statuses, &[&since, &until]).await?;
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
-        Ok(Some(Past { from: from_bigint(from), until, statuses, open }))
+        Ok(Some(Past { from, until, statuses, open }))
     }
 
     /// Every transfer that waits for an answer by which Spot is paid.
@@ -278,8 +277,4 @@ fn status_from_row(row: &Row) -> Result<LostStatus, Error> {
         at: row.try_get(3)?,
         was_active: row.try_get(4)?,
     })
-}
-
-fn from_bigint(sequence: i64) -> Sequence {
-    u64::try_from(sequence).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config};
 use wal::{Identity, Sequence};
 
-use super::{Error, Limits, connect};
+use super::{Error, Limits, columns, connect};
 
 /// The low bits of an order number that count within one incarnation.
 pub const ORDER_NUMBER_BITS: u32 = 40;
@@ -157,10 +157,13 @@ pub async fn begin(
         )
         .await?;
     let claim = transaction
-        .query_one("SELECT COALESCE(MAX(durable_sequence), 0) FROM shard_lease", &[])
+        .query_one(
+            "SELECT COALESCE(MAX(durable_sequence), 0) AS durable_sequence FROM shard_lease",
+            &[],
+        )
         .await?;
-    let durable_claim = u64::try_from(claim.try_get::<_, i64>(0)?).unwrap_or(u64::MAX);
-    let watermark = u64::try_from(row.try_get::<_, i64>(3)?).unwrap_or(0);
+    let durable_claim = columns::count(&claim, 0, "shard_lease")?;
+    let watermark = columns::count(&row, 3, "engine_state")?;
     commit(transaction).await?;
     let log_identity = bound.as_deref().and_then(identity_from_text);
     Ok(Incarnation { number, log_identity, durable_claim, halted, watermark })

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Transaction};
 use wal::{Identity, Sequence};
 
-use super::columns::{asset_number, bigint};
+use super::columns::{self, asset_number, bigint};
 use super::cut::CLOSED;
 use super::incarnation::identity_text;
 use super::rebase::rebase_if_foreign;
@@ -131,10 +131,10 @@ pub async fn fence(
     let mut client: Client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
-    let claim = "SELECT COALESCE(MAX(durable_sequence), 0) FROM shard_lease";
-    let claim: i64 = transaction.query_one(claim, &[]).await?.try_get(0)?;
+    let claim = "SELECT COALESCE(MAX(durable_sequence), 0) AS durable_sequence FROM shard_lease";
+    let claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "shard_lease")?;
     transaction.commit().await?;
-    Ok(u64::try_from(claim).unwrap_or(0))
+    Ok(claim)
 }
 
 /// Writes down where the log has these transfers now, and that the repair of every cut so far is done.

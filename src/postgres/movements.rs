@@ -127,7 +127,7 @@ async fn transfers(
                      FROM transfers_tb JOIN transfer_history USING (req_id) \
                     WHERE user_id = $1 ORDER BY order_number, at";
     for row in client.query(history, &[&user.bigint()]).await? {
-        let order_number = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0);
+        let order_number = columns::count(&row, 0, "transfers_tb")?;
         let number = |passage: &Passage| passage.transfer.intent.order_number;
         // Of the same snapshot, so it is there.
         let Ok(index) = passages.binary_search_by_key(&order_number, number) else { continue };
