@@ -76,7 +76,7 @@ fn little_room_for_the_log_is_said_before_anybody_is_refused() {
     let free = free.expect("a gauge").to_owned();
     assert!(body["message"].as_str().is_some_and(|m| m.contains("bytes are free")), "{body}");
     assert_ne!(free, "0");
-    server.transfer_accepted(USER, Way::ToSpot, "1");
+    server.transfer_committed(USER, Way::ToSpot, "1");
     assert_only(&server, &[Alert::WalSpaceLow]);
 }
 
@@ -117,7 +117,7 @@ fn an_audit_that_cannot_be_made_is_said() {
     assert_raised(&server, &webhook, Alert::ConservationStalled);
     assert_only(&server, &[Alert::ConservationStalled]);
     site.sql("ALTER TABLE elsewhere RENAME TO audit_state");
-    server.transfer_accepted(USER, Way::ToSpot, "1");
+    server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     site.assert_books(&server);
 }
@@ -129,7 +129,7 @@ fn an_operation_that_is_there_with_another_body_is_said() {
     let (site, webhook) = site();
     let site = site.with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000);
     let server = site.start();
-    server.transfer_accepted(USER, Way::ToSpot, "20");
+    server.transfer_committed(USER, Way::ToSpot, "20");
     site.wait_for_rest();
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
     let reply = server.transfer(USER, Way::ToFunding, "12");

@@ -444,7 +444,7 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
 fn totals_tell_what_is_in_flight_by_recorded_operations() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
     let server = site.start();
-    server.transfer_accepted(USER, Way::ToSpot, "10");
+    server.transfer_committed(USER, Way::ToSpot, "10");
     site.wait_for_rest();
     // Each step is waited for: however little a server waits for a transfer, it may wait less than a busy machine takes.
     let wait_for_usdt = |want: (u128, u128, u128)| {
@@ -464,7 +464,7 @@ fn totals_tell_what_is_in_flight_by_recorded_operations() {
     site.sql("DROP TRIGGER hold ON transfer_operations");
     wait_for_usdt((19_994 * COIN, 6 * COIN, 0));
     let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
-    server.transfer_accepted(USER, Way::ToSpot, "5");
+    server.transfer_committed(USER, Way::ToSpot, "5");
     wait_for_usdt((19_989 * COIN, 11 * COIN, 0));
     hold.release();
     site.wait_for_rest();

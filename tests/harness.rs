@@ -16,6 +16,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -98,6 +99,14 @@ struct Run {
 fn run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(|| {
+        // A failure is told when it happens: the runner keeps what a test has said until the end, which a run that is cut off
+        // does not reach.
+        let keep = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            keep(panic);
+            let test = thread::current().name().unwrap_or("a thread").to_owned();
+            writeln!(io::stderr(), "{test}: {panic}").ok();
+        }));
         let prefix = "ubscore-test-";
         let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("a directory");
         let directory = directory.keep();
@@ -967,6 +976,17 @@ impl Server {
     pub(crate) fn transfer_accepted(&self, user: u64, way: Way, amount: &str) {
         let reply = self.transfer(user, way, amount);
         assert!([200, 202].contains(&reply.status), "{reply:?}");
+    }
+
+    /// Posts a transfer of USDT that must come to a good end, in the answer or after it.
+    pub(crate) fn transfer_committed(&self, user: u64, way: Way, amount: &str) {
+        let reply = self.transfer(user, way, amount);
+        assert!([200, 202].contains(&reply.status), "{reply:?}");
+        let now = eventually("its end", || {
+            let now = self.look(user, &reply.req_id());
+            (now["final"] == json!(true)).then_some(now)
+        });
+        assert_eq!(now["state"], json!("COMMITTED"), "{now}");
     }
 
     /// Posts a body as a transfer.

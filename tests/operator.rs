@@ -498,11 +498,16 @@ fn a_command_whose_reader_has_gone_ends_quietly() {
     assert_eq!(halt.status, 200, "{halt:?}");
     let ops = format!("http://{}/", server.ops);
     let access = format!(" --ops {ops} --dev");
+    let data_dir = site.data_dir.display();
+    let statement =
+        format!("statement --user {USER} --dev --data-dir {data_dir} --postgres {}", site.url());
     for (line, code) in [
         ("completions bash".to_owned(), 0),
         ("man".to_owned(), 0),
         (format!("transfer list --ended --user-id 1001{access}"), 0),
         (format!("pauses{access}"), 0),
+        (statement.clone(), 0),
+        (format!("{statement} --format json"), 0),
         (format!("resume --reason over{access}"), 3),
         (format!("transfer show 01JFVQ2X8Z0Y1M3N4P5R6S7T8V{access}"), 1),
     ] {

@@ -10,6 +10,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::HungUp;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use super::wal::json;
 use crate::account::UserId;
@@ -37,7 +38,7 @@ pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
     let mut out = BufWriter::new(out);
     match print(args, &statement, &catalog, &mut out).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => {}
-        Err(error) if is_hang_up(&error) => {}
+        Err(error) if HungUp::is_cause_of(&error) => {}
         Err(error) => {
             writeln!(io::stderr(), "error: {error:#}").ok();
             return ExitCode::from(EXIT_CANNOT_RUN);
@@ -65,11 +66,6 @@ async fn read(
     let movements = movements.await.context("read PostgreSQL")?;
     let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
     Ok((statement(movements, logged.context("read the log")?), catalog))
-}
-
-fn is_hang_up(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn print(

@@ -24,8 +24,10 @@ pub(super) fn asset_number(asset: AssetId) -> i32 {
 /// [`Error::Row`]: it is less than nothing.
 pub(super) fn count(row: &Row, column: usize, table: &'static str) -> Result<u64, Error> {
     let number: i64 = row.try_get(column)?;
-    let what = || format!("{} {number}", row.columns()[column].name());
-    u64::try_from(number).map_err(|_| Error::Row { table, what: what() })
+    u64::try_from(number).map_err(|_| {
+        let what = format!("{} {number}", row.columns()[column].name());
+        Error::Row { table, what }
+    })
 }
 
 /// A BIGINT that names a user.

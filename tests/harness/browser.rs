@@ -1,13 +1,14 @@
 //! A real Chromium without a window, driven by its own driver.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
 use thirtyfour::common::log::LoggingPrefsLogLevel;
+use thirtyfour::error::WebDriverResult;
 use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, Key, WebDriver};
 
 use super::{block_on, eventually, run, unique};
@@ -16,6 +17,10 @@ use super::{block_on, eventually, run, unique};
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 /// What the driver says once it listens, before its port.
 const LISTENS: &str = "started successfully on port ";
+
+/// Returns what a person reads in what a selector names.
+const TEXT: &str = "const found = document.querySelector(arguments[0]); \
+                    return found?.checkVisibility() ? found.innerText : ''";
 
 /// How a page is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +43,9 @@ pub(crate) struct Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
+        if thread::panicking() && self.page.is_some() {
+            self.tell();
+        }
         if let Some(page) = self.page.take() {
             // Whatever is left of it ends with its driver, or with the run.
             drop(block_on(page.quit()));
@@ -50,6 +58,18 @@ impl Drop for Browser {
 impl Browser {
     /// A browser that has nothing open.
     pub(crate) fn start() -> Browser {
+        // On a busy machine it may not come up in the driver's time; its own driver and directory are then of no use any more.
+        let mut failed = Vec::new();
+        while failed.len() < 3 {
+            match Browser::try_start() {
+                Ok(browser) => return browser,
+                Err(error) => failed.push(error.to_string()),
+            }
+        }
+        panic!("Chromium: {failed:#?}");
+    }
+
+    fn try_start() -> WebDriverResult<Browser> {
         let program = if Path::new(CHROMEDRIVER).exists() { CHROMEDRIVER } else { "chromedriver" };
         let mut driver = Command::new(program)
             .arg("--port=0")
@@ -58,6 +78,7 @@ impl Browser {
             .spawn()
             .expect("chromedriver: `make test` installs it");
         let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
+        let mut browser = Browser { page: None, driver };
         let port = lines.find_map(|line| {
             let line = line.expect("text");
             line.split_once(LISTENS).map(|(_, port)| port.trim_end_matches('.').to_owned())
@@ -72,12 +93,12 @@ impl Browser {
         let profile = format!("--user-data-dir={}", profile.display());
         // The tests run as root, for whom there is no sandbox; and shared memory may be small in a container.
         for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", &profile] {
-            wanted.add_arg(argument).expect("text");
+            wanted.add_arg(argument)?;
         }
-        wanted.set_browser_log_level(LoggingPrefsLogLevel::All).expect("a level");
-        let page = block_on(WebDriver::new(format!("http://127.0.0.1:{port}"), wanted));
-        let page = page.unwrap_or_else(|error| panic!("Chromium: {error}"));
-        Browser { page: Some(page), driver }
+        wanted.set_browser_log_level(LoggingPrefsLogLevel::All)?;
+        let page = block_on(WebDriver::new(format!("http://127.0.0.1:{port}"), wanted))?;
+        browser.page = Some(page);
+        Ok(browser)
     }
 
     fn page(&self) -> &WebDriver {
@@ -119,21 +140,23 @@ impl Browser {
 
     /// What a script that is run in the page returns. `arguments[0]` is `argument`.
     pub(crate) fn run(&self, script: &str, argument: Value) -> Value {
-        let result = block_on(self.page().execute(script, vec![argument]));
-        result.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
+        self.try_run(script, argument).unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    fn try_run(&self, script: &str, argument: Value) -> WebDriverResult<Value> {
+        Ok(block_on(self.page().execute(script, vec![argument]))?.json().clone())
     }
 
     /// What a person reads there; nothing where there is no such element, or none to be seen.
     pub(crate) fn text(&self, selector: &str) -> String {
-        let script = "const found = document.querySelector(arguments[0]); \
-                      return found?.checkVisibility() ? found.innerText : ''";
-        self.run(script, json!(selector)).as_str().expect("text").to_owned()
+        self.run(TEXT, json!(selector)).as_str().expect("text").to_owned()
     }
 
     /// Waits until a person reads `needle` there, and returns all they read.
     pub(crate) fn wait_for(&self, selector: &str, needle: &str) -> String {
         eventually(&format!("{needle:?} in {selector}"), || {
-            let text = self.text(selector);
+            // A page that is just being loaded anew cannot be asked.
+            let text = self.try_run(TEXT, json!(selector)).ok()?.as_str()?.to_owned();
             text.contains(needle).then_some(text)
         })
     }
@@ -142,8 +165,8 @@ impl Browser {
     pub(crate) fn press(&self, selector: &str) {
         // The driver would have it come to stand behind the header.
         let center = "document.querySelector(arguments[0]).scrollIntoView({block: 'center'})";
-        self.run(center, json!(selector));
         eventually(&format!("{selector} can be pressed"), || {
+            self.try_run(center, json!(selector)).ok()?;
             let pressing = async {
                 let element = self.page().find(By::Css(selector)).await?;
                 element.click().await
@@ -164,17 +187,27 @@ impl Browser {
 
     /// Replaces what a field holds, key by key.
     pub(crate) fn type_into(&self, selector: &str, text: &str) {
-        let typing = async {
-            let field = self.page().find(By::Css(selector)).await?;
-            field.clear().await?;
-            field.send_keys(text).await
-        };
-        block_on(typing).unwrap_or_else(|error| panic!("{selector}: {error}"));
+        eventually(&format!("{selector} can be typed into"), || {
+            let typing = async {
+                let field = self.page().find(By::Css(selector)).await?;
+                field.clear().await?;
+                field.send_keys(text).await
+            };
+            block_on(typing).ok()
+        });
     }
 
     /// Presses a key, wherever the focus is: not on an element, which may just be made anew.
     pub(crate) fn key(&self, key: Key) {
         block_on(self.page().action_chain().send_keys(key).perform()).expect("a key");
+    }
+
+    /// Tells what the page is like where a test has failed, on the stderr that no test runner keeps back.
+    fn tell(&self) {
+        let seen = "return `${location.href}\n${document.body?.innerText}`";
+        let seen = self.try_run(seen, Value::Null);
+        let log = block_on(self.page().browser_log());
+        writeln!(io::stderr(), "the page: {seen:?}\nthe browser: {log:?}").ok();
     }
 
     /// What the browser has complained of since the last time: errors of scripts, refused sources, failed requests.

@@ -44,6 +44,8 @@ export function awaitOperator(begun) {
     const [field, button] = [byId("token"), byId("sign-in-do")];
     if (button.disabled) return;
     button.disabled = true;
+    // What is refused twice for the same cause is told twice.
+    say(byId("sign-in-problem"), "");
     useToken(field.value.trim());
     field.value = "";
     try {
