@@ -84,8 +84,8 @@ impl HungUp {
 
 /// Carries out one command line.
 ///
-/// Returns 0 if it did what it was asked or nobody reads what it prints any more, 2 if the arguments or the configuration are wrong, 3 if another operator has to
-/// approve it first, else 1; why it failed is on stderr, from the deed to its causes.
+/// Returns 0 if it did what it was asked or nobody reads what it prints any more, 2 if the arguments or the configuration are
+/// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
