@@ -159,6 +159,20 @@ pub async fn connect(config: &Config, limits: &Limits) -> Result<Client, Error> 
     Ok(client)
 }
 
+/// Every statement finds its rows by their keys, whatever statistics say, and is planned once: what a plan made for small
+/// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit: it would
+/// take such costs for reasons to compile.)
+const BY_KEYS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
+     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; \
+     SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
+
+/// As [`connect`], for statements that touch a few rows of large tables, again and again.
+async fn connect_by_keys(config: &Config, limits: &Limits) -> Result<Client, Error> {
+    let client = connect(config, limits).await?;
+    client.batch_execute(BY_KEYS).await?;
+    Ok(client)
+}
+
 /// A pool of connections for reads.
 pub fn pool(config: &Config, limits: &Limits, connections_max: usize) -> Pool {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };

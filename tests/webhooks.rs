@@ -260,3 +260,37 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     assert!(!stream.rest().contains(&Told::End { clean: true }));
     site.assert_books(&server);
 }
+
+/// Goal: what is new is found by its key, whatever else there is: neither the relay nor a delivery nor a stream reads all events.
+/// Method: PostgreSQL's own count of tables read from end to end, behind all that a service does with events.
+#[test]
+fn what_is_new_is_found_without_reading_what_is_old() {
+    let endpoint = Endpoint::start(|_| 200);
+    let site = site(&endpoint);
+    // Whoever has gone has counted what they did.
+    let stop = |server: Server| {
+        server.stop();
+        eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
+    };
+    let read_whole = || {
+        let counts = "SELECT relname, seq_scan FROM pg_stat_user_tables \
+                      WHERE relname IN ('events_tb', 'webhook_deliveries') ORDER BY relname";
+        site.sql(counts)
+    };
+    // The schema's own start reads both.
+    stop(site.start());
+    let before = read_whole();
+    let server = site.start();
+    let stream = server.follow(USER, None);
+    for told in [2, 4, 6] {
+        server.transfer_committed(USER, Way::ToSpot, "1");
+        stream.transfer();
+        stream.transfer();
+        eventually("both to be delivered", || {
+            (endpoint.delivered().len() == told).then_some(())
+        });
+    }
+    drop(stream);
+    stop(server);
+    assert_eq!(read_whole(), before);
+}

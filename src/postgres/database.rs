@@ -17,7 +17,7 @@ use wal::Sequence;
 
 use super::columns::{self, asset_number, bigint};
 use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
-use super::{Error, Limits, Verdict, connect, is_going_away, verdict};
+use super::{Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
 use crate::code::Code;
@@ -354,13 +354,6 @@ async fn read_page(
     Ok((rows, next))
 }
 
-/// Every statement finds its rows by their keys, whatever statistics say, and is planned once: what a plan made for small
-/// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit: it would
-/// take such costs for reasons to compile.)
-const PLANS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
-     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; \
-     SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
-
 impl Moves {
     /// `actor`: what stands where the function takes who acts, from the number of its first parameter.
     async fn prepare(
@@ -392,8 +385,7 @@ impl Moves {
 
 impl Session {
     async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
-        let client = connect(config, limits).await?;
-        client.batch_execute(PLANS).await?;
+        let client = connect_by_keys(config, limits).await?;
         let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
         let session = Session {
             fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,

@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Config, Row, Statement};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::reads::Reads;
 use super::store::Transfer;
-use super::{Error, Limits, Verdict, connect, verdict};
+use super::{Error, Limits, Verdict, connect_by_keys, verdict};
 use crate::account::UserId;
 use crate::asset::Catalog;
 use crate::transfer::State;
@@ -90,6 +90,8 @@ pub struct Events {
     incarnation: i64,
     endpoints: Vec<String>,
     catalog: Arc<ArcSwap<Catalog>>,
+    last_number: Statement,
+    numbers: Statement,
     relay: Statement,
     of_users: Statement,
     purge: Statement,
@@ -107,19 +109,36 @@ impl Events {
         endpoints: Vec<String>,
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Result<Events, Error> {
-        let client = connect(config, limits).await?;
+        let client = connect_by_keys(config, limits).await?;
+        let last_number = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END \
+                           FROM transfer_history_history_id_seq";
+        let last_number = client.prepare(last_number).await?;
+        let numbers = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
+                              pg_current_xact_id()::text::bigint";
+        let numbers = client.prepare(numbers).await?;
         let relay = "SELECT o_after, o_seen, o_made, o_low_water, o_last_event_id \
                      FROM events_relay($1, $2, $3, $4, $5, $6, $7)";
         let relay = client.prepare(relay).await?;
         let of_users = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at FROM events_tb \
-             WHERE event_id > $1 AND user_id = ANY ($2) ORDER BY event_id LIMIT $3",
+            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at FROM \
+             (SELECT * FROM events_tb WHERE event_id > $1 ORDER BY event_id OFFSET 0) AS new \
+             WHERE user_id = ANY ($2) ORDER BY event_id LIMIT $3",
             "",
         );
         let of_users = client.prepare(&format!("{of_users} ORDER BY event_id")).await?;
         let purge = client.prepare("SELECT events_purge($1, $2, $3, $4)").await?;
         let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
-        Ok(Events { client, incarnation, endpoints, catalog, relay, of_users, purge })
+        Ok(Events {
+            client,
+            incarnation,
+            endpoints,
+            catalog,
+            last_number,
+            numbers,
+            relay,
+            of_users,
+            purge,
+        })
     }
 
     /// Looks which transactions are under way. `over`: the last number of which that is known.
@@ -130,16 +149,12 @@ impl Events {
         // In this order, in two statements: whoever takes a number after the first is no concern of this look, and whoever
         // took one before it has its own transaction's number by now, which is smaller than the one that the second
         // statement is given behind its snapshot. A snapshot's own end would not do: it knows of those that are over only.
-        let last = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END \
-                    FROM transfer_history_history_id_seq";
-        let last = self.client.query_one(last, &[]).await?.try_get(0)?;
+        let last = self.client.query_one(&self.last_number, &[]).await?.try_get(0)?;
         if last <= over {
             // An idle service uses up no transaction's number.
             return Ok(Look { last, over_below: i64::MIN, begun_below: i64::MAX });
         }
-        let numbers = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
-                              pg_current_xact_id()::text::bigint";
-        let row = self.client.query_one(numbers, &[]).await?;
+        let row = self.client.query_one(&self.numbers, &[]).await?;
         Ok(Look { last, over_below: row.try_get(0)?, begun_below: row.try_get(1)? })
     }
 

@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Config, Statement};
 
 use super::events::{Event, event_from_row, fenced, with_transfers};
 use super::reads::Reads;
-use super::{Error, Limits, connect};
+use super::{Error, Limits, connect_by_keys};
 use crate::asset::Catalog;
 use crate::transfer::State;
 
@@ -75,7 +75,7 @@ impl Deliveries {
         endpoint: String,
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Result<Deliveries, Error> {
-        let client = connect(config, limits).await?;
+        let client = connect_by_keys(config, limits).await?;
         let due = with_transfers(
             "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts \
              FROM webhook_deliveries WHERE endpoint = $1 AND status = 1 \
