@@ -565,6 +565,8 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
         command.args(arguments).args(["--dev", "--postgres", postgres]);
         command.arg("--data-dir").arg(&self.data_dir);
+        // A busy machine may take seconds for a connection.
+        command.env("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", "30000");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
