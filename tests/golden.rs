@@ -206,8 +206,12 @@ fn restore(folder: &Path) -> Site {
         "CREATE TABLE {history} (version INT4 PRIMARY KEY, name VARCHAR(255), applied_on VARCHAR(255), \
          checksum VARCHAR(255))"
     ));
-    for (_, row) in rows.iter().filter(|(table, _)| *table == history) {
-        let row: Value = serde_json::from_str(row).expect("JSON");
+    let schema = rows.iter().filter(|(table, _)| *table == history);
+    let mut schema: Vec<Value> =
+        schema.map(|(_, row)| serde_json::from_str(row).expect("JSON")).collect();
+    // They stand there as text, 10 before 2.
+    schema.sort_by_key(|row| row["version"].as_u64());
+    for row in schema {
         let file = format!("V{}__{}.sql", row["version"], row["name"].as_str().expect("a name"));
         let migration = root().join("config/migrations").join(&file);
         site.sql(&fs::read_to_string(migration).expect(&file));

@@ -286,9 +286,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
         server.transfer_committed(USER, Way::ToSpot, "1");
         stream.transfer();
         stream.transfer();
-        eventually("both to be delivered", || {
-            (endpoint.delivered().len() == told).then_some(())
-        });
+        eventually("both to be delivered", || (endpoint.delivered().len() == told).then_some(()));
     }
     drop(stream);
     stop(server);
