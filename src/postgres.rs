@@ -160,10 +160,11 @@ pub async fn connect(config: &Config, limits: &Limits) -> Result<Client, Error> 
 }
 
 /// Every statement finds its rows by their keys, whatever statistics say, and is planned once: what a plan made for small
-/// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit: it would
-/// take such costs for reasons to compile.)
-const BY_KEYS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
-     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; \
+/// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit and parallel
+/// workers: such costs would be taken for reasons to compile, and to start processes.)
+const BY_KEYS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; \
+     SET max_parallel_workers_per_gather = 0; SET enable_seqscan = off; SET enable_hashjoin = off; \
+     SET enable_mergejoin = off; SET enable_bitmapscan = off; \
      SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
 
 /// As [`connect`], for statements that touch a few rows of large tables, again and again.

@@ -1,7 +1,14 @@
 -- ubscore, version 12: what is new is found by its key.
---
+
+-- That a delivery is open is said in two ways, status = 1 and no ended_at, which a constraint keeps the same. The index of all
+-- that are open goes by the other one now than those that begin with the endpoint. While nothing is open, as is usual, all
+-- such indexes are as good to the planner, and it looked for one transfer's deliveries in this one: among all of them, once
+-- an endpoint was gone.
+DROP INDEX webhook_deliveries_open;
+CREATE INDEX webhook_deliveries_open ON webhook_deliveries (event_id) WHERE ended_at IS NULL;
+
 -- As in version 9 but for two OFFSET 0: without them the planner reads every event there is, each time, to find those that
--- are not there yet, and every delivery that is open to find the first of its transfer.
+-- are not there yet.
 CREATE OR REPLACE FUNCTION events_relay(
     p_incarnation BIGINT, p_low_water BIGINT, p_after BIGINT, p_holes BIGINT[], p_rows INTEGER, p_floor BIGINT,
     p_endpoints TEXT[],
@@ -45,5 +52,66 @@ BEGIN
     IF (o_low_water, o_last_event_id) IS DISTINCT FROM (v_cursor.low_water, v_cursor.last_event_id) THEN
         UPDATE events_cursor SET low_water = o_low_water, last_event_id = o_last_event_id;
     END IF;
+END
+$$;
+
+-- As in version 9 but for the index of all that are open.
+CREATE OR REPLACE FUNCTION events_purge(
+    p_incarnation BIGINT, p_keep_s DOUBLE PRECISION, p_dead_keep_s DOUBLE PRECISION, p_rows INTEGER)
+RETURNS BIGINT LANGUAGE plpgsql AS $$
+DECLARE
+    v_cursor  events_cursor%ROWTYPE;
+    v_end     BIGINT := ((extract(epoch FROM clock_timestamp()) - p_keep_s) * 1000)::bigint << 20;
+    v_late    BIGINT := ((extract(epoch FROM clock_timestamp()) - p_dead_keep_s) * 1000)::bigint << 20;
+    v_last    BIGINT;
+    v_changed BIGINT;
+    v_most    BIGINT;
+    v_before  TIMESTAMPTZ;
+    v_letter  RECORD;
+BEGIN
+    v_cursor := events_fence(p_incarnation);
+    -- By history_id: a plan by event_id would read all events to find that there is none.
+    v_end := LEAST(v_end, (SELECT min(event_id) FROM (
+        SELECT event_id FROM events_tb WHERE history_id > v_cursor.low_water ORDER BY history_id OFFSET 0) AS above));
+    WITH old AS (
+        SELECT event_id FROM events_tb WHERE event_id < v_end ORDER BY event_id LIMIT p_rows
+    ), gone AS (
+        DELETE FROM events_tb USING old WHERE events_tb.event_id = old.event_id RETURNING events_tb.event_id
+    )
+    SELECT max(event_id), count(*) INTO v_last, v_most FROM gone;
+    IF v_last IS NOT NULL THEN
+        UPDATE events_cursor SET kept_after = v_last;
+    END IF;
+    v_changed := 0;
+    FOR v_letter IN
+        WITH late AS (
+            SELECT endpoint, event_id FROM webhook_deliveries WHERE ended_at IS NULL AND event_id < v_late
+             ORDER BY event_id LIMIT p_rows
+        ), dead AS (
+            UPDATE webhook_deliveries d
+               SET status = 3, ended_at = clock_timestamp(), next_at = NULL,
+                   last_error = 'not delivered in time' || COALESCE(': ' || d.last_error, '')
+              FROM late WHERE d.endpoint = late.endpoint AND d.event_id = late.event_id
+            RETURNING d.endpoint, d.req_id
+        )
+        SELECT endpoint, array_agg(DISTINCT req_id) AS req_ids, count(*) AS letters FROM dead GROUP BY endpoint
+    LOOP
+        PERFORM webhook_line_up(v_letter.endpoint, v_letter.req_ids);
+        v_changed := v_changed + v_letter.letters;
+    END LOOP;
+    v_most := GREATEST(v_most, v_changed);
+    FOR v_status IN 2..3 LOOP
+        -- In a variable: a volatile function's value is none to look up in an index.
+        v_before := clock_timestamp()
+            - make_interval(secs => CASE v_status WHEN 2 THEN p_keep_s ELSE p_dead_keep_s END);
+        DELETE FROM webhook_deliveries USING (
+            SELECT endpoint, event_id FROM webhook_deliveries
+             WHERE status = v_status AND ended_at IS NOT NULL AND ended_at < v_before
+             ORDER BY ended_at LIMIT p_rows) AS old
+         WHERE webhook_deliveries.endpoint = old.endpoint AND webhook_deliveries.event_id = old.event_id;
+        GET DIAGNOSTICS v_changed = ROW_COUNT;
+        v_most := GREATEST(v_most, v_changed);
+    END LOOP;
+    RETURN v_most;
 END
 $$;

@@ -91,7 +91,7 @@ impl Deliveries {
                       WHERE endpoint = $1 AND status = 1 AND next_at IS NOT NULL \
                         AND event_id <> ALL ($2)), \
                     (SELECT (extract(epoch FROM clock_timestamp()) - min(event_id >> 20) / 1000.0)::float8 \
-                       FROM (SELECT event_id FROM webhook_deliveries WHERE status = 1 \
+                       FROM (SELECT event_id FROM webhook_deliveries WHERE ended_at IS NULL \
                               ORDER BY event_id LIMIT 1) AS oldest), \
                     (SELECT count(*) FROM (SELECT FROM webhook_deliveries WHERE status = 3 \
                                             LIMIT {DEAD_COUNTED_MAX}) AS dead)"
