@@ -1,10 +1,13 @@
 -- ubscore, version 12: what is new is found by its key.
 
--- That a delivery is open is said in two ways, status = 1 and no ended_at, which a constraint keeps the same. The index of all
--- that are open goes by the other one now than those that begin with the endpoint. While nothing is open, as is usual, all
--- such indexes are as good to the planner, and it looked for one transfer's deliveries in this one: among all of them, once
--- an endpoint was gone.
+-- While no delivery is open, as is usual, the planner finds one index of open ones as good as another, and one order of a join
+-- as another; and so it looked for one transfer's among all of them, once an endpoint was gone. Constraints keep it the same
+-- whether one is open by its status or by its ended_at, and that only open ones have a next_at: each index says it in another
+-- way now, so that a statement means one of them. And what is to be changed is found first (OFFSET 0, or a window), and then
+-- taken by its ctid, for which there is one plan; whoever changes deliveries holds the fence, so nobody moves them meanwhile.
+DROP INDEX webhook_deliveries_due;
 DROP INDEX webhook_deliveries_open;
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (endpoint, next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries (event_id) WHERE ended_at IS NULL;
 
 -- As in version 9 but for two OFFSET 0: without them the planner reads every event there is, each time, to find those that
@@ -55,7 +58,7 @@ BEGIN
 END
 $$;
 
--- As in version 9 but for the index of all that are open.
+-- As in version 9 but for the ctids and the index of all that are open.
 CREATE OR REPLACE FUNCTION events_purge(
     p_incarnation BIGINT, p_keep_s DOUBLE PRECISION, p_dead_keep_s DOUBLE PRECISION, p_rows INTEGER)
 RETURNS BIGINT LANGUAGE plpgsql AS $$
@@ -73,10 +76,10 @@ BEGIN
     -- By history_id: a plan by event_id would read all events to find that there is none.
     v_end := LEAST(v_end, (SELECT min(event_id) FROM (
         SELECT event_id FROM events_tb WHERE history_id > v_cursor.low_water ORDER BY history_id OFFSET 0) AS above));
-    WITH old AS (
-        SELECT event_id FROM events_tb WHERE event_id < v_end ORDER BY event_id LIMIT p_rows
-    ), gone AS (
-        DELETE FROM events_tb USING old WHERE events_tb.event_id = old.event_id RETURNING events_tb.event_id
+    WITH gone AS (
+        DELETE FROM events_tb WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM events_tb WHERE event_id < v_end ORDER BY event_id LIMIT p_rows))
+        RETURNING event_id
     )
     SELECT max(event_id), count(*) INTO v_last, v_most FROM gone;
     IF v_last IS NOT NULL THEN
@@ -84,15 +87,14 @@ BEGIN
     END IF;
     v_changed := 0;
     FOR v_letter IN
-        WITH late AS (
-            SELECT endpoint, event_id FROM webhook_deliveries WHERE ended_at IS NULL AND event_id < v_late
-             ORDER BY event_id LIMIT p_rows
-        ), dead AS (
-            UPDATE webhook_deliveries d
+        WITH dead AS (
+            UPDATE webhook_deliveries
                SET status = 3, ended_at = clock_timestamp(), next_at = NULL,
-                   last_error = 'not delivered in time' || COALESCE(': ' || d.last_error, '')
-              FROM late WHERE d.endpoint = late.endpoint AND d.event_id = late.event_id
-            RETURNING d.endpoint, d.req_id
+                   last_error = 'not delivered in time' || COALESCE(': ' || last_error, '')
+             WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM webhook_deliveries WHERE ended_at IS NULL AND event_id < v_late
+                 ORDER BY event_id LIMIT p_rows))
+            RETURNING endpoint, req_id
         )
         SELECT endpoint, array_agg(DISTINCT req_id) AS req_ids, count(*) AS letters FROM dead GROUP BY endpoint
     LOOP
@@ -104,14 +106,53 @@ BEGIN
         -- In a variable: a volatile function's value is none to look up in an index.
         v_before := clock_timestamp()
             - make_interval(secs => CASE v_status WHEN 2 THEN p_keep_s ELSE p_dead_keep_s END);
-        DELETE FROM webhook_deliveries USING (
-            SELECT endpoint, event_id FROM webhook_deliveries
+        DELETE FROM webhook_deliveries WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM webhook_deliveries
              WHERE status = v_status AND ended_at IS NOT NULL AND ended_at < v_before
-             ORDER BY ended_at LIMIT p_rows) AS old
-         WHERE webhook_deliveries.endpoint = old.endpoint AND webhook_deliveries.event_id = old.event_id;
+             ORDER BY ended_at LIMIT p_rows));
         GET DIAGNOSTICS v_changed = ROW_COUNT;
         v_most := GREATEST(v_most, v_changed);
     END LOOP;
     RETURN v_most;
+END
+$$;
+
+-- As in version 9 but for the ctids.
+CREATE OR REPLACE FUNCTION webhook_line_up(p_endpoint TEXT, p_req_ids VARCHAR[]) RETURNS VOID LANGUAGE sql AS $$
+    UPDATE webhook_deliveries d SET next_at = CASE WHEN line.is_first THEN clock_timestamp() END
+      FROM unnest(p_req_ids) AS r (req_id)
+     CROSS JOIN LATERAL (
+           SELECT ctid, row_number() OVER (ORDER BY event_id) = 1 AS is_first
+             FROM webhook_deliveries WHERE endpoint = p_endpoint AND status = 1 AND req_id = r.req_id) AS line
+     WHERE d.ctid = line.ctid AND (d.next_at IS NULL) = line.is_first
+$$;
+
+-- As in version 9 but for the ctids.
+CREATE OR REPLACE FUNCTION webhook_note(
+    p_incarnation BIGINT, p_endpoint TEXT, p_event_ids BIGINT[], p_errors TEXT[], p_delays_ms BIGINT[],
+    p_attempts_max INTEGER)
+RETURNS BIGINT[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_req_ids VARCHAR[];
+    v_dead    BIGINT[];
+BEGIN
+    PERFORM events_fence(p_incarnation);
+    WITH noted AS (
+        UPDATE webhook_deliveries d
+           SET attempts = d.attempts + 1, last_error = t.error, status = n.status,
+               ended_at = CASE WHEN n.status <> 1 THEN clock_timestamp() END,
+               next_at = CASE WHEN n.status = 1 THEN clock_timestamp() + make_interval(secs => t.delay_ms / 1000.0) END
+          FROM unnest(p_event_ids, p_errors, p_delays_ms) AS t (event_id, error, delay_ms)
+         CROSS JOIN LATERAL (
+               SELECT ctid, CASE WHEN t.error IS NULL THEN 2 WHEN attempts + 1 < p_attempts_max THEN 1
+                                 ELSE 3 END::smallint AS status
+                 FROM webhook_deliveries
+                WHERE endpoint = p_endpoint AND event_id = t.event_id AND ended_at IS NULL OFFSET 0) AS n
+         WHERE d.ctid = n.ctid
+        RETURNING d.event_id, d.req_id, d.status
+    )
+    SELECT array_agg(DISTINCT req_id), array_agg(event_id) FILTER (WHERE status = 3) INTO v_req_ids, v_dead FROM noted;
+    PERFORM webhook_line_up(p_endpoint, v_req_ids);
+    RETURN COALESCE(v_dead, '{}');
 END
 $$;

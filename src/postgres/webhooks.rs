@@ -78,8 +78,8 @@ impl Deliveries {
         let client = connect_by_keys(config, limits).await?;
         let due = with_transfers(
             "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts \
-             FROM webhook_deliveries WHERE endpoint = $1 AND status = 1 \
-               AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
+             FROM webhook_deliveries \
+             WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
              ORDER BY next_at, event_id LIMIT $3",
             ", attempts",
         );
@@ -88,8 +88,7 @@ impl Deliveries {
         let backlog = format!(
             "SELECT (SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 \
                        FROM webhook_deliveries \
-                      WHERE endpoint = $1 AND status = 1 AND next_at IS NOT NULL \
-                        AND event_id <> ALL ($2)), \
+                      WHERE endpoint = $1 AND next_at IS NOT NULL AND event_id <> ALL ($2)), \
                     (SELECT (extract(epoch FROM clock_timestamp()) - min(event_id >> 20) / 1000.0)::float8 \
                        FROM (SELECT event_id FROM webhook_deliveries WHERE ended_at IS NULL \
                               ORDER BY event_id LIMIT 1) AS oldest), \
