@@ -46,7 +46,7 @@ pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) ->
     let body = delivered(webhook, alert);
     let series = format!("ubscore_alerts_total{{alert=\"{}\"}}", alert.name());
     assert!(server.metric(&series) >= 1, "{series}");
-    assert!(lines(&server.said(), alert) >= 1, "{}", server.said());
+    eventually("its line", || (lines(&server.said(), alert) >= 1).then_some(()));
     eventually("the delivery to be counted", || {
         (server.metric("ubscore_alerts_sent_total{outcome=\"delivered\"}") >= 1).then_some(())
     });

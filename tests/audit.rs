@@ -232,9 +232,9 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
 
     let server = restored.start();
     eventually("the halt", || (server.ready() == 503).then_some(()));
-    let said = server.said();
+    eventually("it to be named", || server.has_named(&lost).then_some(()));
     assert_alerted(
-        &said,
+        &server.said(),
         &["user 1001", "asset 3", "difference 2", &lost.req_id(), "no such transfer"],
     );
 }

@@ -462,7 +462,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
 
     let server = restored.start();
     assert_eq!(server.ready(), 503, "halted");
-    assert!(server.said().contains("conservation_violated"), "{}", server.said());
+    server.says("conservation_violated");
     server.kill();
     let (code, planned, why) = repair(&restored, &["--plan"]);
     assert_eq!(code, Some(0), "{planned}{why}");
@@ -533,7 +533,7 @@ fn tables_from_another_cluster_are_audited_anew() {
         assert_ne!(restored.sql_value(noted), restored.sql_value(here));
         let server = restored.start();
         assert_eq!(restored.sql_value(noted), restored.sql_value(here));
-        assert!(server.said().contains("another PostgreSQL"), "{}", server.said());
+        server.says("another PostgreSQL");
         assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
         restored.wait_for_rest();
         restored.assert_books(&server);

@@ -315,7 +315,7 @@ fn zeros_and_rubbish_after_the_last_record_are_cut_off() {
     bytes[tail..tail + 100].fill(0xAB);
     fs::write(&first, &bytes).expect("written");
     let server = site.start();
-    assert!(server.said().contains("torn"), "{}", server.said());
+    server.says("torn");
     assert_eq!(server.usdt(USER), Balance::at_rest(9_993 * COIN, 7 * COIN));
     assert_eq!(server.transfer(USER, Way::ToFunding, "7").status, 200);
     site.wait_for_rest();

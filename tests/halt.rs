@@ -169,7 +169,7 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
         row("resume", "", again),
     ];
     assert_eq!(audited(&site), want);
-    assert!(server.said().contains(&format!("halted actor=\"{by}\"")), "{}", server.said());
+    server.says(&format!("halted actor=\"{by}\""));
     site.assert_verified();
 }
 

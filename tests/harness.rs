@@ -840,7 +840,12 @@ impl Server {
         self.child.id()
     }
 
-    /// Everything it has said on stderr.
+    /// Waits until it has said this on stderr: a line may be read behind the answer that followed it.
+    pub(crate) fn says(&self, words: &str) {
+        eventually(words, || self.said().contains(words).then_some(()));
+    }
+
+    /// Everything it has said on stderr, as far as it has been read.
     pub(crate) fn said(&self) -> String {
         self.said.lock().expect("no panic in a reader").clone()
     }

@@ -262,7 +262,7 @@ impl Row<'_> {
             Serve::Starts(saying) => {
                 let server = Server::try_start(site.command())
                     .unwrap_or_else(|(status, said)| panic!("{name}: {status}: {said}"));
-                assert!(server.said().contains(saying), "{name}: {}", server.said());
+                eventually(name, || server.said().contains(saying).then_some(()));
                 site.wait_for_rest();
                 site.assert_conserved(&server);
                 server.kill();

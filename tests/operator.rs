@@ -288,9 +288,7 @@ pub(crate) fn resolve_and_release(
     thread::scope(|scope| {
         let request = Request { body: Some(&body), ..Request::new(&token, "POST", &path) };
         let resolving = scope.spawn(move || send(server.ops, &request));
-        eventually("an operator attends to it", || {
-            server.said().contains("an operator attends to it").then_some(())
-        });
+        server.says("an operator attends to it");
         hold.release();
         resolving.join().expect("no panic")
     })

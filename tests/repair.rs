@@ -61,7 +61,7 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
         let server = restored.start();
         assert_eq!(server.ready(), 503);
         for (_, reply) in &lost {
-            assert!(server.has_named(reply), "{reply:?} in {}", server.said());
+            eventually("it to be named", || server.has_named(reply).then_some(()));
         }
         // A running service is looked at, and not repaired.
         let (code, planned, why) = repair(&restored, &["--plan"]);
@@ -136,7 +136,7 @@ fn what_nothing_proves_is_left_to_people() {
     assert_eq!(server.ready(), 503);
     let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
-    eventually("the alert", || server.said().contains("conservation_violated").then_some(()));
+    server.says("conservation_violated");
 }
 
 /// Goal: what one lost transfer brings is there for the next. Method: everything goes to Spot, and after the backup back

@@ -319,7 +319,7 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     // It starts, and is halted, and stays so.
     let server = site.start();
     assert_eq!(server.ready(), 503);
-    assert!(server.said().contains("the log was cut from record"), "{}", server.said());
+    server.says("the log was cut from record");
     let resumed = server.resume("hope");
     assert_eq!(resumed.status, 503, "{resumed:?}");
     server.kill();
