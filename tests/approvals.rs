@@ -92,8 +92,8 @@ fn stick(site: &Site, server: &Server) -> (String, Session) {
     lock.sql(&format!(
         "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
     ));
-    let reply = server.transfer(USER, Way::ToFunding, "12");
-    assert_eq!(reply.status, 202, "{reply:?}");
+    let body = Way::ToFunding.body_with_cid("USDT", "12", "stuck");
+    let reply = server.post_pending(USER, &body);
     let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{}'", reply.req_id());
     eventually("it rests", || (site.sql_value(&state) == "30").then_some(()));
     (reply.req_id(), lock)

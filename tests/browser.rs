@@ -58,8 +58,7 @@ fn stick(site: &Site, server: &Server, cid: &str) -> (Session, String) {
     lock.sql(&format!(
         "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
     ));
-    let reply = server.post(USER, &Way::ToFunding.body_with_cid("USDT", "12", cid));
-    assert_eq!(reply.status, 202, "{reply:?}");
+    let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", cid));
     (lock, reply.req_id())
 }
 

@@ -17,7 +17,7 @@ use crate::harness::{
 fn impatient(site: Site) -> Site {
     site.with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 1_000)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 200)
-        .with("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", 500)
+        .with("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", 2_000)
         .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 1_000)
 }
 

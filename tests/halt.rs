@@ -467,8 +467,7 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
     let hold = site.hold(OPERATION, "NEW.op = 2");
-    let reply = server.transfer(USER, Way::ToFunding, "12");
-    assert_eq!(reply.status, 202, "{reply:?}");
+    let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", "held"));
     site.wait_for_held();
     halt(&server);
     hold.release();

@@ -981,14 +981,13 @@ impl Server {
 
     /// Posts a transfer of USDT that must not be refused; it may be under way still, however little the server waits.
     pub(crate) fn transfer_accepted(&self, user: u64, way: Way, amount: &str) {
-        let reply = self.transfer(user, way, amount);
-        assert!([200, 202].contains(&reply.status), "{reply:?}");
+        self.post_taken(user, &way.body_with_cid("USDT", amount, &format!("some-{}", unique())));
     }
 
     /// Posts a transfer of USDT that must come to a good end, in the answer or after it.
     pub(crate) fn transfer_committed(&self, user: u64, way: Way, amount: &str) {
-        let reply = self.transfer(user, way, amount);
-        assert!([200, 202].contains(&reply.status), "{reply:?}");
+        let body = way.body_with_cid("USDT", amount, &format!("some-{}", unique()));
+        let reply = self.post_taken(user, &body);
         let now = eventually("its end", || {
             let now = self.look(user, &reply.req_id());
             (now["final"] == json!(true)).then_some(now)
@@ -999,6 +998,25 @@ impl Server {
     /// Posts a body as a transfer.
     pub(crate) fn post(&self, user: u64, body: &Value) -> Reply {
         self.ask(user, "POST", "/api/v1/internal_transfer", Some(body))
+    }
+
+    /// Posts a transfer with a cid that must not be refused. It is posted again, as a client does it, while PostgreSQL is too slow
+    /// to take it: where locks are given up soon, a disk may be.
+    fn post_taken(&self, user: u64, body: &Value) -> Reply {
+        assert!(body["cid"].is_string(), "{body}");
+        let reply = eventually("it to be taken", || {
+            let reply = self.post(user, body);
+            (reply.status != 503).then_some(reply)
+        });
+        assert!([200, 202].contains(&reply.status), "{reply:?}");
+        reply
+    }
+
+    /// The same with one that something holds up, so that it is under way when it is answered.
+    pub(crate) fn post_pending(&self, user: u64, body: &Value) -> Reply {
+        let reply = self.post_taken(user, body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+        reply
     }
 
     /// GET of one transfer by its owner.

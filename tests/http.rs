@@ -243,8 +243,7 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
         site.wait_for_rest();
         let held = hold_funding(&site);
         let body = way.body_with_cid("USDT", "4", "waits");
-        let reply = server.post(USER, &body);
-        assert_eq!(reply.status, 202, "{reply:?}");
+        let reply = server.post_pending(USER, &body);
         let want = (json!("PENDING"), json!(false), json!("Transfer in progress"));
         let json = reply.json();
         assert_eq!((&json["state"], &json["final"], &json["message"]), (&want.0, &want.1, &want.2));

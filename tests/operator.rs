@@ -47,8 +47,7 @@ fn lock_balance(site: &Site) -> Session {
 
 /// Posts 12 coins under a cid, and waits until they rest in a state.
 fn stick(site: &Site, server: &Server, way: Way, cid: &str, state: &str) -> String {
-    let reply = server.post(USER, &way.body_with_cid("USDT", "12", cid));
-    assert_eq!(reply.status, 202, "{reply:?}");
+    let reply = server.post_pending(USER, &way.body_with_cid("USDT", "12", cid));
     let stands = format!("SELECT state FROM transfers_tb WHERE cid = '{cid}'");
     eventually(&format!("{cid} in {state}"), || {
         site.sql(&stands).first().filter(|row| row[0] == state).map(|_| ())
@@ -384,9 +383,8 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let lock = lock_balance(&site);
         let names = crowd(CROWD, |index| {
             let cid = format!("race-{index}");
-            let reply = server.post(USER, &Way::ToFunding.body_with_cid("USDT", "2", &cid));
-            assert_eq!(reply.status, 202, "{reply:?}");
-            reply.req_id()
+            let body = Way::ToFunding.body_with_cid("USDT", "2", &cid);
+            server.post_pending(USER, &body).req_id()
         });
         let told = thread::scope(|scope| {
             scope.spawn(|| {
@@ -631,8 +629,7 @@ fn a_list_is_told_in_pages() {
     let lock = lock_balance(&site);
     crowd(5, |index| {
         let body = Way::ToFunding.body_with_cid("USDT", "1", &format!("page-{index}"));
-        let reply = server.post(USER, &body);
-        assert_eq!(reply.status, 202, "{reply:?}");
+        server.post_pending(USER, &body);
     });
     for (filter, count) in [("", 5), ("state=COMMITTED&", 5), ("state=COMMITTED&user=1001&", 5)] {
         let whole = list(&server, filter);

@@ -109,8 +109,8 @@ fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
                         site.hold("UPDATE OF state ON transfers_tb", "NEW.state = -20")
                     }
                 };
-                let reply = server.transfer(USER, way, "12.00000001");
-                assert_eq!(reply.status, 202, "{reply:?}");
+                let body = way.body_with_cid("USDT", "12.00000001", "held");
+                let reply = server.post_pending(USER, &body);
                 site.wait_for_held();
                 assert_eq!(server.usdt(USER).in_flight, 1_200_000_001);
                 match source {
@@ -145,8 +145,8 @@ fn a_refund_that_was_under_way_is_finished_by_the_next_start() {
             let before = server.usdt(USER);
             server.set_status(USER, way.accounts().1, "DISABLED");
             let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state IN (-20, -30)");
-            let reply = server.transfer(USER, way, "12.00000001");
-            assert_eq!(reply.status, 202, "{reply:?}");
+            let body = way.body_with_cid("USDT", "12.00000001", "held");
+            let reply = server.post_pending(USER, &body);
             site.wait_for_held();
             server.kill();
             held.release();
