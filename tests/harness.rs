@@ -159,6 +159,12 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// Asks for what counts once however often it is asked for, and again, as a client does it, while PostgreSQL is too slow to
+/// take it: where locks are given up soon, a disk or a busy machine may be.
+fn taken(ask: impl Fn() -> Reply) -> Reply {
+    eventually("it to be taken", || Some(ask()).filter(|reply| reply.status != 503))
+}
+
 /// A PostgreSQL that one test has for itself.
 pub(crate) struct Cluster {
     options: Options,
@@ -789,26 +795,32 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Runs `command` and waits until it says that it is ready.
-    pub(crate) fn start(command: Command) -> Server {
-        Server::try_start(command).unwrap_or_else(|(status, said)| {
-            panic!("the server ended before it was ready, {status}; it said:\n{said}")
+    /// Runs `command` and waits until it says that it is ready. It is started again, as systemd does it, while PostgreSQL is too
+    /// slow for its start.
+    pub(crate) fn start(mut command: Command) -> Server {
+        eventually("a start", || match Server::launch(&mut command, Stdio::piped()) {
+            Ok(server) => Some(server),
+            Err((status, said)) => {
+                let slow = status.code() == Some(1) && said.contains("PostgreSQL did not answer");
+                assert!(slow, "the server ended before it was ready, {status}; it said:\n{said}");
+                None
+            }
         })
     }
 
     /// Runs `command` until it is ready or has ended; `Err`: how it ended, and its stderr.
-    pub(crate) fn try_start(command: Command) -> Result<Server, (ExitStatus, String)> {
-        Server::launch(command, Stdio::piped())
+    pub(crate) fn try_start(mut command: Command) -> Result<Server, (ExitStatus, String)> {
+        Server::launch(&mut command, Stdio::piped())
     }
 
     /// Runs `command` with nobody at the other end of its stderr.
-    pub(crate) fn start_unheard(command: Command) -> Server {
+    pub(crate) fn start_unheard(mut command: Command) -> Server {
         let (nobody, stderr) = io::pipe().expect("a pipe");
         drop(nobody);
-        Server::launch(command, stderr.into()).expect("it starts")
+        Server::launch(&mut command, stderr.into()).expect("it starts")
     }
 
-    fn launch(mut command: Command, stderr: Stdio) -> Result<Server, (ExitStatus, String)> {
+    fn launch(command: &mut Command, stderr: Stdio) -> Result<Server, (ExitStatus, String)> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -1000,14 +1012,10 @@ impl Server {
         self.ask(user, "POST", "/api/v1/internal_transfer", Some(body))
     }
 
-    /// Posts a transfer with a cid that must not be refused. It is posted again, as a client does it, while PostgreSQL is too slow
-    /// to take it: where locks are given up soon, a disk may be.
+    /// Posts a transfer with a cid that must not be refused.
     fn post_taken(&self, user: u64, body: &Value) -> Reply {
         assert!(body["cid"].is_string(), "{body}");
-        let reply = eventually("it to be taken", || {
-            let reply = self.post(user, body);
-            (reply.status != 503).then_some(reply)
-        });
+        let reply = taken(|| self.post(user, body));
         assert!([200, 202].contains(&reply.status), "{reply:?}");
         reply
     }
@@ -1041,15 +1049,16 @@ impl Server {
     /// Gives a user money from outside.
     pub(crate) fn deposit(&self, user: u64, asset: &str, amount: &str) {
         let idem_key = format!("deposit-{}", unique());
-        let reply =
-            self.admin("POST", "/admin/v1/deposits", &external(user, asset, amount, &idem_key));
+        let body = external(user, asset, amount, &idem_key);
+        let reply = taken(|| self.admin("POST", "/admin/v1/deposits", &body));
         assert_eq!((reply.status, &reply.json()["outcome"]), (200, &json!("SUCCESS")), "{reply:?}");
     }
 
     /// Sets an account's status.
     pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
         let path = format!("/admin/v1/accounts/{user}/{account}/status");
-        let reply = self.admin("PUT", &path, &json!({"status": status, "reason": "a test"}));
+        let body = json!({"status": status, "reason": "a test"});
+        let reply = taken(|| self.admin("PUT", &path, &body));
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
