@@ -262,24 +262,25 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     site.assert_books(&server);
 }
 
+/// Stops a server, and waits until PostgreSQL has counted what it did: whoever has gone has.
+fn stop(site: &Site, server: Server) {
+    server.stop();
+    eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
+}
+
 /// Goal: what is new is found by its key, whatever else there is: neither the relay nor a delivery nor a stream reads all events.
 /// Method: PostgreSQL's own count of tables read from end to end, behind all that a service does with events.
 #[test]
 fn what_is_new_is_found_without_reading_what_is_old() {
     let endpoint = Endpoint::start(|_| 200);
     let site = site(&endpoint);
-    // Whoever has gone has counted what they did.
-    let stop = |server: Server| {
-        server.stop();
-        eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
-    };
     let read_whole = || {
         let counts = "SELECT relname, seq_scan FROM pg_stat_user_tables \
                       WHERE relname IN ('events_tb', 'webhook_deliveries') ORDER BY relname";
         site.sql(counts)
     };
     // The schema's own start reads both.
-    stop(site.start());
+    stop(&site, site.start());
     let before = read_whole();
     let server = site.start();
     let stream = server.follow(USER, None);
@@ -290,7 +291,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
         eventually("both to be delivered", || (endpoint.delivered().len() >= told).then_some(()));
     }
     drop(stream);
-    stop(server);
+    stop(&site, server);
     assert_eq!(read_whole(), before);
 }
 
@@ -300,11 +301,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
 fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     let endpoint = Endpoint::start(|_| 200);
     let site = site(&endpoint);
-    let stop = |server: Server| {
-        server.stop();
-        eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
-    };
-    stop(site.start());
+    stop(&site, site.start());
     let deliveries = |first: u32, status: u32, ended_at: &str| {
         site.sql(&format!(
             "INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, status, ended_at) \
@@ -327,6 +324,6 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
         server.transfer_committed(USER, Way::ToSpot, "1");
         eventually("both to be delivered", || (endpoint.delivered().len() >= told).then_some(()));
     }
-    stop(server);
+    stop(&site, server);
     assert!(read() < before + 1_000, "{} entries were read", read() - before);
 }
