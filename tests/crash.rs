@@ -178,7 +178,7 @@ pub(crate) fn start_alive_with(
 #[test]
 fn connections_cut_under_load_lose_nothing() {
     for fuse in [true, false] {
-        let site = Site::fused(fuse);
+        let site = Site::fused(fuse).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 2_000);
         let server = site.start();
         endow(&site, &server);
         let plan = plan(120);

@@ -249,12 +249,19 @@ fn a_long_transaction_of_an_idle_service_is_told_once_it_commits() {
     assert_eq!((text(&data["req_id"]), &data["states"]), (first.as_str(), &json!(["COMMITTED"])));
 }
 
+/// The shortest time a request may be given.
+fn short_requests() -> Site {
+    Site::new()
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 2_000)
+        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100)
+}
+
 /// Goal: who does not read is cut off, costs a bounded part of memory, and keeps nobody else from reading. Method: tens of
 /// thousands of events for one user, of whose two streams one is never read.
 #[test]
 fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
     const EVENTS: usize = 30_000;
-    let site = Site::new().with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100);
+    let site = short_requests();
     let server = site.start();
     let req_id = server.transfer(USER, Way::ToSpot, "1").req_id();
     site.wait_for_rest();
@@ -282,10 +289,9 @@ fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
 
 #[test]
 fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
-    let site = Site::new()
+    let site = short_requests()
         .with("UBSCORE__EVENTS__HEARTBEAT_MS", 50)
-        .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100);
+        .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 100);
     let server = site.start();
     let stream = server.follow(USER, None);
     assert!(matches!(stream.next(), Told::Position(_)));

@@ -55,7 +55,17 @@ pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 
 /// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+/// What a server of a test waits for, milliseconds: a disk or a machine that stands still for seconds is no failure of what is
+/// tested. Who tests what comes of a slow store says how long it may be slow.
+const PATIENT: [(&str, u32); 6] = [
+    ("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", 30_000),
+    ("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 20_000),
+    ("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 10_000),
+    ("UBSCORE__POSTGRES__IDLE_IN_TRANSACTION_TIMEOUT_MS", 20_000),
+    ("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 20_000),
+    ("UBSCORE__HTTP__TRANSFER_WAIT_MS", 15_000),
+];
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(10);
 /// The operator of all tests.
@@ -287,7 +297,9 @@ impl Site {
         let data_dir = run().directory.join(format!("data-{}", unique()));
         let site = Site { database, data_dir, environment: Vec::new(), cluster };
         site.create_database("");
-        site.with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
+        let patient = PATIENT.iter().fold(site, |site, (name, wait_ms)| site.with(name, wait_ms));
+        patient
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 20)
             .with("UBSCORE__ENGINE__ACCOUNTS_MAX", 10_000)
             .with("UBSCORE__ENGINE__OUTCOMES_MAX", 100_000)
             .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 20)
@@ -571,8 +583,6 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
         command.args(arguments).args(["--dev", "--postgres", postgres]);
         command.arg("--data-dir").arg(&self.data_dir);
-        // A busy machine may take seconds for a connection.
-        command.env("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", "30000");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -801,8 +811,12 @@ impl Server {
         eventually("a start", || match Server::launch(&mut command, Stdio::piped()) {
             Ok(server) => Some(server),
             Err((status, said)) => {
-                let slow = status.code() == Some(1) && said.contains("PostgreSQL did not answer");
-                assert!(slow, "the server ended before it was ready, {status}; it said:\n{said}");
+                let slow = ["PostgreSQL did not answer", "no connection to PostgreSQL: Timeout"];
+                let slow = slow.iter().any(|words| said.contains(words));
+                assert!(
+                    slow && status.code() == Some(1),
+                    "the server ended before it was ready, {status}; it said:\n{said}"
+                );
                 None
             }
         })

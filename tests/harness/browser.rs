@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use thirtyfour::common::log::LoggingPrefsLogLevel;
-use thirtyfour::error::WebDriverResult;
+use thirtyfour::error::{WebDriverErrorInner, WebDriverResult};
 use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, Key, WebDriver};
 
 use super::{block_on, eventually, run, unique};
@@ -58,7 +58,8 @@ impl Drop for Browser {
 impl Browser {
     /// A browser that has nothing open.
     pub(crate) fn start() -> Browser {
-        // On a busy machine it may not come up in the driver's time; its own driver and directory are then of no use any more.
+        // On a busy machine it may not come up in the driver's time, and the port that the driver picks may be taken before it
+        // listens; its own driver and directory are then of no use any more.
         let mut failed = Vec::new();
         while failed.len() < 3 {
             match Browser::try_start() {
@@ -79,11 +80,13 @@ impl Browser {
             .expect("chromedriver: `make test` installs it");
         let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
         let mut browser = Browser { page: None, driver };
+        let mut said = Vec::new();
         let port = lines.find_map(|line| {
-            let line = line.expect("text");
-            line.split_once(LISTENS).map(|(_, port)| port.trim_end_matches('.').to_owned())
+            said.push(line.expect("text"));
+            let (_, port) = said.last()?.split_once(LISTENS)?;
+            Some(port.trim_end_matches('.').to_owned())
         });
-        let port = port.expect("chromedriver listens");
+        let port = port.ok_or_else(|| WebDriverErrorInner::FatalError(said.join("\n")))?;
         // What it says from now on goes nowhere, and must not stop it.
         thread::spawn(move || lines.for_each(drop));
 
