@@ -292,7 +292,6 @@ fn a_slow_disk_answers_late_and_right() {
     for (faults, fuse) in all.into_iter().take(if thorough() { 4 } else { 2 }) {
         let site = Site::fused(fuse)
             .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
-            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 1_000)
             .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 500);
         let disk = Disk::new(site, faults);
         let server = disk.site.start();
