@@ -212,6 +212,27 @@ pub struct Audit<S> {
     read_only: bool,
 }
 
+/// How far a look at the log has come.
+enum Progress {
+    /// To the end of what it was to see.
+    Whole,
+    /// There is more for the next round.
+    Part,
+    /// Never further, and why.
+    Stuck(String),
+}
+
+impl Progress {
+    /// Whether there is nothing more for the next round, and what is wrong.
+    fn told(self) -> (bool, Option<String>) {
+        match self {
+            Progress::Whole => (true, None),
+            Progress::Part => (false, None),
+            Progress::Stuck(why) => (true, Some(why)),
+        }
+    }
+}
+
 impl<S: Spot> Audit<S> {
     /// An audit that goes on where the last one that was kept ended.
     ///
@@ -298,14 +319,8 @@ impl<S: Spot> Audit<S> {
     pub async fn round(&mut self) -> Result<Report, Error> {
         let durable = self.spot.durable()?;
         // Where the log can be read no further, that is a mismatch, and what else is wrong is found all the same.
-        let (caught_up, apart) = match self.read_on(durable)? {
-            Ok(caught_up) => (caught_up, None),
-            Err(what) => (true, Some(what)),
-        };
-        let (swept_log, damage) = match tokio::task::block_in_place(|| self.sweep_log())? {
-            Ok(swept) => (swept, None),
-            Err(what) => (true, Some(what)),
-        };
+        let (caught_up, apart) = self.read_on(durable)?.told();
+        let (swept_log, damage) = tokio::task::block_in_place(|| self.sweep_log())?.told();
         let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
         let read_all = self.read >= durable;
         let report =
@@ -318,11 +333,11 @@ impl<S: Spot> Audit<S> {
         result
     }
 
-    /// [`Audit::read_log`]; `Ok(Err(_))`: why it can never be read further.
-    fn read_on(&mut self, durable: Sequence) -> Result<Result<bool, String>, Error> {
+    /// [`Audit::read_log`], unless there is no way on.
+    fn read_on(&mut self, durable: Sequence) -> Result<Progress, Error> {
         let read = self.read;
         if read > durable {
-            return Ok(Err(format!(
+            return Ok(Progress::Stuck(format!(
                 "the log ends at record {durable}, but PostgreSQL has been compared with it up to {read}: the log is \
                  behind"
             )));
@@ -333,26 +348,25 @@ impl<S: Spot> Audit<S> {
             self.reader = None;
         }
         match result {
-            Ok(caught_up) => Ok(Ok(caught_up)),
+            Ok(progress) => Ok(progress),
             // It may be readable the next time.
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
-            Err(Error::Log(gone @ wal::Error::Missing { .. })) => Ok(Err(format!(
+            Err(Error::Log(gone @ wal::Error::Missing { .. })) => Ok(Progress::Stuck(format!(
                 "PostgreSQL has been compared with the log up to record {read} only, and what follows is not there any \
                  more: PostgreSQL is behind ({gone})"
             ))),
             Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
-                Ok(Err(chain(&error)))
+                Ok(Progress::Stuck(chain(&error)))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`]. Tells whether that
-    /// was all.
-    fn read_log(&mut self, durable: Sequence) -> Result<bool, Error> {
+    /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`].
+    fn read_log(&mut self, durable: Sequence) -> Result<Progress, Error> {
         if self.logged.len() >= LOGGED_MAX {
             // Nothing of it could be kept so far. There is enough to look at.
-            return Ok(true);
+            return Ok(Progress::Whole);
         }
         let reader = match &mut self.reader {
             Some(reader) => reader,
@@ -366,29 +380,28 @@ impl<S: Spot> Audit<S> {
             }
             self.read = record.sequence;
         }
-        Ok(self.read >= durable)
+        Ok(if self.read >= durable { Progress::Whole } else { Progress::Part })
     }
 
-    /// Names the transfers of some records that were read before. Tells whether it has come to the end of those;
-    /// `Ok(Err(_))`: why it never will.
-    fn sweep_log(&mut self) -> Result<Result<bool, String>, Error> {
+    /// Names the transfers of some records that were read before, unless there is no way on.
+    fn sweep_log(&mut self) -> Result<Progress, Error> {
         let begun = self.sweeper.take();
         let goes_on = begun.is_some();
         match self.sweep_part(begun) {
-            Ok(swept) => Ok(Ok(swept)),
+            Ok(progress) => Ok(progress),
             // What it has come to has been removed meanwhile: it begins anew.
             Err(Error::Log(wal::Error::Medium { .. } | wal::Error::Missing { .. })) if goes_on => {
-                Ok(Ok(false))
+                Ok(Progress::Part)
             }
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
             Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
-                Ok(Err(chain(&error)))
+                Ok(Progress::Stuck(chain(&error)))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn sweep_part(&mut self, begun: Option<Reader<Directory>>) -> Result<bool, Error> {
+    fn sweep_part(&mut self, begun: Option<Reader<Directory>>) -> Result<Progress, Error> {
         let mut reader = match begun {
             Some(reader) => reader,
             None => Reader::open_path(&self.log, 0)?,
@@ -400,11 +413,11 @@ impl<S: Spot> Audit<S> {
                         self.logged.insert((req_id, op), recorded);
                     }
                 }
-                Some(_) | None => return Ok(true),
+                Some(_) | None => return Ok(Progress::Whole),
             }
         }
         self.sweeper = Some(reader);
-        Ok(false)
+        Ok(Progress::Part)
     }
 
     async fn compare(&mut self, durable: Sequence, mut report: Report) -> Result<Report, Error> {
