@@ -10,7 +10,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use self::judgement::CHECKS;
@@ -26,8 +25,6 @@ use crate::telemetry::chain;
 
 /// Something is bad.
 const EXIT_BAD: u8 = 1;
-/// Nothing is known.
-const EXIT_CANNOT_RUN: u8 = 2;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -64,8 +61,8 @@ struct Finding {
 /// Everything that is judged. What could not be seen is absent.
 struct Seen {
     config: Config,
-    /// PostgreSQL's settings and how far its clock is from ours, ms; or why it was not asked.
-    postgres: Result<(Settings, i64), Unasked>,
+    /// PostgreSQL's settings, or why it was not asked.
+    postgres: Result<Settings, Unasked>,
     machine: Machine,
 }
 
@@ -80,16 +77,10 @@ enum Unasked {
 
 /// Looks, judges, and prints one finding a line.
 pub fn run(args: &DoctorArgs, clock: &impl Clock, out: &mut impl Write) -> ExitCode {
-    match examine(args, clock) {
-        Ok(findings) => tell(args, &findings, out),
-        Err(error) => {
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
-    }
+    tell(args, &examine(args, clock), out)
 }
 
-fn examine(args: &DoctorArgs, clock: &impl Clock) -> anyhow::Result<Vec<Finding>> {
+fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
     let stores = &args.stores;
     let loaded = Config::load(stores.config.as_deref(), stores.overrides(), stores.dev);
     let (config, valid) = match loaded {
@@ -110,7 +101,7 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> anyhow::Result<Vec<Finding>
         }
     };
     let postgres = match valid.verdict {
-        Verdict::Ok => ask(&config, clock).context("start")?,
+        Verdict::Ok => ask(&config, clock),
         Verdict::Warn | Verdict::Bad => {
             Err(Unasked::Failed("the configuration does not say where it is".to_owned()))
         }
@@ -118,30 +109,20 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> anyhow::Result<Vec<Finding>
     let machine = Machine::look(&log_dir(&config), clock);
     let seen = Seen { config, postgres, machine };
     let findings = CHECKS.iter().flat_map(|check| check(&seen));
-    Ok([valid].into_iter().chain(findings).collect())
+    [valid].into_iter().chain(findings).collect()
 }
 
-/// Asks PostgreSQL, and compares the clocks: its word was said between two looks at ours.
-fn ask(config: &Config, clock: &impl Clock) -> anyhow::Result<Result<(Settings, i64), Unasked>> {
+fn ask(config: &Config, clock: &impl Clock) -> Result<Settings, Unasked> {
+    let failed = |error: &dyn std::error::Error| Unasked::Failed(chain(error));
     let target = match &config.postgres.url {
-        Some(url) => url.expose().parse().context("postgres.url")?,
-        None => match embedded::running(&config.data_dir) {
-            Some(target) => target,
-            None => return Ok(Err(Unasked::NotRunning)),
-        },
+        Some(url) => url.expose().parse().map_err(|error: tokio_postgres::Error| failed(&error))?,
+        None => embedded::running(&config.data_dir).ok_or(Unasked::NotRunning)?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let before = clock.now_ns();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
     let limits = serve::postgres_limits(config);
-    Ok(match runtime.block_on(Settings::read(&target, &limits)) {
-        Ok(settings) => {
-            let ours = i128::from(before.midpoint(clock.now_ns()));
-            let ahead_ns = settings.now.as_nanosecond() - ours;
-            let ahead_ms = i64::try_from(ahead_ns / 1_000_000).unwrap_or(i64::MAX);
-            Ok((settings, ahead_ms))
-        }
-        Err(error) => Err(Unasked::Failed(chain(&error))),
-    })
+    let settings = runtime.block_on(Settings::read(&target, &limits, || clock.now_ns()));
+    settings.map_err(|error| failed(&error))
 }
 
 /// Where the log is, or the nearest directory above that is there: it will be made in there.

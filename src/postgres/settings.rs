@@ -32,8 +32,8 @@ pub struct Settings {
     pub connections_of_others: i64,
     /// `on` or not.
     pub data_checksums: String,
-    /// Its clock, when it answered.
-    pub now: Timestamp,
+    /// How far its clock is ahead of ours, ms; less than nothing where it is behind.
+    pub clock_ahead_ms: i64,
 }
 
 const QUERY: &str = "SELECT current_setting('server_version'), \
@@ -50,13 +50,23 @@ const QUERY: &str = "SELECT current_setting('server_version'), \
     current_setting('data_checksums'), clock_timestamp()";
 
 impl Settings {
-    /// Asks the server over a connection of its own.
+    /// Asks the server over a connection of its own, and compares the clocks: its word was said between two looks at ours, in
+    /// nanoseconds since the Unix epoch.
     ///
     /// # Errors
     /// [`Error`]: it cannot be reached, takes no writes, or does not answer.
-    pub async fn read(config: &Config, limits: &Limits) -> Result<Settings, Error> {
+    pub async fn read(
+        config: &Config,
+        limits: &Limits,
+        our_clock: impl Fn() -> u64,
+    ) -> Result<Settings, Error> {
         let client = connect(config, limits).await?;
-        let row = client.query_one(QUERY, &[]).await?;
+        // So that nothing but one question lies between the looks.
+        let query = client.prepare(QUERY).await?;
+        let before = our_clock();
+        let row = client.query_one(&query, &[]).await?;
+        let ours = i128::from(before.midpoint(our_clock()));
+        let ahead_ns = row.try_get::<_, Timestamp>(12)?.as_nanosecond() - ours;
         Ok(Settings {
             version: row.try_get(0)?,
             major: row.try_get(1)?,
@@ -70,7 +80,7 @@ impl Settings {
             connections_reserved: row.try_get(9)?,
             connections_of_others: row.try_get(10)?,
             data_checksums: row.try_get(11)?,
-            now: row.try_get(12)?,
+            clock_ahead_ms: i64::try_from(ahead_ns / 1_000_000).unwrap_or(i64::MAX),
         })
     }
 }

@@ -57,9 +57,9 @@ fn connections_needed(seen: &Seen) -> i64 {
     i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
 }
 
-fn postgres(asked: Result<&(Settings, i64), &Unasked>, needed: i64) -> Vec<Finding> {
-    let (settings, ahead_ms) = match asked {
-        Ok((settings, ahead_ms)) => (settings, *ahead_ms),
+fn postgres(asked: Result<&Settings, &Unasked>, needed: i64) -> Vec<Finding> {
+    let settings = match asked {
+        Ok(settings) => settings,
         Err(Unasked::NotRunning) => {
             let found = "the embedded server does not run, and was not asked";
             let change = "ask again while the service runs";
@@ -79,7 +79,7 @@ fn postgres(asked: Result<&(Settings, i64), &Unasked>, needed: i64) -> Vec<Findi
         wal_level(settings),
         connections(settings, needed),
         checksums(settings),
-        clocks(ahead_ms),
+        clocks(settings.clock_ahead_ms),
     ]
 }
 
@@ -500,13 +500,13 @@ mod tests {
             connections_reserved: 3,
             connections_of_others: 7,
             data_checksums: "on".to_owned(),
-            now: jiff::Timestamp::UNIX_EPOCH,
+            clock_ahead_ms: 0,
         }
     }
 
     /// What is told of settings: the findings that are not ok.
-    fn told(settings: Settings, ahead_ms: i64, needed: i64) -> Vec<(&'static str, Verdict)> {
-        let findings = postgres(Ok(&(settings, ahead_ms)), needed);
+    fn told(settings: &Settings, needed: i64) -> Vec<(&'static str, Verdict)> {
+        let findings = postgres(Ok(settings), needed);
         let odd = findings.into_iter().filter(|finding| finding.verdict != Verdict::Ok);
         odd.map(|finding| {
             assert!(finding.change.is_some(), "{finding:?}");
@@ -518,59 +518,52 @@ mod tests {
     #[test]
     fn each_setting_of_postgresql_is_judged_alone() {
         use Verdict::{Bad, Warn};
-        assert_eq!(told(settings(), 0, 15), []);
+        assert_eq!(told(&settings(), 15), []);
         let text = |text: &str| text.to_owned();
-        for (settings, ahead_ms, needed, want) in [
-            (Settings { fsync: text("off"), ..settings() }, 0, 15, ("postgres fsync", Bad)),
+        for (settings, needed, want) in [
+            (Settings { fsync: text("off"), ..settings() }, 15, ("postgres fsync", Bad)),
             (
                 Settings { full_page_writes: text("off"), ..settings() },
-                0,
                 15,
                 ("postgres full_page_writes", Bad),
             ),
             (
                 Settings { synchronous_commit: text("local"), ..settings() },
-                0,
                 15,
                 ("postgres synchronous_commit", Bad),
             ),
             (
                 Settings { synchronous_standby_names: text(""), ..settings() },
-                0,
                 15,
                 ("postgres standbys", Warn),
             ),
             (
                 Settings { synchronous_standbys: Some(0), ..settings() },
-                0,
                 15,
                 ("postgres standbys", Bad),
             ),
             (
                 Settings { synchronous_standbys: None, ..settings() },
-                0,
                 15,
                 ("postgres standbys", Warn),
             ),
             (
                 Settings { wal_level: text("minimal"), ..settings() },
-                0,
                 15,
                 ("postgres wal_level", Warn),
             ),
-            (Settings { major: 12, ..settings() }, 0, 15, ("postgres version", Bad)),
-            (settings(), 0, 46, ("postgres max_connections", Warn)),
-            (settings(), 0, 91, ("postgres max_connections", Bad)),
+            (Settings { major: 12, ..settings() }, 15, ("postgres version", Bad)),
+            (settings(), 46, ("postgres max_connections", Warn)),
+            (settings(), 91, ("postgres max_connections", Bad)),
             (
                 Settings { data_checksums: text("off"), ..settings() },
-                0,
                 15,
                 ("postgres data_checksums", Warn),
             ),
-            (settings(), -251, 15, ("clocks", Warn)),
-            (settings(), 5_001, 15, ("clocks", Bad)),
+            (Settings { clock_ahead_ms: -251, ..settings() }, 15, ("clocks", Warn)),
+            (Settings { clock_ahead_ms: 5_001, ..settings() }, 15, ("clocks", Bad)),
         ] {
-            assert_eq!(told(settings.clone(), ahead_ms, needed), [want], "{settings:?}");
+            assert_eq!(told(&settings, needed), [want], "{settings:?}");
         }
         let away = Unasked::Failed("no route".to_owned());
         for (why, want) in [(Unasked::NotRunning, Warn), (away, Bad)] {
