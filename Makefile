@@ -121,7 +121,7 @@ deny: need-rust
 	@export PATH="$$PATH:$$PWD/$(TOOLS)/bin"
 	$(CARGO) deny --version >/dev/null 2>&1 || {
 	  echo "cargo-deny is missing; building it below $(TOOLS), which takes minutes"
-	  $(CARGO) install --locked --version $(CARGO_DENY_VERSION) --root $(TOOLS) cargo-deny
+	  $(CARGO) install --debug --locked --version $(CARGO_DENY_VERSION) --root $(TOOLS) cargo-deny
 	}
 	set -x
 	$(CARGO) deny --locked check --hide-inclusion-graph bans licenses sources
