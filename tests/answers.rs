@@ -169,7 +169,7 @@ impl Stage {
         *server = site.start();
         site.wait_for_rest();
         site.assert_books(server);
-        let reply = server.post(USER, &body);
+        let reply = server.post_ended(USER, &body);
         let (state, http) = said.end();
         assert_eq!(reply.status, http, "{said:?} {cid}: {reply:?}");
         site.wait_for_rest();

@@ -123,7 +123,7 @@ fn a_users_accounts_are_shown_with_their_statuses() {
 /// in two states, another one, and one under way; with and without the user; by pages of one.
 #[test]
 fn a_cid_finds_its_transfers_without_their_user() {
-    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let site = Site::new();
     let server = site.start();
     let post = |user: u64, way: Way, amount: &str, cid: &str| -> Reply {
         server.post(user, &way.body_with_cid("USDT", amount, cid))
@@ -133,7 +133,7 @@ fn a_cid_finds_its_transfers_without_their_user() {
     post(USER, Way::ToSpot, "4", "same:2");
     site.wait_for_rest();
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-    let late = post(USER, Way::ToFunding, "1", "late").req_id();
+    let late = server.post_held(&site, USER, &Way::ToFunding.body_with_cid("USDT", "1", "late"));
     for (query, want) in [
         ("cid=same:1", vec![&others, &own]),
         ("cid=same%3A1", vec![&others, &own]),
@@ -161,7 +161,7 @@ fn a_cid_finds_its_transfers_without_their_user() {
 /// every size, and another user's in between.
 #[test]
 fn what_a_user_has_is_listed_with_what_has_ended() {
-    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let site = Site::new();
     let server = site.start();
     for amount in ["9", "20000", "2"] {
         server.transfer(USER, Way::ToSpot, amount);
@@ -169,7 +169,7 @@ fn what_a_user_has_is_listed_with_what_has_ended() {
     }
     site.wait_for_rest();
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-    let late = server.transfer(USER, Way::ToFunding, "1").req_id();
+    let late = server.transfer_held(&site, USER, Way::ToFunding, "1");
     let want = names_by(&site, &format!("user_id = {USER} ORDER BY order_number DESC"));
     assert_eq!((want.len(), &want[0]), (4, &late));
     for limit in 1..=5 {
@@ -442,11 +442,11 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
 /// and then PostgreSQL's mark of one on Spot.
 #[test]
 fn totals_tell_what_is_in_flight_by_recorded_operations() {
-    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let site = Site::new();
     let server = site.start();
     server.transfer_committed(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    // Each step is waited for: however little a server waits for a transfer, it may wait less than a busy machine takes.
+    // Each step is waited for: an accept is not yet a step.
     let wait_for_usdt = |want: (u128, u128, u128)| {
         eventually(&format!("Funding, Spot and in flight of {want:?}"), || {
             let totals = totals(&server);
@@ -457,7 +457,7 @@ fn totals_tell_what_is_in_flight_by_recorded_operations() {
     };
     wait_for_usdt((19_990 * COIN, 10 * COIN, 0));
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-    assert_eq!(server.transfer(USER, Way::ToFunding, "4").status, 202);
+    server.transfer_held(&site, USER, Way::ToFunding, "4");
     wait_for_usdt((19_990 * COIN, 6 * COIN, 4 * COIN));
     hold.release();
     site.wait_for_rest();

@@ -265,12 +265,12 @@ fn a_snapshot_that_fails_is_said_and_costs_nothing() {
         ask_for_snapshot(&server);
         eventually("the failure", || (strikes(&server.said()) > 0).then_some(()));
         server.says("snapshot_failed");
+        // None is left that nobody knows to be durable, nor a part of one.
+        assert_eq!(fs::read_dir(site.snapshot_dir()).expect("a directory").count(), 0, "{faults}");
         let plan = plan_of_round(24, round);
         let told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
         site.wait_for_rest();
         said_only(&server.said(), &[Alert::SnapshotFailed]);
-        // None is left that nobody knows to be durable, nor a part of one.
-        assert_eq!(fs::read_dir(site.snapshot_dir()).expect("a directory").count(), 0, "{faults}");
         server.kill();
         disk.mend();
         let server = site.start();
@@ -292,7 +292,7 @@ fn a_slow_disk_answers_late_and_right() {
     for (faults, fuse) in all.into_iter().take(if thorough() { 4 } else { 2 }) {
         let site = Site::fused(fuse)
             .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
-            .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 500);
+            .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 1_500);
         let disk = Disk::new(site, faults);
         let server = disk.site.start();
         endow(&disk.site, &server);

@@ -283,7 +283,7 @@ fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
         (server.metric("ubscore_event_streams") == 1).then_some(())
     });
     drop(stuck);
-    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    server.transfer_accepted(USER, Way::ToSpot, "1");
     while reader.transfer().1["transfer_id"] != json!(2) {}
 }
 
@@ -291,14 +291,14 @@ fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
 fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
     let site = short_requests()
         .with("UBSCORE__EVENTS__HEARTBEAT_MS", 50)
-        .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 100);
+        .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 1_000);
     let server = site.start();
     let stream = server.follow(USER, None);
     assert!(matches!(stream.next(), Told::Position(_)));
     for _ in 0..100 {
         assert_eq!(stream.next(), Told::Beat);
     }
-    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    server.transfer_accepted(USER, Way::ToSpot, "1");
     assert_eq!(stream.transfer().1["state"], json!("TARGET_PENDING"));
 }
 

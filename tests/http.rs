@@ -238,8 +238,7 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
         let site = Site::fused(fuse).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 100);
         let server = site.start();
         server.deposit(USER, "USDT", "5");
-        // Not by its answer: on a slow machine that may itself come before the end.
-        server.transfer(USER, Way::ToSpot, "10");
+        server.transfer_accepted(USER, Way::ToSpot, "10");
         site.wait_for_rest();
         let held = hold_funding(&site);
         let body = way.body_with_cid("USDT", "4", "waits");
@@ -254,7 +253,7 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
         });
         assert_eq!(now["final"], json!(false));
         assert_eq!(now["error"], Value::Null);
-        let again = server.post(USER, &body);
+        let again = server.post_taken(USER, &body);
         assert_eq!((again.status, is_replayed(&again)), (202, true), "{again:?}");
         assert_eq!(again.json()["funds_at"], json!(funds_at));
         let balance = server.usdt(USER);

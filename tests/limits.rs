@@ -76,6 +76,12 @@ fn post(server: &Server, user: u64, body: &Value) -> Reply {
     })
 }
 
+/// The same with a transfer of USDT without a cid: who is told that others are in the way, or that the day cannot be read, has
+/// asked for nothing.
+fn transfer(server: &Server, user: u64, way: Way, amount: &str) -> Reply {
+    post(server, user, &way.body("USDT", amount))
+}
+
 fn limited(server: &Server, limit: &str) -> u64 {
     let name = format!("ubscore_http_limited_total{{limit=\"{limit}\"}} ");
     let metrics = server.metrics();
@@ -147,31 +153,31 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     let site = Site::new().with(DAY, 3);
     let server = site.start();
     let body = Way::ToSpot.body_with_cid("USDT", "1", "known");
-    let first = server.post(USER, &body);
+    let first = post(&server, USER, &body);
     assert_eq!((first.status, left(&first, "day")), (200, 2), "{first:?}");
     assert_eq!(first.header("ratelimit-policy"), Some("\"day\";q=3;w=86400"));
-    let again = server.post(USER, &body);
+    let again = post(&server, USER, &body);
     assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
-    assert_refused(&server.transfer(USER, Way::ToSpot, "-1"), 400, "INVALID_AMOUNT");
-    let failed = server.transfer(USER, Way::ToSpot, "1000000");
+    assert_refused(&transfer(&server, USER, Way::ToSpot, "-1"), 400, "INVALID_AMOUNT");
+    let failed = transfer(&server, USER, Way::ToSpot, "1000000");
     assert_refused(&failed, 422, "INSUFFICIENT_BALANCE");
     assert_eq!(left(&failed, "day"), 1, "what is accepted counts");
-    let third = server.transfer(USER, Way::ToFunding, "1");
+    let third = transfer(&server, USER, Way::ToFunding, "1");
     assert_eq!((third.status, left(&third, "day")), (200, 0), "{third:?}");
 
     let all_used = |server: &Server| {
-        let refused = server.transfer(USER, Way::ToSpot, "1");
+        let refused = transfer(server, USER, Way::ToSpot, "1");
         assert_refused_for_the_day(&refused, "DAILY_LIMIT_EXCEEDED");
         assert_eq!((&refused.json()["retryable"], left(&refused, "day")), (&json!(true), 0));
         let unheard = Way::ToSpot.body_with_cid("USDT", "1", "unheard");
-        assert_refused_for_the_day(&server.post(USER, &unheard), "DAILY_LIMIT_EXCEEDED");
-        let poor = server.transfer(USER, Way::ToSpot, "1000000");
+        assert_refused_for_the_day(&post(server, USER, &unheard), "DAILY_LIMIT_EXCEEDED");
+        let poor = transfer(server, USER, Way::ToSpot, "1000000");
         assert_refused_for_the_day(&poor, "DAILY_LIMIT_EXCEEDED");
-        let again = server.post(USER, &body);
+        let again = post(server, USER, &body);
         assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
         assert_eq!(again.req_id(), first.req_id());
         let another = Way::ToSpot.body_with_cid("USDT", "2", "known");
-        assert_refused(&server.post(USER, &another), 409, "DUPLICATE_REQUEST");
+        assert_refused(&post(server, USER, &another), 409, "DUPLICATE_REQUEST");
         for (body, status, code) in [
             (Way::ToSpot.body("USDT", "0"), 400, "INVALID_AMOUNT"),
             (Way::ToSpot.body("SUSP", "1"), 422, "ASSET_SUSPENDED"),
@@ -181,12 +187,12 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
                 "SAME_ACCOUNT",
             ),
         ] {
-            assert_refused(&server.post(USER, &body), status, code);
+            assert_refused(&post(server, USER, &body), status, code);
         }
     };
     all_used(&server);
     assert_eq!(limited(&server, "day"), 3);
-    let other = server.transfer(OTHER, Way::ToSpot, "1");
+    let other = transfer(&server, OTHER, Way::ToSpot, "1");
     assert_eq!((other.status, left(&other, "day")), (200, 2), "another user");
     server.kill();
 
@@ -197,7 +203,7 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
     let resumed = server.resume("a test");
     assert_eq!(resumed.status, 200, "{resumed:?}");
-    let other = server.transfer(OTHER, Way::ToSpot, "1");
+    let other = transfer(&server, OTHER, Way::ToSpot, "1");
     assert_eq!((other.status, left(&other, "day")), (200, 1), "{other:?}");
     site.wait_for_rest();
     server.kill();
@@ -205,7 +211,7 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     // Yesterday's do not count, however many there are.
     site.sql("UPDATE transfers_tb SET created_at = created_at - interval '1 day'");
     let server = site.start();
-    let reply = server.transfer(USER, Way::ToSpot, "1");
+    let reply = transfer(&server, USER, Way::ToSpot, "1");
     assert_eq!((reply.status, left(&reply, "day")), (200, 2), "{reply:?}");
     site.assert_conserved(&server);
 }
@@ -256,7 +262,7 @@ fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     for (way, code) in
         [(Way::ToSpot, "INSUFFICIENT_BALANCE"), (Way::ToFunding, "SOURCE_ACCOUNT_NOT_FOUND")]
     {
-        let reply = server.transfer(USER, way, "12000");
+        let reply = transfer(&server, USER, way, "12000");
         assert_refused(&reply, 422, code);
         assert_eq!(left(&reply, "day-USDT"), 300_000_000_000, "as it stood when it was accepted");
         let policy = "\"day-USDT\";q=1500000000000;qu=\"smallest-units\";w=86400";
@@ -265,27 +271,27 @@ fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     // Rolled back, twice.
     server.set_status(OTHER, "SPOT", "DISABLED");
     for _ in 0..2 {
-        let reply = server.transfer(OTHER, Way::ToSpot, "9000");
+        let reply = transfer(&server, OTHER, Way::ToSpot, "9000");
         assert_refused(&reply, 422, "ACCOUNT_DISABLED");
         assert_eq!(reply.json()["state"], json!("ROLLED_BACK"));
     }
-    let too_much = server.transfer(USER, Way::ToSpot, "15000.00000001");
+    let too_much = transfer(&server, USER, Way::ToSpot, "15000.00000001");
     assert_refused_for_the_day(&too_much, "DAILY_AMOUNT_EXCEEDED");
     assert_eq!(too_much.json()["retryable"], json!(false), "more than any day's");
     assert_eq!(left(&too_much, "day-USDT"), 1_500_000_000_000, "nothing has moved");
     let body = Way::ToSpot.body_with_cid("USDT", "9000", "known");
-    assert_eq!(server.post(USER, &body).status, 200);
-    assert_eq!(server.transfer(USER, Way::ToFunding, "6000").status, 200, "both ways together");
+    assert_eq!(post(&server, USER, &body).status, 200);
+    assert_eq!(transfer(&server, USER, Way::ToFunding, "6000").status, 200, "both ways together");
 
     let all_used = |server: &Server| {
-        let refused = server.transfer(USER, Way::ToSpot, "0.00000001");
+        let refused = transfer(server, USER, Way::ToSpot, "0.00000001");
         assert_refused_for_the_day(&refused, "DAILY_AMOUNT_EXCEEDED");
         assert_eq!((&refused.json()["retryable"], left(&refused, "day-USDT")), (&json!(true), 0));
-        let again = server.post(USER, &body);
+        let again = post(server, USER, &body);
         assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
-        let reply = server.post(USER, &Way::ToSpot.body("BTC", "0.00000001"));
+        let reply = post(server, USER, &Way::ToSpot.body("BTC", "0.00000001"));
         assert_eq!((reply.status, reply.header("ratelimit")), (200, None), "not limited");
-        let eth = server.post(USER, &Way::ToSpot.body("ETH", "1"));
+        let eth = post(server, USER, &Way::ToSpot.body("ETH", "1"));
         assert_refused(&eth, 422, "INSUFFICIENT_BALANCE");
     };
     all_used(&server);
@@ -293,7 +299,7 @@ fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     server.kill();
     let server = site.start();
     all_used(&server);
-    let other = server.transfer(OTHER, Way::ToFunding, "15000");
+    let other = transfer(&server, OTHER, Way::ToFunding, "15000");
     assert_refused(&other, 422, "ACCOUNT_DISABLED");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
@@ -314,31 +320,32 @@ fn an_accept_that_is_not_known_keeps_its_place() {
         let server = site.start();
         let held = site.session();
         held.sql(&format!("BEGIN; SELECT 1 FROM balances_tb WHERE user_id = {USER} FOR UPDATE"));
-        let replies = crowd(3, |_| server.transfer(USER, Way::ToSpot, "1"));
-        let unknown = |reply: &Reply| reply.json()["outcome"] == json!("unknown");
-        assert_eq!(replies.iter().filter(|reply| unknown(reply)).count(), 1, "{replies:?}");
-        // OVERLOADED, or on a slow machine even before they could wait.
-        assert!(replies.iter().all(|reply| reply.status == 503), "{replies:?}");
+        eventually("an accept that is not known", || {
+            let replies = crowd(3, |_| server.transfer(USER, Way::ToSpot, "1"));
+            // OVERLOADED, or on a slow machine even before they could wait.
+            assert!(replies.iter().all(|reply| reply.status == 503), "{replies:?}");
+            let unknown = |reply: &&Reply| reply.json()["outcome"] == json!("unknown");
+            let unknown = replies.iter().filter(unknown).count();
+            assert!(unknown <= 1, "{replies:?}");
+            (unknown == 1).then_some(())
+        });
         if cut {
             site.cut_connections();
         }
         held.sql("ROLLBACK");
-        let last = eventually("a certain answer", || {
-            let reply = server.transfer(USER, Way::ToSpot, "2");
-            (reply.status != 503).then_some(reply)
-        });
+        let last = transfer(&server, USER, Way::ToSpot, "2");
         // The one that was not known was accepted or was given up: in either case there is one.
         if last.status != 200 {
             assert_refused_for_the_day(&last, "DAILY_LIMIT_EXCEEDED");
         }
-        let next = post(&server, USER, &Way::ToSpot.body("USDT", "3"));
+        let next = transfer(&server, USER, Way::ToSpot, "3");
         assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
         site.wait_for_rest();
         assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
         site.assert_books(&server);
         server.kill();
         let server = site.start();
-        let next = server.transfer(USER, Way::ToSpot, "3");
+        let next = transfer(&server, USER, Way::ToSpot, "3");
         assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
     }
 }
@@ -374,7 +381,7 @@ fn kills_under_load_give_no_day_more_than_it_holds() {
     site.wait_for_rest();
     let reply = eventually("the end of the day's amount", || {
         let reply = server.transfer(USER, Way::ToSpot, "1");
-        (reply.status != 200).then_some(reply)
+        (![200, 503].contains(&reply.status)).then_some(reply)
     });
     assert_refused_for_the_day(&reply, "DAILY_AMOUNT_EXCEEDED");
     assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "30.00000000");
@@ -422,7 +429,12 @@ fn the_day_is_the_one_of_postgresqls_clock() {
         let user = UserId::new(user).expect("in range");
         let amount = Amount::new(units).expect("not zero");
         let checked = Checked { direction: Direction::FundingToSpot, asset: asset.clone(), amount };
-        let admitted = block_on(quotas.admit(&reads, user, &checked, &mut Vec::new()));
+        // Again while PostgreSQL is too slow to tell of the day.
+        let admitted = eventually("the day", || {
+            let admitted = block_on(quotas.admit(&reads, user, &checked, &mut Vec::new()));
+            let slow = admitted.as_ref().is_err_and(|refused| refused.code == Code::SystemError);
+            (!slow).then_some(admitted)
+        });
         admitted.map(|permit| permit.expect("days are limited"))
     };
     let refused = |units| ask(USER, units).expect_err("nothing is left");
@@ -457,7 +469,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
 fn a_day_that_cannot_be_read_is_an_error_of_ours() {
     let site = Site::new().with(DAY, 5);
     let server = site.start();
-    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    assert_eq!(transfer(&server, USER, Way::ToSpot, "1").status, 200);
     site.admit_connections(false);
     assert_refused(&server.transfer(OTHER, Way::ToSpot, "1"), 503, "SYSTEM_ERROR");
     site.admit_connections(true);

@@ -294,7 +294,7 @@ fn impatient() -> Site {
 
 /// Posts a transfer back to Funding that cannot end before the lock that is held is released.
 fn waiting(server: &Server) -> String {
-    let reply = server.transfer(USER, Way::ToFunding, "4");
+    let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "4", "waits"));
     assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("PENDING")), "{reply:?}");
     reply.req_id()
 }
@@ -328,7 +328,8 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
         assert_eq!(reply.json()["history"].as_array().map(Vec::len), Some(5), "{reply:?}");
     }
     // What is final is answered at once, also what failed.
-    let failed = server.transfer(USER, Way::ToFunding, "1000");
+    let failed = Way::ToFunding.body_with_cid("USDT", "1000", "fails");
+    let failed = server.post_ended(USER, &failed);
     assert_refused(&failed, 422, "INSUFFICIENT_BALANCE");
     for (req_id, state) in [(req_id, "COMMITTED"), (failed.req_id(), "FAILED")] {
         let reply = ask(server.http, &req_id, LONGEST).join().expect("no panic");
@@ -342,7 +343,7 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
 /// Spot has ended without them.
 #[test]
 fn a_wait_does_not_wait_for_a_mark() {
-    let site = impatient();
+    let site = impatient().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 15_000);
     let server = site.start();
     let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
     let begun = Instant::now();

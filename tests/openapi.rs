@@ -78,6 +78,7 @@ fn judge(directory: &Path, server: &Server, document: &Value, arguments: &[&str]
         .args(["--config-file", "schemathesis.toml", "run", "openapi.json", "--url"])
         .arg(format!("http://{}", server.http))
         .args(["--generation-deterministic", "--no-color", "--continue-on-failure"])
+        .args(["--request-timeout", "60"])
         .args(arguments)
         .output()
         .expect("schemathesis")

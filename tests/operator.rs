@@ -3,7 +3,7 @@
 use std::io;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use ubscore::http::auth::Role;
 
 use crate::harness::{
     ADMIN, Balance, COIN, Hold, Reply, Request, Server, Session, Site, Way, assert_refused, cli,
-    crowd, eventually, said, send, text, token,
+    crowd, eventually, patient, said, send, text, token,
 };
 
 const USER: u64 = 1001;
@@ -20,11 +20,10 @@ const STATE: &str = "UPDATE OF state ON transfers_tb";
 const OPERATION: &str = "INSERT ON transfer_operations";
 const CODE: &str = "RESOLVED_BY_OPERATOR";
 
-/// A site that gives up on a lock soon, answers soon, and calls stuck soon.
+/// A site that gives up on a lock soon, and calls stuck soon.
 fn site(fuse: bool) -> Site {
     Site::fused(fuse)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300)
         .with("UBSCORE__ALERT__STUCK_MS", 100)
 }
 
@@ -47,12 +46,12 @@ fn lock_balance(site: &Site) -> Session {
 
 /// Posts 12 coins under a cid, and waits until they rest in a state.
 fn stick(site: &Site, server: &Server, way: Way, cid: &str, state: &str) -> String {
-    let reply = server.post_pending(USER, &way.body_with_cid("USDT", "12", cid));
+    let req_id = server.post_held(site, USER, &way.body_with_cid("USDT", "12", cid));
     let stands = format!("SELECT state FROM transfers_tb WHERE cid = '{cid}'");
     eventually(&format!("{cid} in {state}"), || {
         site.sql(&stands).first().filter(|row| row[0] == state).map(|_| ())
     });
-    reply.req_id()
+    req_id
 }
 
 fn attend(server: &Server, req_id: &str, deed: &str) -> Reply {
@@ -193,7 +192,7 @@ fn a_withdraw_that_funding_does_not_decide_is_ended() {
 #[test]
 fn a_resolve_that_is_given_up_does_nothing_later() {
     for fuse in [true, false] {
-        let site = site(fuse);
+        let site = site(fuse).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
         let server = begin(&site);
         let hold = site.hold(OPERATION, "NEW.op = 2");
         let req_id = stick(&site, &server, Way::ToFunding, "held", "30");
@@ -384,7 +383,7 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let names = crowd(CROWD, |index| {
             let cid = format!("race-{index}");
             let body = Way::ToFunding.body_with_cid("USDT", "2", &cid);
-            server.post_pending(USER, &body).req_id()
+            server.post_held(&site, USER, &body)
         });
         let told = thread::scope(|scope| {
             scope.spawn(|| {
@@ -510,7 +509,11 @@ fn a_command_whose_reader_has_gone_ends_quietly() {
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-        let output = command.args(line.split(' ')).stdout(writer).output().expect("the binary");
+        let output = patient(&mut command)
+            .args(line.split(' '))
+            .stdout(writer)
+            .output()
+            .expect("the binary");
         let (got, _, err) = said(&output);
         assert_eq!((got, err.is_empty()), (code, code != 1), "{line}: {err}");
     }
@@ -540,10 +543,11 @@ fn a_retry_is_due_at_once() {
         lock.sql("ROLLBACK");
         let told = attend(&server, &req_id, "retry");
         assert_eq!(told.status, 200, "{told:?}");
-        for _ in 0..500 {
-            if site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'late'") == "40" {
-                break;
-            }
+        // Soon enough not to have come by itself.
+        let (session, asked) = (site.session(), Instant::now());
+        while asked.elapsed() < Duration::from_secs(14)
+            && session.sql("SELECT state FROM transfers_tb WHERE cid = 'late'") != [["40"]]
+        {
             thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(site.commits(&req_id).last().expect("some").split(' ').next_back(), Some("40"));
@@ -626,10 +630,11 @@ fn a_list_is_told_in_pages() {
     for _ in 0..4 {
         server.transfer_accepted(USER, Way::ToSpot, "1");
     }
+    site.wait_for_rest();
     let lock = lock_balance(&site);
     crowd(5, |index| {
         let body = Way::ToFunding.body_with_cid("USDT", "1", &format!("page-{index}"));
-        server.post_pending(USER, &body);
+        server.post_held(&site, USER, &body);
     });
     for (filter, count) in [("", 5), ("state=COMMITTED&", 5), ("state=COMMITTED&user=1001&", 5)] {
         let whole = list(&server, filter);

@@ -16,7 +16,7 @@ use ubscore::config::Config;
 use ubscore::engine::EXIT_ENGINE;
 use ubscore::release;
 
-use crate::harness::{PATIENCE, Request, Server, Site, cli, refused, said, send, text};
+use crate::harness::{PATIENCE, Request, Server, Site, cli, patient, refused, said, send, text};
 
 /// The directory with everything that is told of here.
 const PACKAGING: &str = "packaging";
@@ -117,6 +117,7 @@ fn service(config: &Path) -> Command {
     command.env("UBSCORE__WAL__SEGMENT_BYTES", (1 << 20).to_string());
     command.env("UBSCORE__ENGINE__ACCOUNTS_MAX", "10000");
     command.env("UBSCORE__ENGINE__OUTCOMES_MAX", "100000");
+    patient(&mut command);
     command
 }
 

@@ -22,7 +22,8 @@ const DIRECTIONS: [(Way, &str); 2] =
 fn begin(site: &Site) -> Server {
     let server = site.start();
     for asset in ["USDT", "BTC"] {
-        assert_eq!(server.post(USER, &Way::ToSpot.body(asset, "5")).status, 200);
+        let body = Way::ToSpot.body_with_cid(asset, "5", &format!("first-{asset}"));
+        assert_eq!(server.post_ended(USER, &body).status, 200);
     }
     site.wait_for_rest();
     server
@@ -129,21 +130,20 @@ fn pauses_are_lifted_one_by_one() {
 /// everything paused; both asked for again; the one that rests goes on.
 #[test]
 fn replays_and_what_is_under_way_go_on() {
-    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
+    let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 3_000);
     let server = begin(&site);
     let ended = Way::ToSpot.body_with_cid("USDT", "1", "ended");
-    let first = server.post(USER, &ended);
+    let first = server.post_ended(USER, &ended);
     assert_eq!(first.status, 200, "{first:?}");
     let lock = site.session();
     lock.sql(&format!(
         "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
     ));
     let resting = Way::ToFunding.body_with_cid("USDT", "2", "resting");
-    let rests = server.post(USER, &resting);
-    assert_eq!(rests.status, 202, "{rests:?}");
+    let rests = server.post_pending(USER, &resting);
     change(&server, None, Some("USDT"), true);
     for (body, before) in [(&ended, &first), (&resting, &rests)] {
-        let replay = server.post(USER, body);
+        let replay = server.post_taken(USER, body);
         assert_eq!((replay.status, replay.req_id()), (before.status, before.req_id()));
         assert_eq!(replay.header("idempotent-replayed"), Some("true"));
     }

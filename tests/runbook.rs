@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::harness::{Hold, Request, Server, Site, Way, eventually, segments, send};
+use crate::harness::{Hold, Request, Server, Site, Way, crowd, eventually, segments, send};
 
 /// The chapters' commands and what is said about them.
 struct Block {
@@ -105,13 +105,14 @@ impl Desk {
         let [http, ops] = listen;
         let text = format!(
             "data_dir = \"{data_dir}\"\n\
-             [http]\nlisten = \"{http}\"\ntransfer_wait_ms = 50\n\
+             [http]\nlisten = \"{http}\"\ntransfer_wait_ms = 5000\nheader_read_timeout_ms = 60000\n\
              [ops]\nlisten = \"{ops}\"\n\
              [auth]\nsecret = \"{SECRET}\"\n\
-             [postgres]\nurl = \"{postgres}\"\nlock_timeout_ms = 100\n\
+             [postgres]\nurl = \"{postgres}\"\nlock_timeout_ms = 100\nconnect_timeout_ms = 30000\n\
+             statement_timeout_ms = 20000\nidle_in_transaction_timeout_ms = 20000\n\
              [wal]\nsegment_bytes = 65536\n\
              [engine]\naccounts_max = 10000\noutcomes_max = 100000\n\
-             [coordinator]\nbackoff_base_ms = 20\nbackoff_cap_ms = 500\n\
+             [coordinator]\nbackoff_base_ms = 20\nbackoff_cap_ms = 500\nadapter_timeout_ms = 20000\n\
              [conservation]\nevery_ms = 100\n\
              [alert]\nstuck_ms = 1000\n"
         );
@@ -165,10 +166,10 @@ impl Desk {
             ("Is it well?", "start") => self.serve(),
             ("A transfer does not arrive", "start") => {
                 self.hold = Some(self.site.hold("UPDATE ON balances_tb", "TRUE"));
-                let stuck = [1001, 1002].map(|user| self.transfer(user, Way::ToFunding, "10"));
-                let [first, second] = stuck;
-                self.environment.push(("REQ_ID", first));
-                self.environment.push(("OTHER_REQ_ID", second));
+                let stuck = |index| self.transfer([1001, 1002][index], Way::ToFunding, "10");
+                let names = ["REQ_ID", "OTHER_REQ_ID"].into_iter();
+                let named = names.zip(crowd(2, stuck)).collect::<Vec<_>>();
+                self.environment.extend(named);
                 let listed = "ubscore transfer list --stuck --config ubscore.toml";
                 eventually("both to be stuck", || {
                     let said = String::from_utf8(self.bash(listed).stdout).expect("text");

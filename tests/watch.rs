@@ -253,14 +253,12 @@ fn what_is_alerted_on_and_shown_is_served() {
 /// Goal: the gauges tell of money on its way while it is, and of none when it is back. Method: a refund is held up.
 #[test]
 fn what_is_in_flight_is_told_while_it_is() {
-    let site = Site::new()
-        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let site = Site::new().with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
     let server = site.start();
     server.set_status(USER, "SPOT", "DISABLED");
     let says = |line: &str| server.metrics().lines().any(|found| found == line);
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
-    assert_eq!(server.transfer(USER, Way::ToSpot, "12.5").status, 202);
+    server.transfer_held(&site, USER, Way::ToSpot, "12.5");
     eventually("it to be seen", || {
         let pending = "ubscore_transfers_nonterminal{state=\"COMPENSATING\"} 1";
         (says(pending) && says("ubscore_in_flight_amount{asset=\"USDT\"} 12.5")).then_some(())
@@ -392,8 +390,7 @@ fn every_line_about_a_transfer_names_it() {
     let site = Site::new()
         .with("UBSCORE__LOG__FORMAT", "json")
         .with("UBSCORE__LOG__FILTER", "info,ubscore=debug")
-        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
     let server = site.start();
     let there = server.transfer(USER, Way::ToSpot, "2").req_id();
     site.wait_for_rest();
@@ -401,7 +398,7 @@ fn every_line_about_a_transfer_names_it() {
     site.wait_for_rest();
     server.set_status(USER, "SPOT", "DISABLED");
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
-    let held = server.transfer(USER, Way::ToSpot, "1").req_id();
+    let held = server.transfer_held(&site, USER, Way::ToSpot, "1");
     server.says("will try again");
     hold.release();
     site.wait_for_rest();

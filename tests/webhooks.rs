@@ -23,7 +23,7 @@ fn site(endpoint: &Endpoint) -> Site {
         .with("UBSCORE__WEBHOOKS__SECRET", SECRET)
         .with("UBSCORE__WEBHOOKS__BACKOFF_BASE_MS", 10)
         .with("UBSCORE__WEBHOOKS__BACKOFF_CAP_MS", 100)
-        .with("UBSCORE__WEBHOOKS__TIMEOUT_MS", 2_000)
+        .with("UBSCORE__WEBHOOKS__TIMEOUT_MS", 30_000)
 }
 
 /// The events there are, and how many of them were taken.
@@ -61,7 +61,7 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
     let stream = server.follow(USER, None);
     assert_eq!(server.transfer(USER, Way::ToSpot, "1.5").status, 200);
     let told: BTreeMap<String, _> = [stream.transfer(), stream.transfer()].into();
-    eventually("both events", || (endpoint.delivered().len() == 2).then_some(()));
+    eventually("both events", || (endpoint.delivered().len() >= 2).then_some(()));
     let verifier = standardwebhooks::Webhook::new(SECRET).expect("a secret");
     for delivery in endpoint.delivered() {
         assert_eq!(delivery.json(), told[&delivery.id]);

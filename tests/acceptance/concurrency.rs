@@ -19,7 +19,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let server = start_endowed(&site);
     let before = server.usdt(USER);
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-    let req_id = server.transfer(USER, Way::ToFunding, "12").req_id();
+    let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
     wait_for_state(&site, &req_id, "30");
     server.kill();
     site.cut_connections();
@@ -48,7 +48,7 @@ fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
         let mut old = start_endowed(&site);
         let before = old.usdt(USER);
         let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-        let req_id = old.transfer(USER, Way::ToFunding, "12").req_id();
+        let req_id = old.transfer_held(&site, USER, Way::ToFunding, "12");
         site.wait_for_held();
         old.signal(Signal::STOP);
         let successor = site.with_fresh_data_dir();

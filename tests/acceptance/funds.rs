@@ -83,7 +83,7 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
         let server = start_endowed(&site);
         let before = server.usdt(USER);
         let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-        let req_id = server.transfer(USER, Way::ToFunding, "12").req_id();
+        let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let spot = before.spot.map(|units| units - 12 * COIN);
         let on_the_way = Balance { spot, in_flight: 12 * COIN, ..before };
         wait_for_tries(&server, 2);
@@ -111,7 +111,7 @@ fn fnd_003_a_target_that_is_asked_many_times_is_credited_once() {
             let mut server = start_endowed(&site);
             let before = server.usdt(USER);
             let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
-            let req_id = server.transfer(USER, way, "12").req_id();
+            let req_id = server.transfer_held(&site, USER, way, "12");
             for round in 0..4 {
                 site.wait_for_held();
                 match round % 2 {
@@ -147,8 +147,7 @@ fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
         let server = start_endowed(&site);
         let before = server.usdt(USER);
         let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state > 10");
-        let reply = server.transfer(USER, Way::ToFunding, "12");
-        let req_id = reply.req_id();
+        let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         site.wait_for_held();
         server.kill();
         site.cut_connections();
@@ -179,7 +178,7 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
         let before = server.usdt(USER);
         server.set_status(USER, "SPOT", "DISABLED");
         let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state < 0");
-        let req_id = server.transfer(USER, Way::ToSpot, "12").req_id();
+        let req_id = server.transfer_held(&site, USER, Way::ToSpot, "12");
         wait_for_state(&site, &req_id, "30");
         site.wait_for_held();
         server.kill();
@@ -236,11 +235,15 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             let others: Vec<_> =
                 (0..POSTS - 1).map(|index| scope.spawn(move || post(running, index))).collect();
             for _ in 0..2 {
-                let before = begun();
-                assert_ne!(site.cut_connections(), 0);
-                // All of the first user and one of the second: the next batch is in its middle.
-                eventually("a batch of both", || (begun() > before + POSTS / 2).then_some(()));
-                site.wait_for_held();
+                // All of the first user and one of the second: the next batch is in its middle. Who came too late for one batch
+                // is in the next.
+                eventually("a batch of both", || {
+                    let before = begun();
+                    assert_ne!(site.cut_connections(), 0);
+                    eventually("a batch", || (begun() > before).then_some(()));
+                    site.wait_for_held();
+                    (begun() > before + POSTS / 2).then_some(())
+                });
                 assert_nothing_there(&site);
             }
             running.signal(Signal::KILL);

@@ -88,7 +88,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         let server = start_endowed(&site);
         let before = server.usdt(USER);
         let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
-        let reply = server.transfer(USER, Way::ToFunding, "12");
+        let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", "held"));
         assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("PENDING")), "{reply:?}");
         let req_id = reply.req_id();
         wait_for_state(&site, &req_id, "30");
@@ -126,7 +126,7 @@ fn fsm_006_a_refund_that_is_not_answered_is_asked_for_ever() {
                 Way::ToSpot => site.hold("INSERT ON transfer_operations", "NEW.op = 3"),
                 Way::ToFunding => site.hold("UPDATE OF state ON transfers_tb", "NEW.state = -30"),
             };
-            let req_id = server.transfer(USER, way, "12").req_id();
+            let req_id = server.transfer_held(&site, USER, way, "12");
             wait_for_state(&site, &req_id, "-20");
             wait_for_tries(&server, TRIES);
             assert_eq!(stored_state(&site, &req_id), "-20");

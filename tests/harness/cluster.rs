@@ -1,0 +1,106 @@
+//! A PostgreSQL that one test has for itself: killed, frozen, copied, started again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use rustix::process::{Pid, Signal, kill_process};
+use ubscore::postgres::embedded::{Embedded, Options};
+
+use super::{block_on, eventually, run, unique};
+
+/// A PostgreSQL that one test has for itself.
+pub(crate) struct Cluster {
+    options: Options,
+    pub(super) url: String,
+    server: Mutex<Option<Embedded>>,
+}
+
+impl Cluster {
+    pub(super) fn start() -> Cluster {
+        let directory = run().directory.join(format!("cluster-{}", unique()));
+        let options =
+            Options { connections_max: 40, shared_buffers_mib: 32, ..Options::new(directory) };
+        let server = block_on(Embedded::start(&options)).expect("PostgreSQL");
+        Cluster { options, url: server.url(), server: Mutex::new(Some(server)) }
+    }
+
+    /// Every process of it: the first, and those that it has started.
+    fn pids(&self) -> Vec<Pid> {
+        let server = self.server.lock().expect("not poisoned");
+        let first = server.as_ref().expect("it runs").pid();
+        let is_child = |stat: &str| {
+            let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<i32>().ok()?;
+            (parent == first).then_some(())
+        };
+        let process = |entry: io::Result<fs::DirEntry>| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            if pid != first {
+                is_child(&stat)?;
+            }
+            Pid::from_raw(pid)
+        };
+        fs::read_dir("/proc").expect("processes").filter_map(process).collect()
+    }
+
+    /// Sends a signal to all of it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for pid in self.pids() {
+            // Some may have ended.
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// SIGKILL, all of it at once; returns when it is gone.
+    pub(crate) fn kill(&self) {
+        let pids = self.pids();
+        self.signal(Signal::KILL);
+        drop(self.server.lock().expect("not poisoned").take());
+        // Those whose parent has died are reaped by the first process of the system.
+        let alive = |pid: &Pid| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        eventually("PostgreSQL to be gone", || (!pids.iter().any(alive)).then_some(()));
+    }
+
+    /// A copy of its files as a crash at this moment would leave them, or an asynchronous replica that is not far behind.
+    pub(crate) fn copy_files(&self) -> PathBuf {
+        let copy = run().directory.join(format!("replica-{}", unique()));
+        self.signal(Signal::STOP);
+        let copied = Command::new("cp").arg("-a").arg(&self.options.data_dir).arg(&copy).status();
+        self.signal(Signal::CONT);
+        assert!(copied.expect("cp").success());
+        copy
+    }
+
+    /// Puts a copy in the place of its files, after [`Cluster::kill`], and starts it.
+    pub(crate) fn take_over(&self, copy: &Path) {
+        // The directory itself stays: the socket is found by it.
+        let entries = |directory: &Path| {
+            let entries = fs::read_dir(directory.join("postgres")).expect("a cluster");
+            entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
+        };
+        for entry in entries(&self.options.data_dir) {
+            let removed =
+                if entry.is_dir() { fs::remove_dir_all(&entry) } else { fs::remove_file(&entry) };
+            removed.expect("removed");
+        }
+        for entry in entries(copy) {
+            let name = entry.file_name().expect("a name");
+            let place = self.options.data_dir.join("postgres").join(name);
+            fs::rename(&entry, place).expect("renamed");
+        }
+        self.restart();
+    }
+
+    /// Starts it again after [`Cluster::kill`].
+    pub(crate) fn restart(&self) {
+        let server = block_on(Embedded::start(&self.options)).expect("PostgreSQL");
+        assert_eq!(server.url(), self.url, "it is found where it was");
+        *self.server.lock().expect("not poisoned") = Some(server);
+    }
+}

@@ -1,0 +1,70 @@
+//! Amounts, balances and the bodies that move them.
+
+use serde_json::{Value, json};
+use ubscore::amount::units_from_text;
+
+/// Decimals of every development asset.
+const PRECISION: u8 = 8;
+/// One coin of every development asset, smallest units.
+pub(crate) const COIN: u128 = 100_000_000;
+
+/// A decimal text as smallest units.
+pub(crate) fn units(text: &str) -> u128 {
+    units_from_text(text, PRECISION).unwrap_or_else(|| panic!("{text:?} is no amount"))
+}
+
+/// The body of an external operation.
+pub(crate) fn external(user: u64, asset: &str, amount: &str, idem_key: &str) -> Value {
+    json!({"user_id": user, "asset": asset, "amount": amount, "idem_key": idem_key})
+}
+
+/// What a user has of one asset, smallest units; `None`: no such account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Balance {
+    pub(crate) funding: Option<u128>,
+    pub(crate) spot: Option<u128>,
+    pub(crate) in_flight: u128,
+}
+
+impl Balance {
+    pub(crate) fn sum(&self) -> u128 {
+        self.funding.unwrap_or(0) + self.spot.unwrap_or(0) + self.in_flight
+    }
+
+    /// Nothing in flight, and coins on both sides.
+    pub(crate) fn at_rest(funding: u128, spot: u128) -> Balance {
+        Balance { funding: Some(funding), spot: Some(spot), in_flight: 0 }
+    }
+}
+
+/// Which way a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToSpot,
+    ToFunding,
+}
+
+impl Way {
+    pub(crate) const BOTH: [Way; 2] = [Way::ToSpot, Way::ToFunding];
+
+    /// Source and target, as the API names them.
+    pub(crate) fn accounts(self) -> (&'static str, &'static str) {
+        match self {
+            Way::ToSpot => ("FUNDING", "SPOT"),
+            Way::ToFunding => ("SPOT", "FUNDING"),
+        }
+    }
+
+    /// The body of a transfer.
+    pub(crate) fn body(self, asset: &str, amount: &str) -> Value {
+        let (from, to) = self.accounts();
+        json!({"from": from, "to": to, "asset": asset, "amount": amount})
+    }
+
+    /// The same with a cid.
+    pub(crate) fn body_with_cid(self, asset: &str, amount: &str, cid: &str) -> Value {
+        let mut body = self.body(asset, amount);
+        body["cid"] = json!(cid);
+        body
+    }
+}

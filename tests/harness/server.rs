@@ -1,0 +1,464 @@
+//! The real binary: started, asked, signalled, and what it says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use super::{
+    ADMIN, Balance, Follower, PATIENCE, POLL, Reply, Request, Site, Way, eventually, external,
+    send, text, token, unique,
+};
+
+/// Asks for what counts once however often it is asked for, and again, as a client does it, while PostgreSQL is too slow to
+/// take it: where locks are given up soon, a disk or a busy machine may be.
+fn taken(ask: impl Fn() -> Reply) -> Reply {
+    eventually("it to be taken", || Some(ask()).filter(|reply| reply.status != 503))
+}
+
+/// Looks for the last words of a process that has ended.
+const LAST_LOOKS: u32 = 1_000;
+
+/// What a start ends with that a store was too slow for.
+const SLOW: [&str; 5] = [
+    "PostgreSQL did not answer",
+    "no connection to PostgreSQL: Timeout",
+    "due to statement timeout",
+    "due to lock timeout",
+    "UBSCore did not answer",
+];
+
+/// Runs a command that must end by itself; returns its exit code and stderr.
+pub(crate) fn refused(mut command: Command) -> (i32, String) {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary");
+    let said = drain(child.stderr.take().expect("piped"));
+    let status = wait_for_exit(&mut child, &said);
+    let said = said.lock().expect("no panic in the reader").clone();
+    (status.code().unwrap_or_else(|| panic!("{status}: {said}")), said)
+}
+
+/// The last lines of what a server said.
+fn tail(said: &str) -> String {
+    const LINES: usize = 25;
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// Reads a pipe to its end on a thread of its own.
+fn drain(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let written = Arc::clone(&text);
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+            let part = String::from_utf8_lossy(&buffer[..count]);
+            written.lock().expect("no panic in a reader").push_str(&part);
+        }
+    });
+    text
+}
+
+/// Waits for its end, and for its last words where it has not been killed over them.
+fn wait_for_exit(child: &mut Child, said: &Arc<Mutex<String>>) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            // The reader may come late. A PostgreSQL that was left behind may hold the pipe open for ever.
+            let looks = if status.code().is_some() { LAST_LOOKS } else { 1 };
+            for _ in 0..looks {
+                if Arc::strong_count(said) == 1 {
+                    break;
+                }
+                thread::sleep(POLL);
+            }
+            return status;
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().expect("our own child");
+            let said = said.lock().expect("no panic in a reader");
+            panic!("it did not end within {PATIENCE:?}; it said:\n{said}");
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Runs `ubscore repair` on a site.
+pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.arg("repair").args(arguments).args(["--dev", "--postgres", &site.url()]);
+    command.arg("--data-dir").arg(&site.data_dir);
+    command.envs(site.verify().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let std::process::Output { status, stdout, stderr } = command.output().expect("the binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs `ubscore` as an operator would.
+pub(crate) fn cli(arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
+}
+
+/// Its exit code, what it printed and what it said.
+pub(crate) fn said(output: &std::process::Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
+}
+
+/// A running server. Dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    pub(crate) http: SocketAddr,
+    pub(crate) ops: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the server, process {}, said last:\n{}", self.pid(), tail(&self.said()));
+        }
+        // It may have ended before, which is as good.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Server {
+    /// Runs `command` and waits until it says that it is ready. It is started again, as systemd does it, while the stores are too
+    /// slow for its start.
+    pub(crate) fn start(mut command: Command) -> Server {
+        eventually("a start", || match Server::launch(&mut command, Stdio::piped()) {
+            Ok(server) => Some(server),
+            Err((status, said)) => {
+                let slow = SLOW.iter().any(|words| said.contains(words));
+                assert!(
+                    slow && status.code() == Some(1),
+                    "the server ended before it was ready, {status}; it said:\n{said}"
+                );
+                None
+            }
+        })
+    }
+
+    /// Runs `command` until it is ready or has ended; `Err`: how it ended, and its stderr.
+    pub(crate) fn try_start(mut command: Command) -> Result<Server, (ExitStatus, String)> {
+        Server::launch(&mut command, Stdio::piped())
+    }
+
+    /// Runs `command` with nobody at the other end of its stderr.
+    pub(crate) fn start_unheard(mut command: Command) -> Server {
+        let (nobody, stderr) = io::pipe().expect("a pipe");
+        drop(nobody);
+        Server::launch(&mut command, stderr.into()).expect("it starts")
+    }
+
+    fn launch(command: &mut Command, stderr: Stdio) -> Result<Server, (ExitStatus, String)> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("the binary");
+        let said = child.stderr.take().map_or_else(Arc::default, drain);
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let (sender, ready) = mpsc::channel();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(addresses) = parse_ready(&line) {
+                    // Nobody waits any more once the test has given up.
+                    sender.send(addresses).ok();
+                }
+            }
+        });
+        match ready.recv_timeout(PATIENCE) {
+            Ok((http, ops)) => Ok(Server { child, said, http, ops }),
+            Err(_) => {
+                let status = wait_for_exit(&mut child, &said);
+                let said = said.lock().expect("no panic in a reader").clone();
+                Err((status, said))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has said this on stderr: a line may be read behind the answer that followed it.
+    pub(crate) fn says(&self, words: &str) {
+        eventually(words, || self.said().contains(words).then_some(()));
+    }
+
+    /// Everything it has said on stderr, as far as it has been read.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().expect("no panic in a reader").clone()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("our own child, not waited for yet");
+    }
+
+    /// SIGSTOP, and waits until no thread of it runs any more.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stands = |task: io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.expect("an entry").path().join("stat"));
+            // One that has ended meanwhile does not run either.
+            stat.map_or(true, |stat| {
+                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+            })
+        };
+        eventually("all threads to stand still", || {
+            fs::read_dir(&tasks).expect("our own child").all(stands).then_some(())
+        });
+    }
+
+    /// Whether it has ended.
+    #[cfg(feature = "crash")]
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
+    }
+
+    /// Sends a signal, unless it has ended.
+    #[cfg(feature = "crash")]
+    pub(crate) fn signal_if_alive(&mut self, signal: Signal) {
+        if !self.has_ended() {
+            self.signal(signal);
+        }
+    }
+
+    /// Waits for its end; returns its status and stderr.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let status = wait_for_exit(&mut self.child, &self.said);
+        (status, self.said())
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::KILL);
+        let (status, said) = self.wait();
+        assert_eq!(status.signal(), Some(9), "{said}");
+    }
+
+    /// SIGTERM, and waits for the exit in order.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let (status, said) = self.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+    }
+
+    /// Sends a request to the public listener as a user.
+    pub(crate) fn ask(&self, user: u64, method: &str, path: &str, body: Option<&Value>) -> Reply {
+        self.try_ask(user, method, path, body).expect("an answer")
+    }
+
+    /// The same, where the server may die over it.
+    pub(crate) fn try_ask(
+        &self,
+        user: u64,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> io::Result<Reply> {
+        send(self.http, &Request { body, ..Request::new(&token(user, None), method, path) })
+    }
+
+    /// GET as a user.
+    pub(crate) fn get(&self, user: u64, path: &str) -> Reply {
+        self.ask(user, "GET", path, None)
+    }
+
+    /// Every metric, as Prometheus reads it.
+    pub(crate) fn metrics(&self) -> String {
+        let reply = send(self.ops, &Request::new(&token(ADMIN, None), "GET", "/metrics"));
+        reply.expect("an answer").body
+    }
+
+    /// A request of the operator's.
+    pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let token = token(ADMIN, Some(Role::Admin));
+        let request = Request { body: Some(body), ..Request::new(&token, method, path) };
+        send(self.ops, &request).expect("an answer")
+    }
+
+    /// An operator wants a halt to end, and asks again while PostgreSQL is too slow to write it down.
+    pub(crate) fn resume(&self, reason: &str) -> Reply {
+        let body = json!({ "reason": reason });
+        eventually("a resume", || {
+            let reply = self.admin("POST", "/admin/v1/resume", &body);
+            let slow = reply.status == 503 && reply.json()["code"] == json!("SYSTEM_ERROR");
+            (!slow).then_some(reply)
+        })
+    }
+
+    /// Whether the audit has called this transfer by its name.
+    pub(crate) fn has_named(&self, reply: &Reply) -> bool {
+        let named =
+            |line: &str| line.contains("conservation_violated") && line.contains(&reply.req_id());
+        self.said().lines().any(named)
+    }
+
+    /// GET on the operator's listener, as an operator.
+    pub(crate) fn admin_get(&self, path: &str) -> Reply {
+        let token = token(ADMIN, Some(Role::Admin));
+        send(self.ops, &Request::new(&token, "GET", path)).expect("an answer")
+    }
+
+    /// A stream of a user's events, behind an event's id.
+    pub(crate) fn follow(&self, user: u64, after: Option<&str>) -> Follower {
+        Follower::open(self.http, &token(user, None), after)
+    }
+
+    /// The number of a metric's line, 0 where there is none.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
+        self.metrics().lines().find_map(value).unwrap_or(0)
+    }
+
+    /// The status of `/readyz`.
+    pub(crate) fn ready(&self) -> u16 {
+        self.admin_get("/readyz").status
+    }
+
+    /// Posts a transfer of USDT, without a cid.
+    pub(crate) fn transfer(&self, user: u64, way: Way, amount: &str) -> Reply {
+        self.post(user, &way.body("USDT", amount))
+    }
+
+    /// Posts a transfer of USDT that must not be refused; it may be under way still, however little the server waits.
+    pub(crate) fn transfer_accepted(&self, user: u64, way: Way, amount: &str) {
+        self.post_taken(user, &way.body_with_cid("USDT", amount, &format!("some-{}", unique())));
+    }
+
+    /// Posts a transfer of USDT that must come to a good end, in the answer or after it; returns its req_id.
+    pub(crate) fn transfer_committed(&self, user: u64, way: Way, amount: &str) -> String {
+        let body = way.body_with_cid("USDT", amount, &format!("some-{}", unique()));
+        let reply = self.post_taken(user, &body);
+        let now = eventually("its end", || {
+            let now = self.look(user, &reply.req_id());
+            (now["final"] == json!(true)).then_some(now)
+        });
+        assert_eq!(now["state"], json!("COMMITTED"), "{now}");
+        reply.req_id()
+    }
+
+    /// Posts a body as a transfer.
+    pub(crate) fn post(&self, user: u64, body: &Value) -> Reply {
+        self.ask(user, "POST", "/api/v1/internal_transfer", Some(body))
+    }
+
+    /// Posts a transfer with a cid that must not be refused.
+    pub(crate) fn post_taken(&self, user: u64, body: &Value) -> Reply {
+        assert!(body["cid"].is_string(), "{body}");
+        let reply = taken(|| self.post(user, body));
+        assert!([200, 202].contains(&reply.status), "{reply:?}");
+        reply
+    }
+
+    /// The same with one that something holds up, so that it is under way when it is answered.
+    pub(crate) fn post_pending(&self, user: u64, body: &Value) -> Reply {
+        let reply = self.post_taken(user, body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+        reply
+    }
+
+    /// Posts a transfer with a cid that something holds up, and leaves its answer to whoever comes; returns its req_id once it is
+    /// accepted. So the server may wait for long, for what an operator asks of it as well.
+    pub(crate) fn post_held(&self, site: &Site, user: u64, body: &Value) -> String {
+        let find = format!(
+            "SELECT req_id FROM transfers_tb WHERE user_id = {user} AND cid = '{}'",
+            text(&body["cid"])
+        );
+        let (http, token, body) = (self.http, token(user, None), body.clone());
+        thread::spawn(move || {
+            let path = "/api/v1/internal_transfer";
+            let request = Request { body: Some(&body), ..Request::new(&token, "POST", path) };
+            // The server may die over it.
+            while send(http, &request).is_ok_and(|reply| reply.status == 503) {}
+        });
+        let session = site.session();
+        eventually("it is accepted", || session.sql(&find).first().map(|row| row[0].clone()))
+    }
+
+    /// The same with a transfer of USDT.
+    pub(crate) fn transfer_held(&self, site: &Site, user: u64, way: Way, amount: &str) -> String {
+        self.post_held(
+            site,
+            user,
+            &way.body_with_cid("USDT", amount, &format!("held-{}", unique())),
+        )
+    }
+
+    /// Posts a transfer with a cid until its end, a good one or not, is told.
+    pub(crate) fn post_ended(&self, user: u64, body: &Value) -> Reply {
+        assert!(body["cid"].is_string(), "{body}");
+        eventually("its end", || {
+            Some(self.post(user, body)).filter(|reply| ![202, 503].contains(&reply.status))
+        })
+    }
+
+    /// GET of one transfer by its owner.
+    pub(crate) fn look(&self, user: u64, req_id: &str) -> Value {
+        let reply = self.get(user, &format!("/api/v1/internal_transfer/{req_id}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    }
+
+    /// Every balance of a user, by symbol.
+    pub(crate) fn balances(&self, user: u64) -> BTreeMap<String, Balance> {
+        let reply = self.get(user, "/api/v1/balances");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.balances()
+    }
+
+    /// The USDT balance of a user.
+    pub(crate) fn usdt(&self, user: u64) -> Balance {
+        self.balances(user)["USDT"]
+    }
+
+    /// Gives a user money from outside.
+    pub(crate) fn deposit(&self, user: u64, asset: &str, amount: &str) {
+        let idem_key = format!("deposit-{}", unique());
+        let body = external(user, asset, amount, &idem_key);
+        let reply = taken(|| self.admin("POST", "/admin/v1/deposits", &body));
+        assert_eq!((reply.status, &reply.json()["outcome"]), (200, &json!("SUCCESS")), "{reply:?}");
+    }
+
+    /// Sets an account's status.
+    pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
+        let path = format!("/admin/v1/accounts/{user}/{account}/status");
+        let body = json!({"status": status, "reason": "a test"});
+        let reply = taken(|| self.admin("PUT", &path, &body));
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
+    /// Changes an asset.
+    pub(crate) fn change_asset(&self, symbol: &str, mut change: Value) {
+        change["reason"] = json!("a test");
+        let reply = self.admin("PUT", &format!("/admin/v1/assets/{symbol}"), &change);
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+}
+
+fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let addresses = line.strip_prefix("ubscore ready http=")?;
+    let (http, ops) = addresses.split_once(" ops=")?;
+    Some((http.parse().ok()?, ops.parse().ok()?))
+}

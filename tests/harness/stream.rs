@@ -1,0 +1,141 @@
+//! A stream of events as its reader hears it.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::PATIENCE;
+
+/// What a stream of events says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Told {
+    /// An id without an event.
+    Position(String),
+    /// An event.
+    Event { id: String, kind: String, data: Value },
+    /// It is alive.
+    Beat,
+    /// Its end, in order or not.
+    End { clean: bool },
+}
+
+/// A stream of events, read by a thread of its own until it is dropped.
+pub(crate) struct Follower {
+    stream: TcpStream,
+    told: mpsc::Receiver<Told>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // The server may have closed it before.
+        drop(self.stream.shutdown(Shutdown::Both));
+    }
+}
+
+impl Follower {
+    /// Opens a stream behind an event's id, with a token; panics where it is refused.
+    pub(crate) fn open(address: SocketAddr, token: &str, after: Option<&str>) -> Follower {
+        let stream = Follower::ask(address, token, after);
+        let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let count = reader.read_line(&mut head).expect("a head");
+            assert_ne!(count, 0, "closed after {head:?}");
+        }
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
+        let (sender, told) = mpsc::channel();
+        thread::spawn(move || {
+            let mut text = String::new();
+            let clean = loop {
+                match read_chunk(&mut reader) {
+                    Ok(chunk) if chunk.is_empty() => break true,
+                    Ok(chunk) => text += &chunk,
+                    Err(_) => break false,
+                }
+                while let Some((block, rest)) = text.split_once("\n\n") {
+                    let (said, rest) = (parse_block(block), rest.to_owned());
+                    // The test may have heard enough.
+                    sender.send(said).ok();
+                    text = rest;
+                }
+            };
+            sender.send(Told::End { clean }).ok();
+        });
+        Follower { stream, told }
+    }
+
+    /// Asks for a stream, and reads nothing.
+    pub(crate) fn ask(address: SocketAddr, token: &str, after: Option<&str>) -> TcpStream {
+        let stream = TcpStream::connect(address).expect("a connection");
+        let after = after.map_or_else(String::new, |id| format!("Last-Event-ID: {id}\r\n"));
+        let request = format!(
+            "GET /api/v1/events HTTP/1.1\r\nHost: {address}\r\n\
+             Authorization: Bearer {token}\r\n{after}\r\n"
+        );
+        (&stream).write_all(request.as_bytes()).expect("sent");
+        stream
+    }
+
+    /// What it says next.
+    pub(crate) fn next(&self) -> Told {
+        self.told.recv_timeout(PATIENCE).expect("the stream says something")
+    }
+
+    /// The next event: its id, its kind and its data. Heart-beats and positions are passed over.
+    pub(crate) fn event(&self) -> (String, String, Value) {
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE, "it is alive, and tells no event");
+            match self.next() {
+                Told::Event { id, kind, data } => return (id, kind, data),
+                Told::Beat | Told::Position(_) => {}
+                end @ Told::End { .. } => panic!("no event, but {end:?}"),
+            }
+        }
+    }
+
+    /// The next event, which must tell of a transfer: its id and its data.
+    pub(crate) fn transfer(&self) -> (String, Value) {
+        let (id, kind, data) = self.event();
+        assert_eq!((kind.as_str(), &data["event_id"]), ("transfer", &json!(id)), "{data}");
+        (id, data)
+    }
+
+    /// Everything that it has said and nobody has heard, up to its end where it has one.
+    pub(crate) fn rest(&self) -> Vec<Told> {
+        self.told.try_iter().collect()
+    }
+}
+
+/// One chunk of a body, empty at its end.
+fn read_chunk(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let length = usize::from_str_radix(line.trim(), 16).map_err(io::Error::other)?;
+    let mut chunk = vec![0; length + 2];
+    reader.read_exact(&mut chunk)?;
+    chunk.truncate(length);
+    String::from_utf8(chunk).map_err(io::Error::other)
+}
+
+/// One block of a stream: its fields up to an empty line.
+fn parse_block(block: &str) -> Told {
+    let field = |name: &str| {
+        let start = format!("{name}: ");
+        block.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+    };
+    match (field("event"), field("id"), field("data")) {
+        (Some(kind), id, Some(data)) => {
+            let data = serde_json::from_str(&data).expect("JSON");
+            Told::Event { id: id.unwrap_or_default(), kind, data }
+        }
+        (None, Some(id), None) => Told::Position(id),
+        (None, None, None) if block.starts_with(':') => Told::Beat,
+        _ => panic!("no block of a stream: {block:?}"),
+    }
+}
