@@ -383,14 +383,14 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let told = thread::scope(|scope| {
             // Whoever has not been accepted before the first of them is held up waits behind it, until the lock goes.
             scope.spawn(|| {
-                thread::sleep(Duration::from_millis(300));
+                thread::sleep(Duration::from_millis(600));
                 lock.sql("ROLLBACK");
             });
             crowd(CROWD, |index| {
                 let cid = format!("race-{index}");
                 let body = Way::ToFunding.body_with_cid("USDT", "2", &cid);
                 let name = server.post_held(&site, USER, &body);
-                thread::sleep(Duration::from_millis(20 * index as u64));
+                thread::sleep(Duration::from_millis(40 * index as u64));
                 let told = resolve(&server, &name);
                 (name, told)
             })
