@@ -196,7 +196,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     browser.key(Key::Enter);
     browser.wait_for("#said", "FUNDING of user 1001 is FROZEN.");
     browser.wait_for("#found", "FUNDING: FROZEN");
-    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ACCOUNT_FROZEN");
+    assert_refused(&server.transfer_ended(USER, Way::ToSpot, "1"), 422, "ACCOUNT_FROZEN");
     assert_eq!(
         audit(&site, "account status"),
         [format!("account status admin/{ADMIN} a lost phone")]

@@ -742,13 +742,13 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let frozen = (0, "FUNDING of 1001: FROZEN\nSPOT of 1001: FROZEN\n".to_owned(), String::new());
     assert_eq!(on("account freeze 1001", why), frozen);
     for way in Way::BOTH {
-        assert_refused(&server.transfer(USER, way, "1"), 422, "ACCOUNT_FROZEN");
+        assert_refused(&server.transfer_ended(USER, way, "1"), 422, "ACCOUNT_FROZEN");
     }
     let one = (0, "SPOT of 1001: ACTIVE\n".to_owned(), String::new());
     assert_eq!(on("account unfreeze 1001 --account spot", why), one);
     server.transfer_accepted(USER, Way::ToFunding, "1");
     assert_eq!(on("account disable 1001 --account FUNDING", why).0, 0);
-    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "ACCOUNT_DISABLED");
+    assert_refused(&server.transfer_ended(USER, Way::ToSpot, "1"), 422, "ACCOUNT_DISABLED");
     assert_eq!(on("account unfreeze 1001", why).0, 0);
 
     let (code, out, err) =

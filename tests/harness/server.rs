@@ -414,6 +414,11 @@ impl Server {
         })
     }
 
+    /// The same with a transfer of USDT.
+    pub(crate) fn transfer_ended(&self, user: u64, way: Way, amount: &str) -> Reply {
+        self.post_ended(user, &way.body_with_cid("USDT", amount, &format!("ended-{}", unique())))
+    }
+
     /// GET of one transfer by its owner.
     pub(crate) fn look(&self, user: u64, req_id: &str) -> Value {
         let reply = self.get(user, &format!("/api/v1/internal_transfer/{req_id}"));
