@@ -22,7 +22,7 @@ use crate::http::service::{Call, Caller, Outcome, Service, parse, query};
 use crate::http::wire::{ApprovalBody, Refusal, json};
 use crate::postgres;
 use crate::postgres::reads::Reads;
-use crate::postgres::reads::approvals::{Approval, Undecided, Verdict, Wish};
+use crate::postgres::reads::approvals::{Approval, Undecided, Vote, Wish};
 use crate::telemetry::chain;
 
 /// What is written down of a halt that somebody wants to end, so that no other one is ended in its place.
@@ -117,9 +117,9 @@ impl Decided {
         Ok(Decided { approval_id, caller, reason, request_id })
     }
 
-    async fn keep(&self, service: &Service, verdict: Verdict) -> Result<Approval, Refusal> {
+    async fn keep(&self, service: &Service, vote: Vote) -> Result<Approval, Refusal> {
         let Decided { approval_id, caller, reason, .. } = self;
-        let decided = service.reads.decide_approval(approval_id, verdict, caller.user, reason);
+        let decided = service.reads.decide_approval(approval_id, vote, caller.user, reason);
         decided.await.map_err(away)?.map_err(|undecided| match undecided {
             Undecided::Unknown => unknown(),
             Undecided::Own => {
@@ -148,7 +148,7 @@ pub(super) async fn approve(service: &Service, approval_id: &str, call: Call) ->
     let decided = Decided::read(service, approval_id, call).await?;
     // One at a time, so that two who approve the same do it one after the other.
     let _one = service.approvals.carrying_out.lock().await;
-    let approval = decided.keep(service, Verdict::Approve).await?;
+    let approval = decided.keep(service, Vote::Approve).await?;
     crash::point("approval_after_approve");
     let answer = carry_out(service, &approval, decided).await?;
     crash::point("approval_after_deed");
@@ -164,7 +164,7 @@ pub(super) async fn approve(service: &Service, approval_id: &str, call: Call) ->
 /// `POST …/reject`: it never will be carried out. Whoever has asked may take it back so.
 pub(super) async fn reject(service: &Service, approval_id: &str, call: Call) -> Outcome {
     let decided = Decided::read(service, approval_id, call).await?;
-    let approval = decided.keep(service, Verdict::Reject).await?;
+    let approval = decided.keep(service, Vote::Reject).await?;
     Ok(json(StatusCode::OK, &ApprovalBody::from(approval), &decided.request_id))
 }
 

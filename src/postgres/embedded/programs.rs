@@ -15,8 +15,6 @@ const VERSIONED_DIRECTORIES: &[(&str, &str, &str)] = &[
     ("/usr", "pgsql-", "bin"),
     ("/usr/lib", "postgresql", "bin"),
     ("/usr/libexec", "postgresql", ""),
-    ("/home/linuxbrew/.linuxbrew/opt", "postgresql@", "bin"),
-    ("/opt/homebrew/opt", "postgresql@", "bin"),
 ];
 
 const PLAIN_DIRECTORIES: &[&str] = &["/usr/local/pgsql/bin"];

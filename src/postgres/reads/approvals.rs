@@ -72,7 +72,7 @@ pub struct Approval {
 
 /// What somebody decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Vote {
     /// It may be carried out.
     Approve,
     /// It never will be.
@@ -139,7 +139,7 @@ impl Reads {
     pub async fn decide_approval(
         &self,
         approval_id: &str,
-        verdict: Verdict,
+        vote: Vote,
         decider: UserId,
         reason: &str,
     ) -> Result<Result<Approval, Undecided>, Error> {
@@ -152,10 +152,10 @@ impl Reads {
             return Ok(Err(Undecided::Unknown));
         };
         let found = approval_from_row(&row)?;
-        let (word, state) = match verdict {
-            Verdict::Approve if found.maker == decider.number() => return Ok(Err(Undecided::Own)),
-            Verdict::Approve => ("approval approved", State::Approved),
-            Verdict::Reject => ("approval rejected", State::Rejected),
+        let (word, state) = match vote {
+            Vote::Approve if found.maker == decider.number() => return Ok(Err(Undecided::Own)),
+            Vote::Approve => ("approval approved", State::Approved),
+            Vote::Reject => ("approval rejected", State::Rejected),
         };
         if found.state == state && !(state == State::Approved && found.expired) {
             let first = found.decider.as_ref().is_some_and(|(first, _)| *first == decider.number());
