@@ -93,10 +93,7 @@ fn audit(site: &Site) -> Vec<String> {
 fn stick(site: &Site, server: &Server) -> (String, Session) {
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
-    let lock = site.session();
-    lock.sql(&format!(
-        "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
-    ));
+    let lock = site.lock_usdt(&[USER]);
     let body = Way::ToFunding.body_with_cid("USDT", "12", "stuck");
     let reply = server.post_pending(USER, &body);
     let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{}'", reply.req_id());

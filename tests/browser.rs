@@ -54,10 +54,7 @@ fn find(browser: &Browser, text: &str) {
 /// A transfer of 12 coins that rests while the session holds the user's balance, once all before it have ended.
 fn stick(site: &Site, server: &Server, cid: &str) -> (Session, String) {
     site.wait_for_rest();
-    let lock = site.session();
-    lock.sql(&format!(
-        "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
-    ));
+    let lock = site.lock_usdt(&[USER]);
     let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", cid));
     (lock, reply.req_id())
 }

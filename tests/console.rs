@@ -198,8 +198,7 @@ fn what_has_not_ended_is_listed_oldest_first() {
         server.transfer_accepted(user, Way::ToSpot, "10");
     }
     site.wait_for_rest();
-    let lock = site.session();
-    lock.sql("BEGIN; SELECT FROM balances_tb WHERE asset_id = 3 FOR UPDATE");
+    let lock = site.lock_usdt(&users);
     for user in users {
         let body = Way::ToFunding.body_with_cid("USDT", "1", "waits");
         // In the same flight with what waits for the lock an accept may be given up; the same again is told.

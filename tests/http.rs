@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    Balance, COIN, Reply, Request, Session, Site, Way, assert_refused, crowd, eventually, send,
-    text, token, while_watched,
+    Balance, COIN, Reply, Request, Site, Way, assert_refused, crowd, eventually, send, text, token,
+    while_watched,
 };
 
 const USER: u64 = 1001;
@@ -196,7 +196,7 @@ fn a_client_that_hangs_up_changes_nothing() {
         let server = site.start();
         assert_eq!(server.transfer(USER, Way::ToSpot, "10").status, 200);
         site.wait_for_rest();
-        let held = hold_funding(&site);
+        let held = site.lock_usdt(&[USER]);
         let body = Way::ToFunding.body_with_cid("USDT", "4", "gone").to_string();
         let (token, length) = (token(USER, None), body.len());
         let mut stream = TcpStream::connect(server.http).expect("connected");
@@ -217,15 +217,6 @@ fn a_client_that_hangs_up_changes_nothing() {
     }
 }
 
-/// Holds the user's USDT row in Funding until the session rolls back.
-fn hold_funding(site: &Site) -> Session {
-    let session = site.session();
-    session.sql(&format!(
-        "BEGIN; SELECT 1 FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
-    ));
-    session
-}
-
 /// Goal: not final yet is answered as such, and becomes final by itself. Method: the Funding row is held while a
 /// transfer needs it; balances, GET and replay are read meanwhile; then the row is let go.
 #[test]
@@ -240,7 +231,7 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
         server.deposit(USER, "USDT", "5");
         server.transfer_accepted(USER, Way::ToSpot, "10");
         site.wait_for_rest();
-        let held = hold_funding(&site);
+        let held = site.lock_usdt(&[USER]);
         let body = way.body_with_cid("USDT", "4", "waits");
         let reply = server.post_pending(USER, &body);
         let want = (json!("PENDING"), json!(false), json!("Transfer in progress"));
@@ -281,7 +272,7 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000)
         .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000);
     let server = site.start();
-    let held = hold_funding(&site);
+    let held = site.lock_usdt(&[USER]);
     let begun = server.transfer(USER, Way::ToSpot, "3");
     assert_refused(&begun, 503, "SYSTEM_ERROR");
     let json = begun.json();
@@ -315,7 +306,7 @@ fn a_held_account_holds_up_nobody_else() {
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 30_000)
         .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
     let server = site.start();
-    let held = hold_funding(&site);
+    let held = site.lock_usdt(&[USER]);
     let http = server.http;
     let waiting: Vec<_> = (0..8)
         .map(|index| {

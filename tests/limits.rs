@@ -318,8 +318,7 @@ fn an_accept_that_is_not_known_keeps_its_place() {
             .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 60_000)
             .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000);
         let server = site.start();
-        let held = site.session();
-        held.sql(&format!("BEGIN; SELECT 1 FROM balances_tb WHERE user_id = {USER} FOR UPDATE"));
+        let held = site.lock_usdt(&[USER]);
         eventually("an accept that is not known", || {
             let replies = crowd(3, |_| server.transfer(USER, Way::ToSpot, "1"));
             // OVERLOADED, or on a slow machine even before they could wait.

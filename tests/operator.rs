@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Balance, COIN, Hold, Reply, Request, Server, Session, Site, Way, assert_refused, cli,
-    crowd, eventually, patient, said, send, text, token,
+    ADMIN, Balance, COIN, Hold, Reply, Request, Server, Site, Way, assert_refused, cli, crowd,
+    eventually, patient, said, send, text, token,
 };
 
 const USER: u64 = 1001;
@@ -33,15 +33,6 @@ fn begin(site: &Site) -> Server {
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
     server
-}
-
-/// Somebody who has the user's Funding balance locked.
-fn lock_balance(site: &Site) -> Session {
-    let session = site.session();
-    session.sql(&format!(
-        "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
-    ));
-    session
 }
 
 /// Posts 12 coins under a cid, and waits until they rest in a state.
@@ -111,7 +102,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
     for fuse in [true, false] {
         let site = site(fuse);
         let server = begin(&site);
-        let lock = lock_balance(&site);
+        let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
         let found = eventually("it is stuck", || list(&server, "stuck=true").pop());
@@ -175,7 +166,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
 fn a_withdraw_that_funding_does_not_decide_is_ended() {
     let site = site(false);
     let server = begin(&site);
-    let lock = lock_balance(&site);
+    let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToSpot, "stuck", "10");
     let shown = show(&server, &req_id);
     assert_eq!(shown["waits_for"], json!({"account": "FUNDING", "op": "WITHDRAW"}));
@@ -207,7 +198,7 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
         assert_eq!(server.usdt(USER), Balance::at_rest(9_962 * COIN, 38 * COIN));
         site.sql("DROP TRIGGER hold ON transfer_operations");
 
-        let lock = lock_balance(&site);
+        let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "away", "30");
         site.admit_connections(false);
         for deed in ["resolve", "retry"] {
@@ -379,7 +370,7 @@ fn a_late_success_and_a_resolve_never_both_count() {
     for fuse in [true, false] {
         let site = site(fuse);
         let server = begin(&site);
-        let lock = lock_balance(&site);
+        let lock = site.lock_usdt(&[USER]);
         let told = thread::scope(|scope| {
             // Whoever has not been accepted before the first of them is held up waits behind it, until the lock goes.
             scope.spawn(|| {
@@ -401,7 +392,7 @@ fn a_late_success_and_a_resolve_never_both_count() {
             let shown = show(&server, name);
             let end = (told.status, text(&shown["state"]));
             resolved += u128::from(end.0 == 200);
-            // FAILED: UBSCore had not been asked yet.
+            // FAILED: UBSCore had not decided yet.
             let ends = [(200, "ROLLED_BACK"), (200, "FAILED"), (409, "COMMITTED")];
             assert!(ends.contains(&end), "{told:?} {shown}");
         }
@@ -423,7 +414,7 @@ fn a_kill_in_a_resolve_leaves_one_end() {
     site.wait_for_rest();
     for round in 0..8_u64 {
         let cid = format!("killed-{round}");
-        let lock = lock_balance(&site);
+        let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, &cid, "30");
         let path = format!("{LIST}/{req_id}/resolve");
         let (token, body) = (token(ADMIN, Some(Role::Admin)), json!({"reason": "a test"}));
@@ -530,7 +521,7 @@ fn a_retry_is_due_at_once() {
             .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 60_000)
             .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 60_000);
         let server = begin(&site);
-        let lock = lock_balance(&site);
+        let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "late", "30");
         // Any back-off up to the longest is as likely.
         let far = || {
@@ -565,7 +556,7 @@ fn a_retry_is_due_at_once() {
 fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs() {
     let site = site(true);
     let server = begin(&site);
-    let lock = lock_balance(&site);
+    let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
     let user = token(USER, None);
     let body = json!({"reason": "mine"});
@@ -637,8 +628,7 @@ fn a_list_is_told_in_pages() {
         server.transfer_accepted(*user, Way::ToSpot, "1");
     }
     site.wait_for_rest();
-    let lock = site.session();
-    lock.sql("BEGIN; SELECT FROM balances_tb WHERE asset_id = 3 FOR UPDATE");
+    let lock = site.lock_usdt(&users);
     crowd(users.len(), |index| {
         let body = Way::ToFunding.body_with_cid("USDT", "1", &format!("page-{index}"));
         server.post_held(&site, users[index], &body);
@@ -685,7 +675,7 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     };
     let why = &["--reason", "it is late"][..];
     assert_eq!(on("transfer list", &[]), (0, "no transfers\n".to_owned(), String::new()));
-    let lock = lock_balance(&site);
+    let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
     let (code, out, err) = eventually("it is stuck", || {
@@ -777,7 +767,7 @@ fn every_command_writes_json() {
     let site = site(true);
     let server = begin(&site);
     let ops = format!("http://{}/", server.ops);
-    let lock = lock_balance(&site);
+    let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
     let json = |line: &str, more: &[&str]| -> Vec<Value> {
         let mut arguments: Vec<&str> = line.split(' ').collect();

@@ -135,10 +135,7 @@ fn replays_and_what_is_under_way_go_on() {
     let ended = Way::ToSpot.body_with_cid("USDT", "1", "ended");
     let first = server.post_ended(USER, &ended);
     assert_eq!(first.status, 200, "{first:?}");
-    let lock = site.session();
-    lock.sql(&format!(
-        "BEGIN; SELECT FROM balances_tb WHERE user_id = {USER} AND asset_id = 3 FOR UPDATE"
-    ));
+    let lock = site.lock_usdt(&[USER]);
     let resting = Way::ToFunding.body_with_cid("USDT", "2", "resting");
     let rests = server.post_pending(USER, &resting);
     change(&server, None, Some("USDT"), true);

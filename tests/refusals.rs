@@ -332,9 +332,7 @@ fn a_full_queue_refuses_and_forgets() {
         .with("UBSCORE__COORDINATOR__BATCH_MAX", 1)
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 200);
     let server = site.start();
-    let session = site.session();
-    let held = "BEGIN; SELECT 1 FROM balances_tb WHERE user_id = 1001 AND asset_id = 3 FOR UPDATE";
-    session.sql(held);
+    let lock = site.lock_usdt(&[USER]);
     let body = |index: usize| Way::ToSpot.body_with_cid("USDT", "1", &format!("crowd-{index}"));
     let replies = crowd(CROWD, |index| server.post(USER, &body(index)));
     let codes: Vec<(u16, String)> = replies.iter().map(Reply::refusal).collect();
@@ -347,7 +345,7 @@ fn a_full_queue_refuses_and_forgets() {
         assert_eq!(reply.header("retry-after"), Some("1"), "{reply:?}");
         assert_eq!(reply.json()["retryable"], json!(true));
     }
-    session.sql("ROLLBACK");
+    lock.sql("ROLLBACK");
     for index in 0..CROWD {
         eventually("room in the queue", || {
             let reply = server.post(USER, &body(index));

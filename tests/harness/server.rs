@@ -380,7 +380,8 @@ impl Server {
     }
 
     /// Posts a transfer with a cid that something holds up, and leaves its answer to whoever comes; returns its req_id once it is
-    /// accepted. So the server may wait for long, for what an operator asks of it as well.
+    /// accepted. So the server may wait for long, for what an operator asks of it as well. Behind one of the same user that is
+    /// held up nothing is accepted.
     pub(crate) fn post_held(&self, site: &Site, user: u64, body: &Value) -> String {
         let find = format!(
             "SELECT req_id FROM transfers_tb WHERE user_id = {user} AND cid = '{}'",

@@ -225,6 +225,16 @@ impl Site {
         Session { client: block_on(connect(&self.url())) }
     }
 
+    /// Locks these users' USDT in Funding until the session rolls back.
+    pub(crate) fn lock_usdt(&self, users: &[u64]) -> Session {
+        let session = self.session();
+        session.sql(&format!(
+            "BEGIN; SELECT FROM balances_tb \
+             WHERE user_id = ANY (ARRAY{users:?}::bigint[]) AND asset_id = 3 FOR UPDATE"
+        ));
+        session
+    }
+
     /// Ends every connection of a server to this database; returns how many there were.
     pub(crate) fn cut_connections(&self) -> usize {
         let database = &self.database;
