@@ -152,5 +152,8 @@ mod schema;
 /// The acceptance ids of the specification.
 mod acceptance;
 
+/// What a hostile review found, scenario by scenario.
+mod findings;
+
 /// The order of the house: arrows, seams, and tables that must agree.
 mod tidy;

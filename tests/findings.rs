@@ -1,0 +1,22 @@
+//! What a hostile review found, scenario by scenario: each test plays one on the real binary.
+
+/// Assets, development money, files and directories.
+mod assets;
+
+/// Bounds: places, clocks, limits of a day.
+mod bounds;
+
+/// The command line and what people read.
+mod cli;
+
+/// External operations as records of the log.
+mod external;
+
+/// Requests, readiness, logging.
+mod http;
+
+/// A lost log, rebuilt from PostgreSQL.
+mod lost;
+
+/// The connection to PostgreSQL: timeline, TLS, take-over, the embedded server.
+mod pg;

@@ -1,0 +1,1 @@
+//! Findings about assets, development money, files and directories.

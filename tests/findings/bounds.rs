@@ -1,0 +1,1 @@
+//! Findings about bounds: places, clocks, limits of a day.

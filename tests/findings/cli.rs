@@ -1,0 +1,1 @@
+//! Findings about the command line and its texts.

@@ -1,0 +1,1 @@
+//! Findings about external operations: each is a record of the log.

@@ -1,0 +1,1 @@
+//! Findings about requests, readiness and logging.

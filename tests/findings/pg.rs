@@ -1,0 +1,1 @@
+//! Findings about the connection to PostgreSQL: timeline, TLS, take-over, the embedded server.
