@@ -160,7 +160,7 @@ fn money_from_outside_waits_for_another_operator_and_enters_once() {
     assert_eq!(
         audit(&site),
         [
-            format!("admin/{MAKER} | approval asked | external in-1 | external"),
+            format!("admin/{MAKER} | approval asked | external in-1 | no reason given"),
             format!("admin/{decider} | approval approved | external in-1 | approve by {decider}"),
             format!("{both} | deposit | {NEW} | external"),
         ]

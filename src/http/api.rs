@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use tracing::{debug_span, error, info};
 
@@ -293,9 +294,14 @@ async fn respond(
         }
     };
     if replayed {
-        answer.headers_mut().insert(IDEMPOTENT_REPLAYED, "true".parse().expect("a header value"));
+        replayed_before(&mut answer);
     }
     Ok(answer)
+}
+
+/// Marks an answer as one that was decided by an earlier request.
+pub(super) fn replayed_before(answer: &mut Answer) {
+    answer.headers_mut().insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
 }
 
 /// A transfer as UBSCore's record has it, and where its money is.

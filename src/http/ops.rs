@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{Instrument, error};
 
 use self::approvals::SeenHalt;
-use super::api::away;
+use super::api::{away, replayed_before};
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
@@ -328,19 +328,24 @@ struct ExternalDraft {
     asset: String,
     amount: String,
     idem_key: String,
+    #[serde(default)]
+    reason: Option<String>,
 }
+
+/// The reason of an approval whose external operation came without one.
+const NO_REASON: &str = "no reason given";
 
 async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
     let caller = service.authenticate_admin(&call)?;
     let draft: ExternalDraft = service.json_body(call).await?;
-    let ExternalDraft { user_id, asset, amount, idem_key } = draft;
+    let ExternalDraft { user_id, asset, amount, idem_key, reason } = draft;
+    reason.as_deref().map_or(Ok(()), check_reason)?;
     let external = External { op: op.name().to_owned(), user_id, asset, amount, idem_key };
     // A known idem_key is told what was decided; the coordinator, which has the order of things, looks for it.
     let known = external.known(service)?;
-    if service.approvals.need(Action::External)
-        && !service.reads.external_is_recorded(&external.idem_key).await.map_err(away)?
-    {
+    let replayed = service.reads.external_is_recorded(&external.idem_key).await.map_err(away)?;
+    if service.approvals.need(Action::External) && !replayed {
         if service.halt.is_halted() {
             return Err(Code::ServiceHalted.into());
         }
@@ -352,13 +357,25 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
             subject: &external.idem_key,
             request,
             caller,
-            reason: "external",
+            reason: reason.as_deref().unwrap_or(NO_REASON),
             request_id: &request_id,
         };
         return approvals::ask(service, wanted).await;
     }
-    let decree = Decree { actor: actor(caller), reason: String::new(), request_id };
-    external.carry_out(service, decree).await
+    let actor = actor(caller);
+    if let Some(reason) = reason.as_deref().filter(|_| !replayed && !service.halt.is_halted()) {
+        // The intent first: PostgreSQL's own row of the operation has no place for a reason.
+        let action = if op == Op::ExtDeposit { "deposit asked" } else { "withdrawal asked" };
+        let detail = format!("{} {} of user {user_id}", external.amount, external.asset);
+        let audit = service.reads.audit(&actor, action, &external.idem_key, &detail, reason);
+        audit.await.map_err(away)?;
+    }
+    let decree = Decree { actor, reason: String::new(), request_id };
+    let mut answer = external.carry_out(service, decree).await?;
+    if replayed {
+        replayed_before(&mut answer);
+    }
+    Ok(answer)
 }
 
 /// Money that is to enter or leave, as it was asked for.
