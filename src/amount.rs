@@ -99,6 +99,14 @@ pub fn signed_text(units: i128, precision: u8) -> String {
     format!("{sign}{}", units_text(units.unsigned_abs(), precision))
 }
 
+/// Decimal text without trailing zeros.
+pub fn plain_text(text: &str) -> String {
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    }
+}
+
 /// Appends what [`units_text`] returns.
 pub fn push_units(text: &mut String, units: u128, precision: u8) {
     let mut digits = itoa::Buffer::new();

@@ -104,4 +104,55 @@ impl Catalog {
         assets.sort_by_key(|asset| asset.id);
         assets
     }
+
+    /// `text` for people: the symbol in the place of each `asset NUMBER` that this catalog knows.
+    pub fn name_assets(&self, text: &str) -> String {
+        let mut named = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find(ASSET_WORD) {
+            let behind = &rest[at + ASSET_WORD.len()..];
+            let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+            let id = behind[..digits].parse().ok().map(AssetId);
+            match id.and_then(|id| self.by_id(id)) {
+                Some(asset) => {
+                    named += &rest[..at];
+                    named += &asset.symbol;
+                }
+                None => named += &rest[..at + ASSET_WORD.len() + digits],
+            }
+            rest = &behind[digits..];
+        }
+        named + rest
+    }
+}
+
+/// How code without a catalog names an asset, before the number.
+const ASSET_WORD: &str = "asset ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_number_becomes_its_symbol_and_an_unknown_one_stays() {
+        let asset = |id, symbol: &str| Asset {
+            id: AssetId(id),
+            symbol: symbol.to_owned(),
+            precision: 8,
+            status: AssetStatus::Active,
+            transfer_enabled: true,
+            transfer_min: Amount::new(1).expect("not zero"),
+            transfer_max: Amount::new(2).expect("not zero"),
+        };
+        let catalog = Catalog::new([asset(3, "USDT"), asset(1, "BTC")]);
+        for (text, want) in [
+            ("user 1001, asset 3: Funding is 5 more", "user 1001, USDT: Funding is 5 more"),
+            ("asset 31, asset 1", "asset 31, BTC"),
+            ("another user, asset or amount", "another user, asset or amount"),
+            ("asset ", "asset "),
+            ("", ""),
+        ] {
+            assert_eq!(catalog.name_assets(text), want);
+        }
+    }
 }

@@ -51,20 +51,20 @@ const TAMPERINGS: &[Tampering] = &[
     Tampering {
         deed: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
         undo: "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3",
-        says: &["user 1001", "asset 3", "difference 7.00000000", "balance"],
+        says: &["user 1001", "USDT", "Funding is 7 more than its operations"],
     },
     Tampering {
         deed: "CREATE TABLE kept AS SELECT * FROM balances_tb WHERE user_id = 1002 AND asset_id = 3; \
                DELETE FROM balances_tb WHERE user_id = 1002 AND asset_id = 3",
         undo: "INSERT INTO balances_tb SELECT * FROM kept; DROP TABLE kept",
-        says: &["user 1002", "difference -10000.00000000", "balance"],
+        says: &["user 1002", "Funding is 10000 less than its operations"],
     },
     Tampering {
         deed: "SET session_replication_role = replica; \
                UPDATE external_operations SET amount = 3.5 WHERE amount = 2.5",
         undo: "SET session_replication_role = replica; \
                UPDATE external_operations SET amount = 2.5 WHERE amount = 3.5",
-        says: &["user 1002", "asset 1", "difference 1.00000000", "external"],
+        says: &["user 1002", "BTC", "external operations add up to 1 more"],
     },
     Tampering {
         deed: "SET session_replication_role = replica; \
@@ -72,21 +72,21 @@ const TAMPERINGS: &[Tampering] = &[
                WHERE t.state = 40 AND t.transfer_type = 2 AND t.amount = 3; \
                DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept)",
         undo: "INSERT INTO transfer_operations SELECT * FROM kept; DROP TABLE kept",
-        says: &["user 1001", "asset 3", "difference -3", "COMMITTED", "DEPOSIT"],
+        says: &["user 1001", "USDT", "difference -3", "COMMITTED", "DEPOSIT"],
     },
     Tampering {
         deed: "SET session_replication_role = replica; \
                UPDATE transfer_operations SET amount = 11 WHERE amount = 10 AND user_id = 1001",
         undo: "SET session_replication_role = replica; \
                UPDATE transfer_operations SET amount = 10 WHERE amount = 11 AND user_id = 1001",
-        says: &["user 1001", "asset 3", "WITHDRAW", "another user, asset or amount"],
+        says: &["user 1001", "USDT", "WITHDRAW", "another user, asset or amount"],
     },
     Tampering {
         deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
                SELECT req_id, 3, 1, user_id, asset_id, amount FROM transfers_tb \
                WHERE transfer_type = 1 AND amount = 10",
         undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE op = 3",
-        says: &["user 1001", "asset 3", "difference 10", "REFUND"],
+        says: &["user 1001", "USDT", "difference 10", "REFUND"],
     },
     Tampering {
         deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
@@ -99,14 +99,14 @@ const TAMPERINGS: &[Tampering] = &[
                UPDATE transfers_tb SET state = -10 WHERE transfer_type = 2 AND amount = 1",
         undo: "SET session_replication_role = replica; \
                UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
-        says: &["user 1001", "asset 3", "FAILED"],
+        says: &["user 1001", "USDT", "FAILED"],
     },
     Tampering {
         deed: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
-        says: &["user 1001", "asset 3", "no such transfer"],
+        says: &["user 1001", "USDT", "no such transfer"],
     },
     // With all that belongs to it, so that only the log knows.
     Tampering {
@@ -122,7 +122,7 @@ const TAMPERINGS: &[Tampering] = &[
                INSERT INTO transfer_operations SELECT * FROM kept_operations; DROP TABLE kept_operations; \
                UPDATE balances_tb SET available = available - 5 WHERE user_id = 1001 AND asset_id = 3; \
                UPDATE audit_totals SET journal = journal - 5 WHERE user_id = 1001 AND asset_id = 3",
-        says: &["user 1001", "asset 3", "difference 5", "no such transfer"],
+        says: &["user 1001", "USDT", "difference 5", "no such transfer"],
     },
     Tampering {
         deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
@@ -235,7 +235,7 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
     eventually("it to be named", || server.has_named(&lost).then_some(()));
     assert_alerted(
         &server.said(),
-        &["user 1001", "asset 3", "difference 2", &lost.req_id(), "no such transfer"],
+        &["user 1001", "USDT", "difference 2", &lost.req_id(), "no such transfer"],
     );
 }
 
@@ -286,17 +286,17 @@ fn a_verify_counts_everything_again() {
              UPDATE audit_totals SET journal = journal + 7 WHERE user_id = 1001 AND asset_id = 3",
             "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3; \
              UPDATE audit_totals SET journal = journal - 7 WHERE user_id = 1001 AND asset_id = 3",
-            "user 1001, asset 3, difference 7.00000000",
+            "user 1001, USDT: Funding is 7 more than all its operations",
         ),
         (
             "UPDATE watermark_totals SET external_deposited = external_deposited + 1 WHERE user_id = 1002 AND asset_id = 1",
             "UPDATE watermark_totals SET external_deposited = external_deposited - 1 WHERE user_id = 1002 AND asset_id = 1",
-            "user 1002, asset 1, difference 1.00000000: the totals below the watermark",
+            "user 1002, BTC: the totals below the watermark are 1 more than their rows",
         ),
         (
             "UPDATE watermark_totals SET spot_deposited = spot_deposited + 1 WHERE user_id = 1001 AND asset_id = 3",
             "UPDATE watermark_totals SET spot_deposited = spot_deposited - 1 WHERE user_id = 1001 AND asset_id = 3",
-            "user 1001, asset 3, difference -1: below the watermark transfers claim",
+            "user 1001, USDT: below the watermark transfers claim",
         ),
     ] {
         site.sql(deed);

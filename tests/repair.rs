@@ -125,7 +125,7 @@ fn what_nothing_proves_is_left_to_people() {
         line("left", &short.req_id()) && done.contains("Funding has not got so much"),
         "{done}"
     );
-    assert!(line("left", "user 1002, asset 3, difference 1"), "{done}");
+    assert!(line("left", "user 1002, USDT: Funding is 1 more"), "{done}");
     assert!(line("left", &odd.req_id()) && done.contains("does not add up as it is"), "{done}");
     assert!(line("done", "SOURCE_DONE"), "{done}");
     assert!(done.ends_with("repaired transfers=1 left=3\n"), "{done}");

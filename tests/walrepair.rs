@@ -585,7 +585,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
         );
         assert!(
             !said.contains("would    transfer")
-                || !said.contains(&format!("user {one}, asset 3: have"))
+                || !said.contains(&format!("user {one}, USDT: have"))
         );
     }
     let spot = records(&site);

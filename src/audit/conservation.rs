@@ -28,7 +28,7 @@ use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::account::UserId;
 use crate::adapters::trading::{Trading, Unanswered};
-use crate::amount::signed_text;
+use crate::amount::{plain_text, signed_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
 use crate::engine::outcomes::Recorded;
@@ -61,18 +61,30 @@ pub struct Mismatch {
     pub what: String,
 }
 
+/// The difference where no amount is known.
+const UNKNOWN: &str = "unknown";
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(user) = self.user {
-            write!(out, "user {user}, ")?;
+        let Mismatch { user, asset, difference, req_id, what } = self;
+        let subject = [
+            user.map(|user| format!("user {user}")),
+            asset.map(|asset| format!("asset {}", asset.0)),
+            req_id.map(|req_id| format!("transfer {req_id}")),
+        ];
+        let subject: Vec<String> = subject.into_iter().flatten().collect();
+        let colon = if subject.is_empty() { "" } else { ": " };
+        write!(out, "{}{colon}{what}", subject.join(", "))?;
+        // A sentence about sums names the difference itself.
+        let named = ["more", "less"]
+            .map(|word| format!("{} {word} than", difference.trim_start_matches('-')))
+            .iter()
+            .any(|words| what.contains(words.as_str()));
+        match difference.as_str() {
+            "0" | UNKNOWN => Ok(()),
+            _ if named => Ok(()),
+            _ => write!(out, "; difference {difference}"),
         }
-        if let Some(asset) = self.asset {
-            write!(out, "asset {}, ", asset.0)?;
-        }
-        if let Some(req_id) = self.req_id {
-            write!(out, "transfer {req_id}, ")?;
-        }
-        write!(out, "difference {}: {}", self.difference, self.what)
     }
 }
 
@@ -105,7 +117,7 @@ impl Mismatch {
     /// The stores as wholes do not belong together.
     pub(super) fn between_stores(what: String) -> Mismatch {
         let (user, asset, req_id) = (None, None, None);
-        Mismatch { user, asset, difference: "unknown".to_owned(), req_id, what }
+        Mismatch { user, asset, difference: UNKNOWN.to_owned(), req_id, what }
     }
 }
 
@@ -301,6 +313,11 @@ impl<S: Spot> Audit<S> {
             .extend(outcomes.iter().map(|(req_id, op, recorded)| ((*req_id, *op), *recorded)));
     }
 
+    /// The assets that it knows, to name them.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
     /// What it was made of.
     pub fn into_parts(self) -> (Books, S) {
         (self.books, self.spot)
@@ -492,9 +509,9 @@ impl From<Unbalanced> for Mismatch {
         Mismatch {
             user: Some(unbalanced.user),
             asset: Some(unbalanced.asset),
-            difference: unbalanced.difference,
+            difference: plain_text(&unbalanced.difference),
             req_id: None,
-            what: unbalanced.what.to_owned(),
+            what: unbalanced.sentence(),
         }
     }
 }

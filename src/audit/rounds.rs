@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::conservation::{Audit, Error, Mismatch, Report, Spot};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
+use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::telemetry::{self, chain};
 
@@ -55,13 +56,19 @@ impl Check {
     ///
     /// # Errors
     /// [`Objection`]: something was found, or nothing is known.
-    pub async fn objection(self) -> Result<(), Objection> {
+    pub async fn objection(self, catalog: &Catalog) -> Result<(), Objection> {
         let found = self.now().await.map_err(|unchecked| Objection(chain(&unchecked)))?;
-        match found.first() {
-            None => Ok(()),
-            Some(first) => Err(Objection(format!("{first}; and {} more", found.len() - 1))),
-        }
+        in_short(&found, catalog).map_or(Ok(()), |why| Err(Objection(why)))
     }
+}
+
+/// The first of several mismatches for people, and how many more there are; `None` for none.
+fn in_short(found: &[Mismatch], catalog: &Catalog) -> Option<String> {
+    let first = catalog.name_assets(&found.first()?.to_string());
+    Some(match found.len() - 1 {
+        0 => first,
+        more => format!("{first}; and {more} more"),
+    })
 }
 
 /// The task's own end of [`Check`].
@@ -83,10 +90,10 @@ pub async fn catch_up(
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Result<(), Error> {
-    conclude(found, halt, clock).await;
+    conclude(found, &audit.catalog(), halt, clock).await;
     loop {
         let report = audit.round().await?;
-        if conclude(&report.mismatches, halt, clock).await || report.caught_up {
+        if conclude(&report.mismatches, &audit.catalog(), halt, clock).await || report.caught_up {
             return Ok(());
         }
     }
@@ -138,7 +145,7 @@ pub async fn run(
             None if halt.is_halted() && !behind => true,
             None => match round(&mut audit, blind_max, clock).await {
                 Ok(report) => {
-                    conclude(&report.mismatches, &halt, clock).await;
+                    conclude(&report.mismatches, &audit.catalog(), &halt, clock).await;
                     behind = !report.caught_up;
                     true
                 }
@@ -192,7 +199,7 @@ async fn everything(
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Checked {
-    if conclude(found, halt, clock).await {
+    if conclude(found, &audit.catalog(), halt, clock).await {
         return Ok(found.to_vec());
     }
     audit.rewind();
@@ -202,7 +209,7 @@ async fn everything(
             failed(&error);
             Arc::new(error)
         })?;
-        if conclude(&report.mismatches, halt, clock).await {
+        if conclude(&report.mismatches, &audit.catalog(), halt, clock).await {
             return Ok(report.mismatches);
         }
         // Never in one round, perhaps, where there is much to do.
@@ -221,23 +228,28 @@ fn failed(error: &Error) {
 }
 
 /// Alerts and halts where something was found; tells whether it was.
-async fn conclude(found: &[Mismatch], halt: &Halt, clock: &dyn Clock) -> bool {
-    let Some(first) = found.first() else {
+async fn conclude(
+    found: &[Mismatch],
+    catalog: &Catalog,
+    halt: &Halt,
+    clock: &dyn Clock,
+) -> bool {
+    let Some(why) = in_short(found, catalog) else {
         metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
         metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);
         return false;
     };
     metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "mismatch").increment(1);
     for mismatch in found.iter().take(ALERTS_MAX) {
-        alert_about(Alert::ConservationViolated, mismatch, format_args!("{mismatch}"));
+        let named = catalog.name_assets(&mismatch.to_string());
+        alert_about(Alert::ConservationViolated, mismatch, format_args!("{named}"));
     }
-    let more = found.len() - 1;
     // A resume may be on its way, with a check that did not find this. It may even wait for this very one, and holds the
     // flag.
     halt.object();
     if !halt.is_halted() {
         info!(found = found.len(), "the audit halts the service");
-        halt.halt("audit", &format!("{first}; and {more} more")).await;
+        halt.halt("audit", &why).await;
     }
     true
 }

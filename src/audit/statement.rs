@@ -12,7 +12,8 @@ use wal::{Directory, Reader, Sequence};
 
 use super::conservation::Error;
 use crate::account::UserId;
-use crate::asset::AssetId;
+use crate::amount::signed_text;
+use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{Entry, Order};
 use crate::postgres::movements::{FundingMovement, Movements, Passage};
 use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
@@ -155,8 +156,8 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
     Ok(logged)
 }
 
-/// Puts both stores' words together.
-pub fn statement(movements: Movements, logged: Logged) -> Statement {
+/// Puts both stores' words together. `catalog`: the symbols and decimals for what does not add up.
+pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Statement {
     let mut statement = Statement::default();
     let mut accounts = BTreeMap::<(Participant, AssetId), Vec<Movement>>::new();
     for movement in movements.funding {
@@ -202,19 +203,22 @@ pub fn statement(movements: Movements, logged: Logged) -> Statement {
         let now = movements.balances.iter().find(|(of, _)| *of == asset);
         let now = now.map_or(0, |(_, now)| signed(*now));
         if account == Participant::Funding && sum != now {
+            let (symbol, precision) = named(catalog, asset);
+            let [now, sum] = [now, sum].map(|units| signed_text(units, precision));
             statement.mismatches.push(format!(
-                "FUNDING, asset {}: the balance is {now} smallest units, its operations add up to {sum}",
-                asset.0
+                "FUNDING, {symbol}: the balance is {now}, its operations add up to {sum}"
             ));
         }
         for movement in chained {
             if let Some(recorded) = movement.recorded.filter(|r| *r != movement.balance) {
                 let Movement { op, reference, balance, .. } = &movement;
+                let (symbol, precision) = named(catalog, asset);
+                let [recorded, balance] =
+                    [recorded, *balance].map(|units| signed_text(units, precision));
                 statement.mismatches.push(format!(
-                    "{}, asset {}: after the {} of {reference} {recorded} smallest units were written down, \
+                    "{}, {symbol}: the balance recorded after the {} of {reference} is {recorded}, \
                      its operations add up to {balance}",
                     account.account(),
-                    asset.0,
                     op.name()
                 ));
             }
@@ -226,6 +230,14 @@ pub fn statement(movements: Movements, logged: Logged) -> Statement {
     // Stable: what was decided in the same moment stays in the order of its account, Funding first.
     statement.movements.sort_by_key(|(at, _)| *at);
     statement
+}
+
+/// An asset's symbol and decimals; its number and smallest units where no catalog knows it.
+fn named(catalog: &Catalog, asset: AssetId) -> (String, u8) {
+    match catalog.by_id(asset) {
+        Some(known) => (known.symbol.clone(), known.precision),
+        None => (format!("asset {}, in smallest units", asset.0), 0),
+    }
 }
 
 /// The successes on Spot that a transfer's state claims, and when PostgreSQL was told.

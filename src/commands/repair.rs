@@ -72,7 +72,10 @@ async fn repair(
         }
     };
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
-    let mut say = |word: &str, what: &dyn Display| writeln!(out, "{word:<8} {what}");
+    let catalog = stores.catalog.load_full();
+    let mut say = |word: &str, what: &dyn Display| {
+        writeln!(out, "{word:<8} {}", catalog.name_assets(&what.to_string()))
+    };
     let mut count = planned.transfers();
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {

@@ -23,7 +23,7 @@ use super::snapshot::SNAPSHOT_DIRECTORY;
 use super::verify::{EXIT_CANNOT_RUN, Target, tell};
 use super::wal::LOG_DIRECTORY;
 use super::{serve, verify};
-use crate::audit::verify::{Led, Verdict, replayed};
+use crate::audit::verify::{Led, replayed};
 use crate::cli::RestoreArgs;
 use crate::config::Config;
 use crate::crash;
@@ -82,11 +82,11 @@ pub fn run(args: &RestoreArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = runtime.context("start").and_then(|runtime| runtime.block_on(restore(args)));
     match done {
-        Ok((manifest, verdict)) => {
+        Ok((manifest, (verdict, catalog))) => {
             let (bytes, transfers) = (manifest.bytes(), manifest.postgres.transfers);
             let (from, at) = (args.directory.display(), &manifest.created_at);
             writeln!(out, "restored {from} of {at} transfers={transfers} bytes={bytes}").ok();
-            let code = tell(verdict, out);
+            let code = tell(verdict, &catalog, out);
             if args.only_database && code != ExitCode::SUCCESS {
                 writeln!(out, "the log is newer: see `ubscore repair --plan`").ok();
             }
@@ -99,7 +99,7 @@ pub fn run(args: &RestoreArgs, out: &mut impl Write) -> ExitCode {
     }
 }
 
-async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, Verdict)> {
+async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compared)> {
     #[cfg(feature = "crash")]
     crash::arm().map_err(anyhow::Error::msg)?;
     let part = match (args.only_database, args.only_log) {
@@ -184,7 +184,7 @@ async fn bring_back(
     part: Part,
     begun: Option<Mark>,
     target: &Target,
-) -> anyhow::Result<Verdict> {
+) -> anyhow::Result<verify::Compared> {
     let data_dir = &target.configured.data_dir;
     let limits = target.patient();
     let client = postgres::connect(&target.config, &limits).await?;

@@ -65,7 +65,8 @@ async fn read(
     let movements = movements::read(&target.config, &target.limits, &stores.catalog, user);
     let movements = movements.await.context("read PostgreSQL")?;
     let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
-    Ok((statement(movements, logged.context("read the log")?), catalog))
+    let logged = logged.context("read the log")?;
+    Ok((statement(movements, logged, &catalog), catalog))
 }
 
 fn print(

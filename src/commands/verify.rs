@@ -31,13 +31,11 @@ pub(super) const EXIT_CANNOT_RUN: u8 = 2;
 pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let verdict = runtime.context("start").and_then(|runtime| {
-        let work = async |stores: Stores, _: &Target| {
-            verify(stores).await.context("compare the two stores")
-        };
+        let work = async |_: Stores, target: &Target| compare(target).await;
         runtime.block_on(with_stores(args, work))
     });
     match verdict {
-        Ok(verdict) => tell(verdict, out),
+        Ok((verdict, catalog)) => tell(verdict, &catalog, out),
         Err(error) => {
             writeln!(std::io::stderr(), "error: {error:#}").ok();
             ExitCode::from(EXIT_CANNOT_RUN)
@@ -46,12 +44,12 @@ pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
 }
 
 /// Prints what was found, and returns what it means.
-pub(super) fn tell(verdict: Verdict, out: &mut impl Write) -> ExitCode {
+pub(super) fn tell(verdict: Verdict, catalog: &Catalog, out: &mut impl Write) -> ExitCode {
     let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
     mismatches.extend(behind);
     for mismatch in &mismatches {
         // Nobody reading it is no reason to say that all is well.
-        writeln!(out, "{mismatch}").ok();
+        writeln!(out, "{}", catalog.name_assets(&mismatch.to_string())).ok();
     }
     let word = if mismatches.is_empty() { "ok" } else { "mismatch" };
     let found = mismatches.len();
@@ -59,9 +57,15 @@ pub(super) fn tell(verdict: Verdict, out: &mut impl Write) -> ExitCode {
     if mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
 }
 
+/// What was found, and the assets to name it.
+pub(super) type Compared = (Verdict, Arc<Catalog>);
+
 /// Compares both stores.
-pub(super) async fn compare(target: &Target) -> anyhow::Result<Verdict> {
-    verify(target.stores().await?).await.context("compare the two stores")
+pub(super) async fn compare(target: &Target) -> anyhow::Result<Compared> {
+    let stores = target.stores().await?;
+    let catalog = Arc::clone(&stores.catalog);
+    let verdict = verify(stores).await.context("compare the two stores")?;
+    Ok((verdict, catalog.load_full()))
 }
 
 /// Where PostgreSQL is, and how long it may take.

@@ -648,7 +648,7 @@ async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -
                     return Err(Objection(why.to_owned()));
                 }
             }
-            check.objection().await
+            check.objection(&reads.catalog()).await
         };
         Ok(flag.resume(&actor, &reason, objection).await)
     };

@@ -15,7 +15,7 @@ use super::X_REQUEST_ID;
 use super::openapi::{
     AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, StateName, ToldState,
 };
-use crate::amount::units_text;
+use crate::amount::{plain_text, units_text};
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::balances::Balance;
@@ -538,10 +538,7 @@ impl OperationBody {
 
 /// Decimal text without trailing zeros.
 pub fn plain(text: &str) -> String {
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
-    }
+    plain_text(text)
 }
 
 /// Everything that is known of a transfer.

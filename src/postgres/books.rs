@@ -21,7 +21,7 @@ use super::rebase::rebase_if_foreign;
 use super::store::Transfer;
 use super::{Error, Limits, connect};
 use crate::account::UserId;
-use crate::amount::{Amount, units_from_text};
+use crate::amount::{Amount, plain_text, units_from_text};
 use crate::asset::{AssetId, Catalog};
 use crate::transfer::{Decision, Op, ReqId};
 
@@ -73,8 +73,15 @@ pub struct Unbalanced {
     pub asset: AssetId,
     /// What it has too many, or lacks, decimal text.
     pub difference: String,
-    /// What is wrong.
+    /// Which sums differ: `{}` stands for the difference in words.
     pub what: &'static str,
+}
+
+impl Unbalanced {
+    /// What is wrong, with the difference: `Funding is 5 more than its operations`.
+    pub fn sentence(&self) -> String {
+        sentence(self.what, &self.difference)
+    }
 }
 
 /// What one opening found.
@@ -263,7 +270,7 @@ impl Books {
         let rows = client
             .query(unbalanced, &[&snapshot, &last_user, &until_user, &UNBALANCED_MAX])
             .await?;
-        let what = "the Funding balance is not what its operations add up to";
+        let what = "Funding is {} than its operations";
         findings.add_unbalanced(&rows, what)?;
         last_user = until_user;
 
@@ -298,7 +305,7 @@ impl Books {
                 let changes = "SELECT user_id, asset_id, difference::text \
                                FROM audit_external_changes($1) LIMIT $2";
                 let rows = client.query(changes, &[&snapshot, &UNBALANCED_MAX]).await?;
-                let what = "external operations do not add up to what they were";
+                let what = "its external operations add up to {} than before";
                 findings.add_unbalanced(&rows, what)?;
             }
             self.sweeps = self.sweeps.wrapping_add(1);
@@ -428,10 +435,10 @@ impl Books {
         let client = self.client().await?;
         let mut findings = Findings::default();
         for (statement, what) in [
-            ("audit_recount()", "the Funding balance is not what all its operations add up to"),
+            ("audit_recount()", "Funding is {} than all its operations"),
             (
                 "watermark_recount()",
-                "the totals below the watermark are not what its rows add up to",
+                "the totals below the watermark are {} than their rows",
             ),
         ] {
             let all =
@@ -456,12 +463,23 @@ impl Findings {
                     self.unbalanced.push(Unbalanced { user, asset, difference, what });
                 }
                 _ => self.strange.push(format!(
-                    "user {user}, asset {asset}, difference {difference}: {what}, and there is no such account"
+                    "user {user}, asset {asset}: {}, and there is no such account",
+                    sentence(what, &difference)
                 )),
             }
         }
         Ok(())
     }
+}
+
+/// `what` with a difference, decimal text, in the place of `{}`.
+fn sentence(what: &str, difference: &str) -> String {
+    let difference = plain_text(difference);
+    let words = match difference.strip_prefix('-') {
+        Some(lacking) => format!("{lacking} less"),
+        None => format!("{difference} more"),
+    };
+    what.replace("{}", &words)
 }
 
 /// Before every account, transfer and operation, whatever their numbers.

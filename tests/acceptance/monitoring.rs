@@ -77,7 +77,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     let body = assert_raised(&server, &webhook, Alert::ConservationViolated);
     let user = format!("user {USER}");
     assert_eq!(body["severity"], json!("CRITICAL"));
-    for word in [user.as_str(), "asset 3", "difference 0.00000001"] {
+    for word in [user.as_str(), "USDT", "0.00000001 more than"] {
         assert!(text(&body["message"]).contains(word), "{word}: {body}");
     }
     eventually("the halt", || (server.ready() == 503).then_some(()));
