@@ -228,12 +228,7 @@ fn failed(error: &Error) {
 }
 
 /// Alerts and halts where something was found; tells whether it was.
-async fn conclude(
-    found: &[Mismatch],
-    catalog: &Catalog,
-    halt: &Halt,
-    clock: &dyn Clock,
-) -> bool {
+async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dyn Clock) -> bool {
     let Some(why) = in_short(found, catalog) else {
         metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
         metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);

@@ -436,10 +436,7 @@ impl Books {
         let mut findings = Findings::default();
         for (statement, what) in [
             ("audit_recount()", "Funding is {} than all its operations"),
-            (
-                "watermark_recount()",
-                "the totals below the watermark are {} than their rows",
-            ),
+            ("watermark_recount()", "the totals below the watermark are {} than their rows"),
         ] {
             let all =
                 format!("SELECT user_id, asset_id, difference::text FROM {statement} LIMIT $1");

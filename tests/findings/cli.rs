@@ -30,11 +30,15 @@ fn an_external_operation_keeps_its_reason_and_marks_its_replay() {
     assert_eq!(again.header("idempotent-replayed"), Some("true"), "{again:?}");
     let conflict = deposit(&server, "in-1", "4", "another amount");
     assert_eq!(conflict.refusal(), (409, "IDEM_KEY_CONFLICT".to_owned()));
-    let asked = "SELECT actor, subject, detail, reason FROM admin_audit WHERE action = 'deposit asked'";
+    let asked =
+        "SELECT actor, subject, detail, reason FROM admin_audit WHERE action = 'deposit asked'";
     let row = ["admin/9001", "in-1", "3 USDT of user 5005", "block 880123"];
     assert_eq!(site.sql(asked), [row.map(str::to_owned).to_vec()]);
     for bad in ["", "two\nlines"] {
-        assert_eq!(deposit(&server, "in-2", "1", bad).refusal(), (400, "INVALID_REQUEST".to_owned()));
+        assert_eq!(
+            deposit(&server, "in-2", "1", bad).refusal(),
+            (400, "INVALID_REQUEST".to_owned())
+        );
     }
     server.stop();
 
