@@ -21,6 +21,8 @@ use crate::telemetry;
 /// Everything that can be alerted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alert {
+    /// PostgreSQL stamped rows in the future: its clock ran ahead, and is right again or about to be.
+    ClockAhead,
     /// Refunds of a transfer keep ending unknown.
     CompensationFailing,
     /// Nobody has been able to tell whether money was made or lost for some time.
@@ -49,7 +51,8 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 12] = [
+    pub const ALL: [Alert; 13] = [
+        Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
         Alert::ConservationViolated,
@@ -67,6 +70,7 @@ impl Alert {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Alert::ClockAhead => "clock_ahead",
             Alert::CompensationFailing => "compensation_failing",
             Alert::ConservationStalled => "conservation_stalled",
             Alert::ConservationViolated => "conservation_violated",
@@ -93,7 +97,8 @@ impl Alert {
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
             | Alert::WalSyncFailed => CRITICAL,
-            Alert::PostgresUnreachable
+            Alert::ClockAhead
+            | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
             | Alert::UserFrequencyAbnormal
             | Alert::WalSpaceLow => WARNING,

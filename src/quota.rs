@@ -13,7 +13,7 @@
 
 pub mod usage;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -302,7 +302,8 @@ impl Quotas {
     /// Sees to it that what is known is of this day.
     async fn read(&self, reads: &Reads, user: UserId, known: &User) -> Result<(), Refused> {
         let today = Day::of_second(self.clock.now_s());
-        let is_of_today = || known.usage.lock().as_ref().is_some_and(|usage| usage.day() >= today);
+        // Where the two clocks disagree, PostgreSQL is asked each time: its stamps count, and its clock may go back.
+        let is_of_today = || known.usage.lock().as_ref().is_some_and(|usage| usage.day() == today);
         if is_of_today() {
             return Ok(());
         }
@@ -314,36 +315,39 @@ impl Quotas {
             error!(error = chain(&failure), "what a user has used of the day cannot be read");
             Refused::from(Code::SystemError)
         };
-        // Where our clock is ahead it is still PostgreSQL's day.
         let day = Day::of(reads.now().await.map_err(away)?);
         if let Some(usage) = known.usage.lock().as_mut() {
             usage.seen(day);
             return Ok(());
         }
-        let used = self.used_of(reads, user, day).await.map_err(away)?;
+        // From the earlier day on: where one clock is ahead, the other says which day it will be again.
+        let used = self.used_of(reads, user, day, day.min(today)).await.map_err(away)?;
         *known.usage.lock() = Some(Usage::new(day, used));
         Ok(())
     }
 
-    /// What a user with no share out has used of a day, from PostgreSQL.
+    /// What a user with no share out has used of each day from `since` on, from PostgreSQL, which is in `day`.
     async fn used_of(
         &self,
         reads: &Reads,
         user: UserId,
         day: Day,
-    ) -> Result<Sums, postgres::Error> {
-        let mut used = Sums::default();
+        since: Day,
+    ) -> Result<BTreeMap<Day, Sums>, postgres::Error> {
+        let mut days = BTreeMap::<Day, Sums>::new();
         let enough = self.day.transfers.unwrap_or(u64::MAX);
         let count = |accepted: Accepted| {
             let moved = !matches!(accepted.state, State::Failed | State::RolledBack);
             let metered = moved && self.day.amounts.contains_key(&accepted.asset);
             let units = if metered { accepted.amount.units() } else { 0 };
+            let of = Day::of(accepted.at);
+            let used = days.entry(of).or_default();
             used.add(Share { asset: accepted.asset, units });
-            // Who has used up all transfers is asked for nothing more today.
-            used.transfers < enough
+            // After all transfers of the day are used up, no sum of it matters any more.
+            used.transfers < enough || of != day || since != day
         };
-        reads.accepted_since(user, day.start(), count).await?;
-        Ok(used)
+        reads.accepted_since(user, since.start(), count).await?;
+        Ok(days)
     }
 
     /// Takes a share, and waits for those that others of the user's have open where it depends on them. A share that is

@@ -32,6 +32,8 @@ const ROWS_MIN: u32 = 100;
 const PAGES_MAX: u32 = 20;
 /// With less than this part of the outcome map free, the next round comes early.
 const PRESSURE_PART: usize = 4;
+/// A stamp this far ahead of PostgreSQL's clock is alerted. Slewed clocks and rounding stay far below it.
+const AHEAD_MAX: Duration = Duration::from_secs(5);
 /// Looks at whether it is so, between two rounds.
 const LOOKS: u32 = 16;
 
@@ -169,6 +171,11 @@ impl Raiser {
             if !raised.more {
                 break;
             }
+        }
+        let ahead = within(&*clock, limit, self.store.ahead()).await?;
+        if ahead > AHEAD_MAX {
+            let why = "PostgreSQL stamped transfers, and its clock is now that far behind them";
+            alert(Alert::ClockAhead, format_args!("{} s: {why}", ahead.as_secs()));
         }
         Ok(())
     }

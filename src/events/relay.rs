@@ -136,6 +136,8 @@ pub struct Relay {
     options: Options,
     hub: Arc<Hub>,
     clock: Arc<dyn Clock>,
+    /// Monotonic ns.
+    born_ns: u64,
     committed: Arc<Notify>,
     /// The last event that those who follow have been told of; `None` before the first look.
     told: Option<i64>,
@@ -151,7 +153,8 @@ impl Relay {
         clock: Arc<dyn Clock>,
         committed: Arc<Notify>,
     ) -> Relay {
-        Relay { options, hub, clock, committed, told: None, purge_due_ns: 0, failures: 0 }
+        let born_ns = clock.monotonic_ns();
+        Relay { options, hub, clock, born_ns, committed, told: None, purge_due_ns: 0, failures: 0 }
     }
 
     /// Runs until the hub is closed; once another process has taken over it does nothing. What fails is tried again for ever.
@@ -256,10 +259,11 @@ impl Relay {
         let pause = (keep / PURGE_PART).min(PURGE_MAX);
         // Before the call: one that fails again and again must not keep events from being made.
         set_due(self, pause);
+        let lived = Duration::from_nanos(self.clock.monotonic_ns() - self.born_ns);
         let more = within(
             &*self.clock,
             &self.options.limits,
-            events.purge(keep, dead_keep, PURGE_ROWS_MAX),
+            events.purge(lived, keep, dead_keep, PURGE_ROWS_MAX),
         )
         .await?;
         if more {

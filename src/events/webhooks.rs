@@ -217,8 +217,9 @@ impl Webhooks {
             return Ok(LOOK);
         }
         let in_hand: Vec<i64> = self.in_hand.iter().copied().collect();
-        let due =
-            within(&*self.clock, &self.options.limits, deliveries.due(&in_hand, room)).await?;
+        let wait_max = Duration::from_millis(self.options.backoff_cap_ms);
+        let due = deliveries.due(&in_hand, room, wait_max);
+        let due = within(&*self.clock, &self.options.limits, due).await?;
         let full = due.len() == room;
         let catalog = self.options.catalog.load_full();
         let mut unreadable = Vec::new();

@@ -339,8 +339,9 @@ async fn read_page(
         None => "TRUE".to_owned(),
         Some(stale) => format!(
             "(updated_at <= clock_timestamp() - {} * interval '1 millisecond' \
+              OR updated_at > clock_timestamp() + {} * interval '1 millisecond' \
               OR next_retry_at > clock_timestamp() + {} * interval '1 millisecond')",
-            stale.moved_ms, stale.retry_cap_ms,
+            stale.moved_ms, stale.moved_ms, stale.retry_cap_ms,
         ),
     };
     let transfers = format!(

@@ -13,6 +13,7 @@ use tokio_postgres::{Client, Config, Row, Statement};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::reads::Reads;
 use super::store::Transfer;
+use super::watermark::milliseconds;
 use super::{Error, Limits, Verdict, connect_by_keys, verdict};
 use crate::account::UserId;
 use crate::asset::Catalog;
@@ -126,7 +127,7 @@ impl Events {
             "",
         );
         let of_users = client.prepare(&format!("{of_users} ORDER BY event_id")).await?;
-        let purge = client.prepare("SELECT events_purge($1, $2, $3, $4)").await?;
+        let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5)").await?;
         let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
         Ok(Events {
             client,
@@ -209,19 +210,22 @@ impl Events {
         rows.iter().map(event).collect()
     }
 
-    /// Deletes what is older than `keep`, and dead letters older than `dead_keep`; tells whether there may be more.
+    /// Deletes events older than `keep`, and dead letters older than `dead_keep`; returns whether there may be more. Their
+    /// age is time that processes have lived; `lived`: this process so far.
     ///
     /// # Errors
     /// As [`Events::relay`].
     pub async fn purge(
         &self,
+        lived: Duration,
         keep: Duration,
         dead_keep: Duration,
         rows: u32,
     ) -> Result<bool, Error> {
-        let (keep_s, dead_keep_s) = (keep.as_secs_f64(), dead_keep.as_secs_f64());
+        let [lived, keep, dead_keep] = [lived, keep, dead_keep].map(milliseconds);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
-        let values: [&(dyn ToSql + Sync); 4] = [&self.incarnation, &keep_s, &dead_keep_s, &rows];
+        let values: [&(dyn ToSql + Sync); 5] =
+            [&self.incarnation, &lived, &keep, &dead_keep, &rows];
         let row = self.client.query_one(&self.purge, &values).await.map_err(fenced)?;
         Ok(row.try_get::<_, i64>(0)? >= i64::from(rows))
     }

@@ -8,6 +8,14 @@ use super::columns::bigint;
 use super::{Error, Limits, Verdict, connect, verdict};
 use crate::telemetry;
 
+/// See [`Watermark::ahead`]. 1,000 rows at each end cost a millisecond.
+const AHEAD: &str = "SELECT extract(epoch FROM max(updated_at) - clock_timestamp())::float8 FROM \
+     ((SELECT updated_at FROM transfers_tb ORDER BY order_number DESC LIMIT 1000) \
+      UNION ALL \
+      (SELECT updated_at FROM transfers_tb \
+        WHERE order_number >= (SELECT watermark FROM engine_state) \
+        ORDER BY order_number LIMIT 1000)) AS ends";
+
 /// How far a watermark stands, and what is above it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Raised {
@@ -31,6 +39,7 @@ struct Session {
     client: Client,
     observe: Statement,
     raise: Statement,
+    ahead: Statement,
 }
 
 impl Watermark {
@@ -82,6 +91,19 @@ impl Watermark {
         Ok(Raised { watermark, more, oldest })
     }
 
+    /// How far the latest stamp of the transfers that it looks at lies ahead of PostgreSQL's clock; zero where none does. It
+    /// looks at some of the newest transfers, and at those that the watermark passes next.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is changed.
+    pub async fn ahead(&mut self) -> Result<Duration, Error> {
+        let session = self.session().await?;
+        let row = session.client.query_one(&session.ahead, &[]).await.map_err(failure)?;
+        let ahead = row.try_get::<_, Option<f64>>(0)?.unwrap_or(0.0);
+        self.session = Some(session);
+        Ok(Duration::try_from_secs_f64(ahead).unwrap_or(Duration::ZERO))
+    }
+
     /// Longer than the server's own limits, so that the server speaks first wherever it can.
     pub fn call_limit(&self) -> Duration {
         self.limits.connect_timeout + self.limits.statement_timeout + self.limits.lock_timeout
@@ -97,7 +119,8 @@ impl Watermark {
                 let raise = "SELECT o_watermark, o_more, o_oldest_s \
                              FROM watermark_raise($1, $2, $3, $4)";
                 let raise = client.prepare(raise).await?;
-                Ok(Session { client, observe, raise })
+                let ahead = client.prepare(AHEAD).await?;
+                Ok(Session { client, observe, raise, ahead })
             }
         }
     }
@@ -122,6 +145,6 @@ fn unsigned(order_number: i64) -> Result<u64, Error> {
     })
 }
 
-fn milliseconds(duration: Duration) -> i64 {
+pub(super) fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Config, Statement};
 
 use super::events::{Event, event_from_row, fenced, with_transfers};
 use super::reads::Reads;
+use super::watermark::milliseconds;
 use super::{Error, Limits, connect_by_keys};
 use crate::asset::Catalog;
 use crate::transfer::State;
@@ -77,9 +78,15 @@ impl Deliveries {
     ) -> Result<Deliveries, Error> {
         let client = connect_by_keys(config, limits).await?;
         let due = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts \
-             FROM webhook_deliveries \
-             WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
+            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts FROM \
+              ((SELECT * FROM webhook_deliveries \
+                WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
+                ORDER BY next_at, event_id LIMIT $3) \
+               UNION ALL \
+               (SELECT * FROM webhook_deliveries \
+                WHERE endpoint = $1 AND event_id <> ALL ($2) \
+                  AND next_at > statement_timestamp() + $4::bigint * interval '1 millisecond' \
+                ORDER BY next_at, event_id LIMIT $3)) AS due \
              ORDER BY next_at, event_id LIMIT $3",
             ", attempts",
         );
@@ -89,8 +96,8 @@ impl Deliveries {
             "SELECT (SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 \
                        FROM webhook_deliveries \
                       WHERE endpoint = $1 AND next_at IS NOT NULL AND event_id <> ALL ($2)), \
-                    (SELECT (extract(epoch FROM clock_timestamp()) - min(event_id >> 20) / 1000.0)::float8 \
-                       FROM (SELECT event_id FROM webhook_deliveries WHERE ended_at IS NULL \
+                    (SELECT extract(epoch FROM clock_timestamp() - at)::float8 \
+                       FROM (SELECT at FROM webhook_deliveries WHERE ended_at IS NULL \
                               ORDER BY event_id LIMIT 1) AS oldest), \
                     (SELECT count(*) FROM (SELECT FROM webhook_deliveries WHERE status = 3 \
                                             LIMIT {DEAD_COUNTED_MAX}) AS dead)"
@@ -100,13 +107,20 @@ impl Deliveries {
         Ok(Deliveries { client, incarnation, endpoint, catalog, due, note, backlog })
     }
 
-    /// What is due and not in hand: of each transfer the first event that has not been delivered or given up.
+    /// What is due and not in hand: of each transfer the first event that has not been delivered or given up. A delivery
+    /// whose turn is further ahead than `wait_max` is due too: PostgreSQL's clock has gone back.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn due(&self, in_hand: &[i64], limit: usize) -> Result<Vec<Due>, Error> {
+    pub async fn due(
+        &self,
+        in_hand: &[i64],
+        limit: usize,
+        wait_max: Duration,
+    ) -> Result<Vec<Due>, Error> {
         let limit = i64::try_from(limit).expect("at most 64");
-        let values: [&(dyn ToSql + Sync); 3] = [&self.endpoint, &in_hand, &limit];
+        let wait_max = milliseconds(wait_max);
+        let values: [&(dyn ToSql + Sync); 4] = [&self.endpoint, &in_hand, &limit, &wait_max];
         let rows = self.client.query(&self.due, &values).await?;
         let catalog = self.catalog.load();
         let due = rows.iter().map(|row| {

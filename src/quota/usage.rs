@@ -2,10 +2,12 @@
 //!
 //! A transfer belongs to the UTC day in which PostgreSQL has stamped its row, and its share is *open* from before it is
 //! handed over until its accept is decided. An open share counts in whatever day it is: so no day is ever given more than
-//! its limit, whichever side of midnight an accept commits on. It takes a clock of PostgreSQL's that steps back over
-//! midnight to give a day more than that.
+//! its limit, whichever side of midnight an accept commits on.
+//!
+//! Each day has its own sums, so a clock of PostgreSQL's that runs ahead over midnight and back again changes none of them.
+//! A day gets more than its limit only by shares that are open when PostgreSQL comes into it a second time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 
@@ -13,6 +15,8 @@ use crate::asset::AssetId;
 
 /// Seconds in a day.
 const DAY_S: i64 = 86_400;
+/// Days of which the sums are kept. A clock that runs ahead needs a second one; beyond, the oldest is forgotten.
+const DAYS_MAX: usize = 4;
 
 /// A day of UTC: so many have begun since 1970-01-01.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,33 +130,49 @@ pub enum Room {
 /// One user's day.
 #[derive(Debug)]
 pub struct Usage {
+    /// The day that PostgreSQL was last seen in.
     day: Day,
-    used: Sums,
+    /// By day; a day without an entry has nothing.
+    used: BTreeMap<Day, Sums>,
     open: Sums,
 }
 
 impl Usage {
-    /// A user who has used this much of a day, with no share open.
-    pub fn new(day: Day, used: Sums) -> Usage {
-        Usage { day, used, open: Sums::default() }
+    /// A user who has used this much of each day, with no share open; PostgreSQL is in `day`.
+    pub fn new(day: Day, used: BTreeMap<Day, Sums>) -> Usage {
+        let mut usage = Usage { day, used, open: Sums::default() };
+        usage.forget();
+        usage
     }
 
-    /// The latest day that PostgreSQL has been seen in.
+    /// The day that PostgreSQL was last seen in.
     pub fn day(&self) -> Day {
         self.day
     }
 
-    /// PostgreSQL has been seen in this day. Whatever was accepted in a new one has held a share of this user's, so that
-    /// nothing needs to be read.
+    /// PostgreSQL has been seen in this day, which is an earlier one where its clock has gone back. Each accept of either
+    /// day has held a share of this user's, so nothing needs to be read.
     pub fn seen(&mut self, day: Day) {
-        if day > self.day {
-            (self.day, self.used) = (day, Sums::default());
+        self.day = day;
+    }
+
+    /// What was used of a day.
+    pub fn used(&self, day: Day) -> Sums {
+        self.used.get(&day).cloned().unwrap_or_default()
+    }
+
+    /// Keeps the sums of the latest days and of the one that PostgreSQL is in.
+    fn forget(&mut self) {
+        while self.used.len() > DAYS_MAX {
+            let oldest = self.used.keys().copied().find(|day| *day != self.day);
+            self.used.remove(&oldest.expect("more than one"));
         }
     }
 
     /// Opens a share, if there is room for it.
     pub fn take(&mut self, max: &DayMax, share: Share) -> Room {
-        let (used, open) = (&self.used, &self.open);
+        let none = Sums::default();
+        let (used, open) = (self.used.get(&self.day).unwrap_or(&none), &self.open);
         let counts =
             (Limit::Transfers, max.transfers, used.transfers.into(), open.transfers.into(), 1);
         let of_asset = max.amounts.get(&share.asset).copied();
@@ -180,23 +200,24 @@ impl Usage {
     /// An open share's transfer was accepted in this day.
     pub fn accept(&mut self, share: Share, day: Day) {
         self.open.remove(share);
-        self.seen(day);
-        if day == self.day {
-            self.used.add(share);
-        }
+        // An answer may overtake that of an earlier day.
+        self.day = self.day.max(day);
+        self.used.entry(day).or_default().add(share);
+        self.forget();
     }
 
     /// A transfer that was accepted in this day has moved nothing after all; it stays counted.
     pub fn restore(&mut self, share: Share, day: Day) {
-        if day == self.day {
-            self.used.remove_units(share);
+        if let Some(used) = self.used.get_mut(&day) {
+            used.remove_units(share);
         }
     }
 
     /// What is left of each limit of the day: transfers, and smallest units of one asset.
     pub fn left(&self, max: &DayMax, asset: AssetId) -> (Option<u64>, Option<u64>) {
-        let taken = self.used.transfers + self.open.transfers;
-        let units = self.used.units(asset) + self.open.units(asset);
+        let used = self.used(self.day);
+        let taken = used.transfers + self.open.transfers;
+        let units = used.units(asset) + self.open.units(asset);
         let units_left = |max: u64| {
             let left = u128::from(max).saturating_sub(units);
             u64::try_from(left).expect("at most the limit")
@@ -208,6 +229,8 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -243,6 +266,8 @@ mod tests {
         Midnight,
         /// Somebody asks PostgreSQL what day it is.
         See,
+        /// PostgreSQL's clock steps so many days ahead, or back, which the service sees.
+        Step(i64),
         /// The process dies: everything is read from PostgreSQL.
         Reload,
     }
@@ -256,6 +281,8 @@ mod tests {
             2 => (0..8usize).prop_map(Deed::Restore),
             1 => Just(Deed::Midnight),
             1 => Just(Deed::See),
+            1 => (1..400i64).prop_map(Deed::Step),
+            2 => (-400..0i64).prop_map(Deed::Step),
             1 => Just(Deed::Reload),
         ]
     }
@@ -279,6 +306,11 @@ mod tests {
         sums
     }
 
+    fn of_days(rows: &[Row]) -> BTreeMap<Day, Sums> {
+        let days: BTreeSet<Day> = rows.iter().map(|row| row.day).collect();
+        days.into_iter().map(|day| (day, sums(rows, day))).collect()
+    }
+
     proptest! {
         /// Goal: no day has more than its limits, and nobody is refused for the day while there is room. Method: the
         /// table against a list of rows with their days, which is added up anew each time.
@@ -294,7 +326,7 @@ mod tests {
             let mut rows: Vec<Row> = Vec::new();
             // Each with its row, once there is one.
             let mut open: Vec<(Share, Option<usize>)> = Vec::new();
-            let mut usage = Usage::new(today, Sums::default());
+            let mut usage = Usage::new(today, BTreeMap::new());
             for deed in deeds {
                 match deed {
                     Deed::Ask(asset, units) => {
@@ -347,15 +379,31 @@ mod tests {
                         }
                     }
                     Deed::Stamp(_) | Deed::Accept(_) | Deed::Restore(_) => {}
-                    Deed::Midnight => today = Day(today.0 + 1),
+                    Deed::Midnight => {
+                        let next = Day(today.0 + 1);
+                        let again = rows.iter().any(|row| row.day == next);
+                        if !again || open.is_empty() {
+                            today = next;
+                        }
+                        if again && open.is_empty() {
+                            usage.seen(today);
+                        }
+                    }
                     Deed::See => usage.seen(today),
+                    // Open shares may fall into either day; and the sums of a few days are kept.
+                    Deed::Step(days) if open.is_empty() && usage.used.len() < DAYS_MAX => {
+                        today = Day((today.0 + days).max(20_000));
+                        usage.seen(today);
+                    }
+                    Deed::Step(_) => {}
                     Deed::Reload => {
                         open.clear();
                         rows.iter_mut().for_each(|row| row.answered = true);
-                        usage = Usage::new(today, sums(&rows, today));
+                        usage = Usage::new(today, of_days(&rows));
                     }
                 }
-                for day in (20_000..=today.0).map(Day) {
+                let days: BTreeSet<Day> = rows.iter().map(|row| row.day).collect();
+                for day in days {
                     let used = sums(&rows, day);
                     prop_assert!(max.transfers.is_none_or(|max| used.transfers <= max));
                     for (asset, max) in &max.amounts {
@@ -363,7 +411,7 @@ mod tests {
                     }
                 }
                 let answered = rows.iter().filter(|row| row.answered);
-                prop_assert_eq!(&usage.used, &sums(answered, usage.day()));
+                prop_assert_eq!(usage.used(usage.day()), sums(answered, usage.day()));
             }
         }
     }

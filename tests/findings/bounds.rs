@@ -1,1 +1,149 @@
-//! Findings about bounds: places, clocks, limits of a day.
+//! What has a bound: places, the reach of a wrong clock, the limits of a day.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Endpoint, Server, Site, Way, assert_refused, eventually, forgetful, logged, now_s, wait_for_all_below,
+    watermark,
+};
+
+const USER: u64 = 1001;
+
+/// Stamps transfers with these cids as a clock does that is ahead by `ahead`.
+fn stamp_ahead(site: &Site, cid_prefix: &str, ahead: &str) {
+    site.sql(&format!(
+        "CREATE FUNCTION stamp_ahead() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
+         BEGIN \
+           NEW.updated_at := clock_timestamp() + interval '{ahead}'; \
+           IF TG_OP = 'INSERT' THEN NEW.created_at := NEW.updated_at; END IF; \
+           RETURN NEW; \
+         END $$; \
+         CREATE TRIGGER stamp_ahead BEFORE INSERT OR UPDATE ON transfers_tb FOR EACH ROW \
+         WHEN (NEW.cid LIKE '{cid_prefix}%') EXECUTE FUNCTION stamp_ahead()"
+    ));
+}
+
+/// Posts until the answer is not 503.
+fn post(server: &Server, user: u64, body: &Value) -> crate::harness::Reply {
+    eventually("an answer", || {
+        let reply = server.post(user, body);
+        (reply.status != 503).then_some(reply)
+    })
+}
+
+/// Goal: transfers that ended while PostgreSQL's clock was a year ahead hold the watermark no longer than others. Method: a
+/// trigger stamps three of them so; the watermark passes them, also with a kill between, and the alert names the stamps.
+#[test]
+fn f04_a_clock_that_was_ahead_does_not_hold_the_watermark() {
+    let site = forgetful(Site::new());
+    let server = site.start();
+    stamp_ahead(&site, "ahead", "1 year");
+    for number in 0..3 {
+        let body = Way::ToSpot.body_with_cid("USDT", "1", &format!("ahead-{number}"));
+        assert_eq!(server.post(USER, &body).status, 200);
+    }
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+    site.wait_for_rest();
+    server.says("alert=\"clock_ahead\"");
+    server.kill();
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    wait_for_all_below(&site);
+    assert_eq!(logged(&site), Some(watermark(&site)));
+    let ahead = "SELECT count(*) FROM transfers_tb WHERE updated_at > clock_timestamp()";
+    assert_eq!(site.sql_value(ahead), "3");
+    site.assert_books(&server);
+}
+
+/// Goal: events that were made while PostgreSQL's clock was a year ahead are purged like others. Method: ids, stamps and the
+/// cursor are moved a year ahead; later ids follow them, and all go once they are older than events are kept.
+#[test]
+fn f04_events_of_a_clock_that_was_ahead_are_purged() {
+    let site = Site::new();
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    let events = "SELECT count(*) FROM events_tb";
+    eventually("its event", || (site.sql_value(events) != "0").then_some(()));
+    server.stop();
+    let year = 365_i64 * 86_400_000 << 20;
+    site.sql(&format!(
+        "UPDATE events_tb SET event_id = event_id + {year}, at = at + interval '1 year'; \
+         UPDATE events_cursor SET last_event_id = last_event_id + {year}"
+    ));
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    let later = format!(
+        "SELECT count(*) FROM events_tb \
+          WHERE event_id > ((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20) + {year} / 2"
+    );
+    eventually("an event behind them", || (site.sql_value(&later) != "0").then_some(()));
+    server.stop();
+    // Short enough to be lived through, long enough not to be over at once.
+    let server = site.clone().with("UBSCORE__EVENTS__KEEP_HOURS", 0.000_05).start();
+    eventually("all of them to go", || (site.sql_value(events) == "0").then_some(()));
+    server.stop();
+}
+
+/// Goal: a delivery whose next try was set while PostgreSQL's clock was a year ahead is tried now. Method: its endpoint
+/// refuses, its turn is moved a year ahead, and the endpoint takes it.
+#[test]
+fn f04_a_delivery_of_a_clock_that_was_ahead_is_tried() {
+    let refuse = Arc::new(AtomicBool::new(true));
+    let refusing = Arc::clone(&refuse);
+    let endpoint =
+        Endpoint::start(move |_| if refusing.load(Ordering::Relaxed) { 503 } else { 200 });
+    let site = Site::new()
+        .with("UBSCORE__WEBHOOKS__URL", endpoint.url())
+        .with("UBSCORE__WEBHOOKS__SECRET", "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=")
+        .with("UBSCORE__WEBHOOKS__BACKOFF_BASE_MS", 10)
+        .with("UBSCORE__WEBHOOKS__BACKOFF_CAP_MS", 100);
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    eventually("a refused try", || (!endpoint.delivered().is_empty()).then_some(()));
+    server.kill();
+    site.sql(
+        "UPDATE webhook_deliveries SET next_at = next_at + interval '1 year' WHERE next_at IS NOT NULL",
+    );
+    refuse.store(false, Ordering::Relaxed);
+    let server = site.start();
+    let open = "SELECT count(*) FROM webhook_deliveries WHERE status = 1";
+    eventually("every delivery", || (site.sql_value(open) == "0").then_some(()));
+    server.stop();
+}
+
+/// Goal: a transfer accepted while PostgreSQL's clock was a day ahead does not switch off the limit of the day that it
+/// really is. Method: the limit is 5; one of them is stamped a day ahead, then 20 more ask, and again after a kill.
+#[test]
+fn f15_a_clock_that_was_a_day_ahead_leaves_the_limits_of_the_day() {
+    const LONGEST_S: u64 = 50;
+    eventually("the next day", || (86_400 - now_s() % 86_400 > LONGEST_S).then_some(()));
+    let site = Site::new().with("UBSCORE__LIMITS__USER_TRANSFERS_PER_DAY_MAX", 5);
+    let mut server = site.start();
+    stamp_ahead(&site, "ahead", "1 day");
+    let body = Way::ToSpot.body_with_cid("USDT", "1", "ahead");
+    assert_eq!(post(&server, USER, &body).status, 200);
+    let mut accepted = 0;
+    for round in 0..2 {
+        for number in 0..10 {
+            let cid = format!("today-{round}-{number}");
+            let reply = post(&server, USER, &Way::ToSpot.body_with_cid("USDT", "1", &cid));
+            match reply.status {
+                200 => accepted += 1,
+                _ => assert_refused(&reply, 429, "DAILY_LIMIT_EXCEEDED"),
+            }
+        }
+        assert_eq!(accepted, 5, "round {round}");
+        site.wait_for_rest();
+        server.kill();
+        server = site.start();
+    }
+    let today = "SELECT count(*) FROM transfers_tb WHERE created_at <= clock_timestamp()";
+    assert_eq!(json!(site.sql_value(today)), json!("5"));
+    site.assert_conserved(&server);
+}

@@ -198,7 +198,7 @@ impl Postgres {
         let now = self.now.as_nanosecond();
         let holds = |(transfer, _): &&(Transfer, Option<u64>)| {
             let age = now - transfer.updated_at.as_nanosecond();
-            !transfer.state.is_terminal() || age < i128::from(keep)
+            !transfer.state.is_terminal() || (0..i128::from(keep)).contains(&age)
         };
         // What lies below is over, whatever its clock says.
         let held = self.transfers.rows.range(self.watermark..).map(|(_, row)| row).find(holds);
@@ -671,7 +671,11 @@ impl Postgres {
                 let moved_ms = transfer.updated_at.as_millisecond();
                 let idle_ms = self.now_ms().saturating_sub(u64::try_from(moved_ms).unwrap_or(0));
                 let ahead_ms = next_retry_ms.unwrap_or(0).saturating_sub(self.now_ms());
-                idle_ms >= stale.moved_ms || ahead_ms > stale.retry_cap_ms
+                let moved_ahead_ms =
+                    u64::try_from(moved_ms).unwrap_or(0).saturating_sub(self.now_ms());
+                idle_ms >= stale.moved_ms
+                    || moved_ahead_ms > stale.moved_ms
+                    || ahead_ms > stale.retry_cap_ms
             });
             let user = transfer.intent.user.number();
             if user % u64::from(filter.shards) == u64::from(filter.shard)

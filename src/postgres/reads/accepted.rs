@@ -12,12 +12,15 @@ use crate::transfer::State;
 /// Rows read at once.
 const ROWS_PER_PAGE: i64 = 4_096;
 /// A user's rows lie in the order of their stamps but for what one batch commits together and what waits for its turn:
-/// seconds. The search ends at a row that is older by this much.
+/// seconds. The search ends with a page whose last row is older by this much; a clock that went back for a moment has
+/// stamped rows of an earlier day among later ones.
 const DISORDER: SignedDuration = SignedDuration::from_secs(60);
 
 /// A transfer that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
+    /// When, by PostgreSQL's clock.
+    pub at: Timestamp,
     /// Of what.
     pub asset: AssetId,
     /// How much.
@@ -57,12 +60,11 @@ impl Reads {
         let mut before = i64::MAX;
         loop {
             let rows = client.query(&statement, &[&user.bigint(), &before, &ROWS_PER_PAGE]).await?;
+            let mut ended = false;
             for row in &rows {
                 before = row.try_get(0)?;
                 let at: Timestamp = row.try_get(1)?;
-                if at + DISORDER < since {
-                    return Ok(());
-                }
+                ended = at + DISORDER < since;
                 if at < since {
                     continue;
                 }
@@ -71,6 +73,7 @@ impl Reads {
                 let asset = columns::asset(row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
                 let amount = Amount::from_decimal(row.try_get(3)?, asset.precision);
                 let accepted = Accepted {
+                    at,
                     asset: asset.id,
                     amount: amount.ok_or_else(|| bad("amount"))?,
                     state: State::from_number(row.try_get(4)?).ok_or_else(|| bad("state"))?,
@@ -79,7 +82,7 @@ impl Reads {
                     return Ok(());
                 }
             }
-            if i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_PAGE) {
+            if ended || i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_PAGE) {
                 return Ok(());
             }
         }
