@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Endpoint, Server, Site, Way, assert_refused, eventually, forgetful, logged, now_s, wait_for_all_below,
-    watermark,
+    Endpoint, Server, Site, Way, assert_refused, eventually, forgetful, logged, now_s,
+    wait_for_all_below, watermark,
 };
 
 const USER: u64 = 1001;
