@@ -10,6 +10,7 @@ use crate::clock::SystemClock;
 use crate::config;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
+use crate::telemetry::lines::last_words;
 
 pub mod account;
 pub mod approval;
@@ -141,8 +142,7 @@ pub fn run(cli: Cli) -> ExitCode {
         // Written out as an answer.
         Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
         Err(error) => {
-            // With nobody at the other end of stderr, the exit code has to say it alone.
-            writeln!(io::stderr(), "error: {error:#}").ok();
+            last_words("error", &format!("{error:#}"));
             exit_code(&error)
         }
     }

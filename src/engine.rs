@@ -20,7 +20,6 @@ pub mod ring;
 pub mod snapshot;
 mod table;
 
-use std::io::Write;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,14 +42,15 @@ use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
 use crate::alert::{self, Alert, alert};
 use crate::telemetry::chain;
+use crate::telemetry::lines::last_words;
 
 /// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
 pub const EXIT_ENGINE: i32 = 70;
 
 /// Chunks of the log that are read before they are replayed.
 const CHUNKS_AHEAD: usize = 4;
-/// How long a process that must end may take over its last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a process that must end may take over its last words: [`LAST_ALERT`], and a second for the lines in the queue.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How much of that the webhook may take.
 const LAST_ALERT: Duration = Duration::from_millis(500);
 
@@ -516,10 +516,8 @@ static ENDING: Mutex<()> = Mutex::new(());
 fn fatal(why: &str) -> ! {
     error!("{why}");
     last_alert();
-    let last =
-        format!("ubscore: stopped at once: {why}; restart it to recover from what the disk holds");
-    // With nobody at the other end of stderr, the exit code says it alone.
-    writeln!(std::io::stderr(), "{last}").ok();
+    let last = format!("stopped at once: {why}; restart it to recover from what the disk holds");
+    last_words("ubscore", &last);
     std::process::exit(EXIT_ENGINE);
 }
 

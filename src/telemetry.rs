@@ -2,6 +2,7 @@
 //!
 //! Every metric has its name, unit and help here, once; those who count use the constants.
 
+pub mod lines;
 #[cfg(feature = "otel")]
 pub mod otlp;
 
@@ -14,6 +15,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
+use self::lines::WithoutPaths;
 use crate::code::Code;
 use crate::config::format::Format;
 use crate::config::log::Log;
@@ -102,6 +104,8 @@ pub const WEBHOOK_DELIVERIES_TOTAL: &str = "ubscore_webhook_deliveries_total";
 pub const WEBHOOK_OLDEST_SECONDS: &str = "ubscore_webhook_oldest_undelivered_seconds";
 /// Gauge: dead letters.
 pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
+/// Counter: log lines that were dropped, because the queue was full or stderr was gone.
+pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
 pub const HALTED: &str = "ubscore_halted";
 /// Gauge: 1 once transfers are taken, 0 while the service starts or is halted.
@@ -182,7 +186,7 @@ impl Traces {
     }
 }
 
-/// Sends log lines to stderr from now on, and spans to a collector where one is configured; stdout belongs to what a
+/// Sends log lines to stderr from now on, through a queue that no thread waits for, and spans to a collector where one is configured; stdout belongs to what a
 /// command was asked for.
 ///
 /// # Errors
@@ -198,13 +202,13 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
     let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(lines::open(log.format))
         // A line that cannot be written is lost; saying so on the same stderr would panic.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     match log.format {
         Format::Text => lines.finish().try_init(),
-        Format::Json => lines.json().finish().try_init(),
+        Format::Json => lines.json().map_event_format(WithoutPaths).finish().try_init(),
     }
     .map_err(LogError::Twice)?;
     Ok(Traces {
@@ -222,12 +226,12 @@ fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, L
     let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
     let provider = otlp::provider(endpoint, sample_ratio).map_err(LogError::Endpoint)?;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(lines::open(log.format))
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     let lines = match log.format {
         Format::Text => lines.boxed(),
-        Format::Json => lines.json().boxed(),
+        Format::Json => lines.json().map_event_format(WithoutPaths).boxed(),
     };
     let ours = Targets::new().with_target("ubscore", LevelFilter::DEBUG);
     let spans = tracing_opentelemetry::layer().with_tracer(otlp::tracer(&provider));
@@ -267,6 +271,7 @@ impl Metrics {
     /// All metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         metrics_process::Collector::default().collect();
+        metrics::counter!(LOG_LINES_DROPPED_TOTAL).absolute(lines::dropped());
         self.0.render()
     }
 
@@ -502,16 +507,20 @@ pub fn describe() {
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
+    describe_counter!(LOG_LINES_DROPPED_TOTAL, Unit::Count, "Log lines dropped.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }
 
-/// An error and its sources in one line, for logs.
+/// An error and its sources in one line, for logs. A source that repeats the end of the line is left out.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
+        let part = inner.to_string();
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
         source = inner.source();
     }
     text

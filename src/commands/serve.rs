@@ -62,6 +62,7 @@ use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
 use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
+use crate::telemetry::lines::last_words;
 use crate::telemetry::{self, Metrics, chain, init_logging};
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
@@ -93,6 +94,10 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(&config, args.stores.dev));
     traces.stop(LAST_SPANS);
+    if served.is_ok() {
+        // An error is the last line itself, behind these.
+        telemetry::lines::flush();
+    }
     served
 }
 
@@ -178,7 +183,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
         engine::end_soon();
         engine::last_alert();
-        writeln!(std::io::stderr(), "ubscore: {}", chain(&failed)).ok();
+        last_words("ubscore", &chain(&failed));
         std::process::exit(engine::EXIT_ENGINE);
     }
     // One limit for everything that follows: supervisors kill what takes longer than it was given.

@@ -573,9 +573,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             _ => None,
         };
+        let why = telemetry::chain(why);
         let delay_ms = match stepping {
-            Some(req_id) => self.back_off(req_id, &telemetry::chain(why)),
-            None => self.backoff_ms(queued.tries),
+            Some(req_id) => self.back_off(req_id, &why, "held up; others go on"),
+            None => {
+                let delay_ms = self.backoff_ms(queued.tries);
+                let (call, req_id) = (queued.call.name(), queued.call.req_id().map(display));
+                warn!(call, req_id, tries = queued.tries, delay_ms, why, "held up; others go on");
+                delay_ms
+            }
         };
         self.parked.push((self.now() + ns(delay_ms), queued));
     }
@@ -674,9 +680,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Failure::Retry { index: Some(index), source } => {
                 let mut blamed = self.requeue_but(batch, index);
-                let why = telemetry::chain(source.as_ref());
-                let req_id = blamed.call.req_id().map(display);
-                warn!(shard = self.shard, why, req_id, call = ?blamed.call, "held up; others go on");
                 if blamed.call.end_before_funding() {
                     // What was reached is committed before the next try.
                     self.queue.push_front(blamed);
@@ -771,13 +774,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// The store refused this one call; nothing of it was done.
     fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
         let why = telemetry::chain(source);
-        let req_id = queued.call.req_id().map(display);
+        let (call, req_id) = (queued.call.name(), queued.call.req_id().map(display));
         if violation {
             let subject = violator(&queued.call);
             alert_about(Alert::ProtocolViolation, &subject, format_args!("{subject}: {why}"));
-            error!(req_id, call = ?queued.call, "refused as a violation of the protocol");
+            error!(req_id, call, "refused as a violation of the protocol");
         } else {
-            error!(why, req_id, call = ?queued.call, "the store refused a call");
+            error!(why, req_id, call, "the store refused a call");
         }
         match queued.whose {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
@@ -864,6 +867,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     self.advance(req_id, Happened::Stored(state));
                 }
             }
+            // Halted: PostgreSQL has no row of a transfer in hand. It is an older copy, or an edited one.
+            (Whose::Step(req_id), Reply::Found(None)) => {
+                let what = format_args!(
+                    "PostgreSQL has no transfer {req_id}, which this process has in hand: it rests until a resume"
+                );
+                alert_about(Alert::ProtocolViolation, &req_id, what);
+                self.resting.push(req_id);
+            }
             (Whose::Nobody, Reply::Done) => {}
             (Whose::Lost(order_number), Reply::Found(found)) => match found {
                 Some(transfer) => match self.active.get_mut(&transfer.intent.req_id) {
@@ -905,8 +916,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.attend(req_id, deed, answer_to, queued.deadline_ns);
             }
             (whose, Reply::Unreadable(why)) => {
-                let req_id = queued.call.req_id().map(display);
-                error!(why, req_id, call = ?queued.call, "what the store holds cannot be read");
+                let (call, req_id) = (queued.call.name(), queued.call.req_id().map(display));
+                error!(why, req_id, call, "a row of the store cannot be read");
                 match whose {
                     Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
                     // Its own row may be there or not: that of an earlier transfer with its cid may be what is bad.
@@ -1049,14 +1060,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Asks again later, for ever.
     fn retry(&mut self, req_id: ReqId) {
         if self.active.contains_key(&req_id) {
-            let delay_ms = self.back_off(req_id, "the outcome is unknown");
+            let delay_ms = self.back_off(req_id, "the outcome is unknown", "will try again");
             self.timers.push(Reverse((self.now() + ns(delay_ms), req_id)));
         }
     }
 
     /// Counts a try of a transfer in hand that came to nothing, and has the store remember it where it can be reached;
-    /// returns how long to wait before the next, milliseconds.
-    fn back_off(&mut self, req_id: ReqId, why: &str) -> u64 {
+    /// returns how long to wait before the next, milliseconds. `said`: the log line, one a try.
+    fn back_off(&mut self, req_id: ReqId, why: &str, said: &str) -> u64 {
         let active = &self.active[&req_id];
         let (attempt, state) = (active.row.attempt, active.row.state);
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
@@ -1065,7 +1076,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             alert_about(Alert::CompensationFailing, &req_id, what);
         }
         let delay_ms = self.backoff_ms(attempt);
-        warn!(%req_id, state = state.name(), attempt, delay_ms, why, "will try again");
+        warn!(%req_id, state = state.name(), attempt, delay_ms, why, "{said}");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };

@@ -166,6 +166,12 @@ impl Server {
         Server::launch(&mut command, stderr.into()).expect("it starts")
     }
 
+    /// Runs `command` with a stderr that is open and that nobody reads: the other end is returned.
+    pub(crate) fn start_unread(mut command: Command) -> (Server, io::PipeReader) {
+        let (unread, stderr) = io::pipe().expect("a pipe");
+        (Server::launch(&mut command, stderr.into()).expect("it starts"), unread)
+    }
+
     fn launch(command: &mut Command, stderr: Stdio) -> Result<Server, (ExitStatus, String)> {
         let mut child = command
             .stdin(Stdio::null())

@@ -1,0 +1,200 @@
+//! The way of a log line to stderr: a bounded queue, and a thread that writes.
+//!
+//! The reader of stderr may stand still: a stalled collector, a stopped journal, Ctrl-S. A thread that logs never waits
+//! for it. A line that finds the queue full, or stderr gone, is dropped and counted.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::{Event, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::format::Format;
+
+/// Lines in the queue. A line has some 200 bytes, so that a full queue takes a few MiB. The next line is dropped.
+const LINES_MAX: usize = 16_384;
+/// How long the end of a process waits for the lines in the queue. A reader that stands still must not keep it alive.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The queue of this process, once it logs.
+struct Queue {
+    format: Format,
+    lines: NonBlocking,
+    dropped: ErrorCounter,
+    /// Taken at the end: dropping it writes what is queued.
+    guard: Mutex<Option<WorkerGuard>>,
+}
+
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+/// Lines that stderr did not take.
+static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// The end of the queue: stderr, which is written to by one thread.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // One call is one line. An error is a reader that has gone: the exit code has to speak for the process.
+        if io::stderr().write_all(bytes).is_err() {
+            UNWRITTEN.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts the thread that writes, and has panics reported through it. The first call of a process decides the format.
+pub(super) fn open(format: Format) -> NonBlocking {
+    let queue = QUEUE.get_or_init(|| {
+        let (lines, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(LINES_MAX)
+            .lossy(true)
+            .thread_name("log")
+            .finish(Stderr);
+        let dropped = lines.error_counter();
+        // The standard hook writes to stderr by itself: a panicking thread would wait for its reader.
+        std::panic::set_hook(Box::new(report));
+        Queue { format, lines, dropped, guard: Mutex::new(Some(guard)) }
+    });
+    queue.lines.clone()
+}
+
+/// Lines dropped since the start.
+pub(super) fn dropped() -> u64 {
+    let full = QUEUE.get().map_or(0, |queue| queue.dropped.dropped_lines());
+    u64::try_from(full).unwrap_or(u64::MAX).saturating_add(UNWRITTEN.load(Ordering::Relaxed))
+}
+
+/// Queues the report of a panic.
+fn report(panic: &PanicHookInfo<'_>) {
+    let Some(queue) = QUEUE.get() else { return };
+    let current = thread::current();
+    let name = current.name().unwrap_or("without a name");
+    let backtrace = std::backtrace::Backtrace::capture();
+    let mut text = format!("thread {name}: {panic}");
+    if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
+        text.push_str(&format!("\n{backtrace}"));
+    }
+    // The queue returns no error: a dropped line is counted.
+    queue.lines.clone().write_all(line(queue.format, "panic", &text).as_bytes()).ok();
+}
+
+/// Writes the last line of a process, after every line in the queue: `head: text`, or JSON where lines are JSON. What
+/// is logged afterwards is dropped. Without a queue, the line goes to stderr at once.
+///
+/// Waits at most a second for the reader of stderr. The exit code speaks where there is none.
+pub fn last_words(head: &'static str, text: &str) {
+    match QUEUE.get() {
+        Some(queue) => close(Some(line(queue.format, head, text))),
+        None => write_now(&line(Format::Text, head, text)),
+    }
+}
+
+/// Writes the lines in the queue. What is logged afterwards is dropped. Waits at most a second.
+pub fn flush() {
+    close(None);
+}
+
+fn close(last: Option<String>) {
+    let guard = QUEUE.get().and_then(|queue| queue.guard.lock().take());
+    let (done, written) = mpsc::channel();
+    // On a thread of its own: the guard and the last line wait for stderr without a limit that is ours.
+    let write = move || {
+        drop(guard);
+        if let Some(last) = last {
+            write_now(&last);
+        }
+        // The process may have given up the wait.
+        done.send(()).ok();
+    };
+    if thread::Builder::new().name("last-words".to_owned()).spawn(write).is_ok() {
+        // An error is a reader that stands still.
+        written.recv_timeout(LAST_LINES).ok();
+    }
+}
+
+fn write_now(line: &str) {
+    // An error is a reader that has gone: the exit code has to speak for the process.
+    io::stderr().write_all(line.as_bytes()).ok();
+}
+
+/// One line outside of `tracing`, in the form of the others.
+fn line(format: Format, head: &str, text: &str) -> String {
+    match format {
+        Format::Text => format!("{head}: {text}\n"),
+        Format::Json => {
+            let mut timestamp = String::new();
+            // An error is a clock before 1970; the line matters more than its time.
+            SystemTime.format_time(&mut Writer::new(&mut timestamp)).ok();
+            let message = format!("{head}: {text}");
+            let fields = json!({ "message": message });
+            let line = json!({
+                "timestamp": timestamp, "level": "ERROR", "fields": fields, "target": "ubscore",
+            });
+            format!("{line}\n")
+        }
+    }
+}
+
+/// JSON lines without the place in a library's source: `log.file` holds a path of the machine that built the binary.
+pub(super) struct WithoutPaths<F>(pub(super) F);
+
+impl<S, N, F> FormatEvent<S, N> for WithoutPaths<F>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        // Only lines of the crate `log` have such fields.
+        if !line.contains("\"log.") {
+            return writer.write_str(&line);
+        }
+        match serde_json::from_str::<Value>(&line) {
+            Ok(mut whole) => {
+                if let Some(fields) = whole.get_mut("fields").and_then(Value::as_object_mut) {
+                    fields.retain(|name, _| !name.starts_with("log."));
+                }
+                writeln!(writer, "{whole}")
+            }
+            Err(_) => writer.write_str(&line),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_line_has_the_form_of_the_others() {
+        assert_eq!(line(Format::Text, "error", "no disk"), "error: no disk\n");
+        let json: Value =
+            serde_json::from_str(&line(Format::Json, "error", "no \"disk\"")).expect("JSON");
+        assert_eq!(json["level"], json!("ERROR"));
+        assert_eq!(json["fields"]["message"], json!("error: no \"disk\""));
+        assert!(json["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{json}");
+    }
+}
