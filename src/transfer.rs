@@ -211,6 +211,11 @@ impl Op {
             .find(|op| op.name() == name)
     }
 
+    /// Whether it moves money between Funding and the outside. PostgreSQL decides it; UBSCore records the decision.
+    pub fn is_external(self) -> bool {
+        matches!(self, Op::ExtDeposit | Op::ExtWithdraw)
+    }
+
     /// The name in logs and dumps.
     pub fn name(self) -> &'static str {
         match self {
@@ -259,6 +264,27 @@ pub struct Intent {
     pub direction: Direction,
     /// Its position in the order of accepts: incarnation in the high bits, a counter in the low ones.
     pub order_number: u64,
+}
+
+/// Money that has entered Funding from outside or has left it, as PostgreSQL has decided it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalOperation {
+    /// EXT_DEPOSIT or EXT_WITHDRAW.
+    pub op: Op,
+    /// The caller's idempotency key, unique among all external operations.
+    pub idem_key: Cid,
+    /// Whose Funding account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// Its position in the order of accepts, as [`Intent::order_number`].
+    pub order_number: u64,
+    /// What was decided.
+    pub decision: Decision,
+    /// The Funding balance afterwards, in 10^-8 of the asset; 0 for a refusal.
+    pub balance_after: u128,
 }
 
 /// Where a transfer stands. The number is what PostgreSQL stores; a number is never reused, and numbers are

@@ -13,6 +13,7 @@
 //! | 4 | outcome | req_id 16, balance_after 16, user 8, amount 8, sequence 8, time_ns 8, order_number 8, asset 4, code 2 (0 = success), op 1 |
 //! | 5 | watermark | order_number 8 |
 //! | 6 | departed | digest 16: the sum over the outcomes that have left, and its own digest |
+//! | 7 | outside | deposited 16, withdrawn 16, deposits 8, withdrawals 8, asset 4: all external operations of an asset |
 
 use std::mem::size_of;
 
@@ -20,6 +21,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::external::Outside;
 use super::order::{Error, Text};
 use super::outcomes::Recorded;
 use crate::account::AccountStatus;
@@ -130,6 +132,13 @@ pub enum Fact {
         /// The sum of their digests.
         digest: u128,
     },
+    /// External operations of an asset have been recorded.
+    Outside {
+        /// Of which asset.
+        asset: u32,
+        /// All of them, those included whose outcomes have been forgotten.
+        outside: Outside,
+    },
 }
 
 /// The most bytes a fact has.
@@ -177,12 +186,23 @@ struct OutcomeBytes {
     op: u8,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct OutsideBytes {
+    deposited: U128,
+    withdrawn: U128,
+    deposits: U64,
+    withdrawals: U64,
+    asset: U32,
+}
+
 const ASSET: u8 = 1;
 const ACCOUNT: u8 = 2;
 const BALANCE: u8 = 3;
 const OUTCOME: u8 = 4;
 const WATERMARK: u8 = 5;
 const DEPARTED: u8 = 6;
+const OUTSIDE: u8 = 7;
 
 impl Fact {
     /// Its tag, and its bytes written into `buffer`: how many.
@@ -237,6 +257,16 @@ impl Fact {
             }
             Fact::Watermark { order_number } => (WATERMARK, put(buffer, &U64::from(order_number))),
             Fact::Departed { digest } => (DEPARTED, put(buffer, &U128::from(digest))),
+            Fact::Outside { asset, outside } => {
+                let bytes = OutsideBytes {
+                    deposited: outside.deposited.into(),
+                    withdrawn: outside.withdrawn.into(),
+                    deposits: outside.deposits.into(),
+                    withdrawals: outside.withdrawals.into(),
+                    asset: asset.into(),
+                };
+                (OUTSIDE, put(buffer, &bytes))
+            }
         }
     }
 
@@ -249,6 +279,7 @@ impl Fact {
             OUTCOME => Some(size_of::<OutcomeBytes>()),
             WATERMARK => Some(size_of::<U64>()),
             DEPARTED => Some(size_of::<U128>()),
+            OUTSIDE => Some(size_of::<OutsideBytes>()),
             _ => None,
         }
     }
@@ -315,6 +346,16 @@ impl Fact {
                 let fixed = U128::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Departed { digest: fixed.get() })
             }
+            OUTSIDE => {
+                let fixed = OutsideBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let outside = Outside {
+                    deposits: fixed.deposits.get(),
+                    deposited: fixed.deposited.get(),
+                    withdrawals: fixed.withdrawals.get(),
+                    withdrawn: fixed.withdrawn.get(),
+                };
+                Ok(Fact::Outside { asset: fixed.asset.get(), outside })
+            }
             _ => Err(malformed()),
         }
     }
@@ -362,6 +403,10 @@ mod tests {
             Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },
             Fact::Watermark { order_number: u64::MAX },
             Fact::Departed { digest: u128::MAX - 1 },
+            Fact::Outside {
+                asset: 3,
+                outside: Outside { deposits: 1, deposited: 1 << 90, withdrawals: 2, withdrawn: 7 },
+            },
         ] {
             let mut buffer = [0; FACT_BYTES_MAX];
             let (tag, length) = fact.encode(&mut buffer);

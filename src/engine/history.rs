@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use wal::Record;
 
+use super::external::{External, Outside};
 use super::fact::{FACT_BYTES_MAX, Fact, Totals};
 use super::ledger::builder::Builder;
 use super::ledger::{Answer, Ledger, Places, Step};
@@ -34,7 +35,7 @@ enum Deed {
 fn deed() -> impl Strategy<Value = Deed> {
     let op = prop_oneof![
         4 => Just(Op::Deposit), 4 => Just(Op::Withdraw), 3 => Just(Op::Refund),
-        1 => Just(Op::ExtDeposit),
+        2 => Just(Op::ExtDeposit), 1 => Just(Op::ExtWithdraw),
     ];
     // Refunds have to find their withdraws: users and amounts follow from the transfer, but for odd orders.
     let rarely = || prop::bool::weighted(0.05);
@@ -68,6 +69,8 @@ struct History {
     log: Vec<(Entry, u64)>,
     /// Every success: (user, asset), operation, amount, order number.
     successes: Vec<((u64, u32), Op, u64, u64)>,
+    /// Every external operation.
+    externals: Vec<External>,
     /// The transfers that have been refunded, by order number: a name forgotten may come again under another one.
     refunded: BTreeSet<(u128, u64)>,
 }
@@ -78,6 +81,7 @@ impl History {
             ledger: Ledger::new(places),
             log: Vec::new(),
             successes: Vec::new(),
+            externals: Vec::new(),
             refunded: BTreeSet::new(),
         };
         for asset in [1, 2] {
@@ -91,6 +95,9 @@ impl History {
         self.log.push((entry, self.ledger.sequence() * 10));
         let (sequence, time_ns) = (self.ledger.sequence() + 1, self.ledger.sequence() * 10);
         let answer = self.ledger.apply(&entry, sequence, time_ns);
+        if let Entry::External(external) = entry {
+            self.externals.push(external);
+        }
         if let (Answer::Decided(recorded), Entry::Order { order, .. }) = (answer, entry)
             && recorded.decision == Decision::Success
         {
@@ -127,6 +134,21 @@ impl History {
                     direction: Direction::FundingToSpot,
                     order_number,
                 };
+                if op.is_external() && !odd {
+                    let name = format!("key-{}", order_number % 10);
+                    let refused = Decision::Refused(Code::InsufficientBalance);
+                    self.run(Command::External(External {
+                        op,
+                        idem_key: Text::new(&name).expect("short"),
+                        user,
+                        asset,
+                        amount,
+                        order_number,
+                        decision: if refuse { refused } else { Decision::Success },
+                        balance_after: 7,
+                    }));
+                    return;
+                }
                 self.run(if refuse {
                     Command::Refuse { order, code: Code::ResolvedByOperator }
                 } else {
@@ -155,6 +177,16 @@ impl History {
             }
         }
         settled
+    }
+
+    /// What the external operations below an order number add up to.
+    fn outside(&self, below: u64) -> BTreeMap<u32, Outside> {
+        let mut outside = BTreeMap::<u32, Outside>::new();
+        for external in self.externals.iter().filter(|external| external.order_number < below) {
+            let of_asset = outside.entry(external.asset).or_default();
+            *of_asset = of_asset.with(external.op, external.decision, external.amount);
+        }
+        outside
     }
 
     /// The places that neither an outcome nor a refund still to come takes.
@@ -240,6 +272,7 @@ proptest! {
         let watermark = history.ledger.watermark();
         for below in [watermark, watermark + 1, watermark + 5] {
             prop_assert_eq!(history.ledger.settled(below), Some(history.settled(below)));
+            prop_assert_eq!(history.ledger.outside(below), Some(history.outside(below)));
         }
         history.ledger.forget_all();
         prop_assert_eq!(history.ledger.digest(), sum(&history.ledger));
@@ -281,6 +314,7 @@ proptest! {
             prop_assert_eq!(other.digest(), live.ledger.digest());
             let watermark = live.ledger.watermark();
             prop_assert_eq!(other.settled(watermark), live.ledger.settled(watermark));
+            prop_assert_eq!(other.outside(watermark), live.ledger.outside(watermark));
             other.forget_all();
             prop_assert_eq!(sorted(&other), sorted(&live.ledger));
         }

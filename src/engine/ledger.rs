@@ -9,6 +9,7 @@ use std::thread;
 use hashbrown::HashMap;
 
 use super::accounts::{Account, BALANCES_PER_ACCOUNT, Balance};
+use super::external::{External, Outside};
 use super::fact::{Fact, Totals};
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
@@ -34,8 +35,8 @@ pub(super) const OUTCOMES_MAX: &str = "engine.outcomes_max";
 /// The largest order number: PostgreSQL keeps it in a BIGINT.
 pub(super) const ORDER_NUMBER_MAX: u64 = i64::MAX as u64;
 
-/// Why an external operation is none of UBSCore's.
-const NO_EXTERNAL: &str = "UBSCore has no external operations";
+/// Why an external operation is no order: PostgreSQL decides it, and UBSCore records the decision.
+const NO_EXTERNAL: &str = "UBSCore decides no external operation";
 
 /// What is to be done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,8 @@ struct AssetEntry {
     symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
     /// What all balances of it add up to, smallest units. It follows from them, so it is no fact of its own.
     total: u128,
+    /// Its external operations.
+    outside: Outside,
 }
 
 impl AssetEntry {
@@ -101,7 +104,7 @@ impl AssetEntry {
         precision: u8,
         symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
     ) -> AssetEntry {
-        AssetEntry { precision, symbol, total: 0 }
+        AssetEntry { precision, symbol, total: 0, outside: Outside::default() }
     }
 }
 
@@ -232,7 +235,8 @@ impl Ledger {
         }
         let mut above = BTreeMap::<(u64, u32), Totals>::new();
         for (_, op, recorded) in self.outcomes.iter() {
-            if recorded.decision == Decision::Success && recorded.order_number >= below {
+            let moved = recorded.decision == Decision::Success && !op.is_external();
+            if moved && recorded.order_number >= below {
                 let totals = above.entry((recorded.user, recorded.asset)).or_default();
                 *totals = totals.with(op, recorded.amount);
             }
@@ -246,22 +250,47 @@ impl Ledger {
         Some(self.balances.rows().iter().map(settled).collect())
     }
 
+    /// The external operations of each asset with order numbers below `below`; an asset without any is absent. `None` for
+    /// a number below the watermark, of which nothing is known any more.
+    pub fn outside(&self, below: u64) -> Option<BTreeMap<u32, Outside>> {
+        if below < self.watermark {
+            return None;
+        }
+        let mut above = BTreeMap::<u32, Outside>::new();
+        for (_, op, recorded) in self.outcomes.iter() {
+            if op.is_external() && recorded.order_number >= below {
+                let outside = above.entry(recorded.asset).or_default();
+                *outside = outside.with(op, recorded.decision, recorded.amount);
+            }
+        }
+        let settled = |(&asset, entry): (&u32, &AssetEntry)| {
+            let above = above.get(&asset).copied().unwrap_or_default();
+            let settled = entry.outside.without(above);
+            (asset, settled.unwrap_or_else(|| panic!("{above:?} of {:?}", entry.outside)))
+        };
+        let settled = self.assets.iter().map(settled);
+        Some(settled.filter(|(_, outside)| *outside != Outside::default()).collect())
+    }
+
     /// Everything that is so: what has left and the watermark, assets, accounts, balances, outcomes, of each kind in
     /// no order.
     pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
         let departed = Fact::Departed { digest: self.outcomes.departed() };
         let watermark = Fact::Watermark { order_number: self.watermark };
         let assets = self.assets.iter().map(|(&asset, entry)| {
-            let AssetEntry { precision, symbol, total: _ } = *entry;
+            let AssetEntry { precision, symbol, .. } = *entry;
             Fact::Asset { asset, precision, symbol }
         });
+        let outside = self.assets.iter().map(|(&asset, entry)| (asset, entry.outside));
+        let outside = outside.filter(|(_, outside)| *outside != Outside::default());
+        let outside = outside.map(|(asset, outside)| Fact::Outside { asset, outside });
         let accounts = self.accounts.rows().iter().map(Account::fact);
         let balances = self.balances.rows().iter().map(Balance::fact);
         let outcomes = self.outcomes.iter();
         let outcomes =
             outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
         let head = [departed, watermark].into_iter();
-        head.chain(assets).chain(accounts).chain(balances).chain(outcomes)
+        head.chain(assets).chain(outside).chain(accounts).chain(balances).chain(outcomes)
     }
 
     /// The sum of all facts' digests, modulo 2^128. It tells what the log adds up to: neither the places nor what has
@@ -303,6 +332,7 @@ impl Ledger {
                     Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
                 })
             }
+            Command::External(ref external) => self.step_external(external),
             Command::SetStatus { user, status } => match UserId::new(user) {
                 None => Step::Violation("no such user"),
                 Some(_) if self.status(user) == Some(status) => Step::Known(Answer::Done),
@@ -374,6 +404,36 @@ impl Ledger {
         }
         let balance_after = balance_after(order, decision, balance);
         Step::Append(Entry::Order { order: *order, decision, balance_after, imposed })
+    }
+
+    /// Records what PostgreSQL has decided. A repeat must say the same.
+    fn step_external(&self, external: &External) -> Step {
+        let External { op, user, asset, amount, order_number, decision, .. } = *external;
+        if !op.is_external() {
+            return Step::Violation("no external operation");
+        }
+        if let Some(recorded) = self.outcomes.get(external.key(), op) {
+            return match recorded.matches_external(external) {
+                true => Step::Known(Answer::Decided(recorded)),
+                false => Step::Violation("the idem_key is recorded with another operation"),
+            };
+        }
+        if order_number < self.watermark {
+            return Step::Forgotten;
+        }
+        if order_number > ORDER_NUMBER_MAX {
+            return Step::Violation("order number out of range");
+        }
+        if external.idem_key.as_str().is_empty() || UserId::new(user).is_none() || amount == 0 {
+            return Step::Violation("not the form of an external operation");
+        }
+        if !self.assets.contains_key(&asset) {
+            return Step::Violation("no such asset");
+        }
+        match self.outcomes.has_place(op, decision) {
+            true => Step::Append(Entry::External(*external)),
+            false => Step::Full(OUTCOMES_MAX),
+        }
     }
 
     /// What a new order comes to by itself.
@@ -452,6 +512,14 @@ impl Ledger {
                 self.exchange(None, Fact::Outcome { req_id, op, recorded });
                 Answer::Decided(recorded)
             }
+            Entry::External(ref external) => {
+                let recorded = Recorded::of_external(external, sequence, time_ns);
+                let (req_id, op) = (external.key(), external.op);
+                self.outcomes.insert(req_id, op, recorded);
+                self.exchange(None, Fact::Outcome { req_id, op, recorded });
+                self.count_outside(external);
+                Answer::Decided(recorded)
+            }
             Entry::AccountStatus { user, status } => {
                 self.set_status(user, status);
                 Answer::Done
@@ -472,6 +540,17 @@ impl Ledger {
             }
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
+    }
+
+    fn count_outside(&mut self, external: &External) {
+        let asset = external.asset;
+        let entry = self.assets.get_mut(&asset).expect("nothing is recorded of an unknown asset");
+        let before = entry.outside;
+        let after = before.with(external.op, external.decision, external.amount);
+        entry.outside = after;
+        let fact = |outside| Fact::Outside { asset, outside };
+        let before = (before != Outside::default()).then(|| fact(before));
+        self.exchange(before, fact(after));
     }
 
     fn set_status(&mut self, user: u64, status: AccountStatus) {
@@ -861,6 +940,67 @@ mod tests {
             let step = ledger.step(&command);
             assert!(matches!(step, Step::Violation(_)), "{command:?}: {step:?}");
         }
+    }
+
+    /// Goal: UBSCore records what PostgreSQL has decided outside, once, and moves nothing. Method: deposits, a withdrawal and
+    /// a refusal; repeats, contradictions, bad forms, the watermark, a full map.
+    #[test]
+    fn an_external_operation_is_recorded_once_and_moves_nothing() {
+        let external = |op, idem_key: &str, amount, order_number| External {
+            op,
+            idem_key: Text::new(idem_key).expect("short"),
+            user: 7,
+            asset: USDT,
+            amount,
+            order_number,
+            decision: Decision::Success,
+            balance_after: 9,
+        };
+        let mut ledger = ledger();
+        let deposit = external(Op::ExtDeposit, "d1", 500, 1);
+        let refused = Decision::Refused(Code::InsufficientBalance);
+        let refusal = External { decision: refused, ..external(Op::ExtWithdraw, "w2", 900, 3) };
+        for external in [deposit, external(Op::ExtWithdraw, "w1", 200, 2), refusal] {
+            for _ in 0..2 {
+                let answer = run(&mut ledger, Command::External(external));
+                let Answer::Decided(recorded) = answer else { panic!("{answer:?}") };
+                assert_eq!(recorded.decision, external.decision);
+                let query = Command::Query { req_id: external.key(), op: external.op };
+                assert_eq!(run(&mut ledger, query), Answer::Query(Some(recorded)));
+            }
+        }
+        assert_eq!((ledger.sequence(), ledger.outcome_count()), (4, 3));
+        assert_eq!(balance(&mut ledger, 7), None, "no Spot account");
+        for bad in [
+            External { amount: 501, ..deposit },
+            External { user: 8, ..deposit },
+            External { order_number: 4, ..deposit },
+            External { decision: refused, ..deposit },
+            External { balance_after: 8, ..deposit },
+            External { idem_key: Text::EMPTY, ..deposit },
+            external(Op::Deposit, "d3", 5, 5),
+            external(Op::ExtDeposit, "d4", 0, 5),
+            External { user: 0, ..external(Op::ExtDeposit, "d5", 5, 5) },
+            External { asset: 9, ..external(Op::ExtDeposit, "d6", 5, 5) },
+            external(Op::ExtDeposit, "d7", 5, u64::MAX),
+        ] {
+            let answer = run(&mut ledger, Command::External(bad));
+            assert!(matches!(answer, Answer::Violation(_)), "{bad:?} {answer:?}");
+        }
+        let all = Outside { deposits: 1, deposited: 500, withdrawals: 2, withdrawn: 200 };
+        let one = Outside { withdrawals: 1, ..all };
+        assert_eq!(ledger.outside(3), Some(BTreeMap::from([(USDT, one)])));
+        run(&mut ledger, Command::RaiseWatermark { order_number: 4 });
+        ledger.forget_all();
+        assert_eq!((ledger.outcome_count(), ledger.outside(3)), (0, None));
+        assert_eq!(ledger.outside(4), Some(BTreeMap::from([(USDT, all)])));
+        assert_eq!(run(&mut ledger, Command::External(deposit)), Answer::Forgotten);
+        let mut small = Ledger::new(Places { accounts_max: 1, outcomes_max: 1 });
+        let symbol = Text::new("USDT").expect("short");
+        run(&mut small, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
+        run(&mut small, Command::External(deposit));
+        let more = external(Op::ExtDeposit, "d2", 5, 5);
+        assert_eq!(run(&mut small, Command::External(more)), Answer::Overloaded);
     }
 
     /// The last unit can be withdrawn, and not one more.

@@ -11,6 +11,7 @@
 //! | 5 mark | empty: written when idle, so that the last batch too is covered by a later record |
 //! | 6 digest | digest 16: of everything the records before this one add up to, see [`super::fact`] |
 //! | 8 refusal | as an order, of a WITHDRAW or a DEPOSIT, with a code: refused whatever balance and status had said |
+//! | 9 external | see [`super::external`]: an operation of Funding with the outside, decided by PostgreSQL |
 //!
 //! Kind 7 (shard fence) is reserved. A refusal is the one decision that no state leads to: an operator has ended the wait for it,
 //! or its record was lost in a cut ([`Command::Refuse`]).
@@ -20,6 +21,7 @@ use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::external::External;
 use crate::account::{AccountStatus, UserId};
 use crate::amount::Amount;
 use crate::asset::{AssetId, SYMBOL_BYTES_MAX};
@@ -44,6 +46,8 @@ pub enum Kind {
     Digest = 6,
     /// An order that was not decided here, but refused by whoever may.
     Refusal = 8,
+    /// A decided operation of Funding with the outside.
+    External = 9,
 }
 
 impl Kind {
@@ -57,6 +61,7 @@ impl Kind {
             5 => Some(Kind::Mark),
             6 => Some(Kind::Digest),
             8 => Some(Kind::Refusal),
+            9 => Some(Kind::External),
             _ => None,
         }
     }
@@ -71,6 +76,7 @@ impl Kind {
             Kind::Mark => "MARK",
             Kind::Digest => "DIGEST",
             Kind::Refusal => "REFUSE",
+            Kind::External => "EXTERN",
         }
     }
 }
@@ -91,7 +97,7 @@ impl<const N: usize> Text<N> {
         Text::from_bytes(text.as_bytes())
     }
 
-    fn from_bytes(text: &[u8]) -> Option<Text<N>> {
+    pub(super) fn from_bytes(text: &[u8]) -> Option<Text<N>> {
         std::str::from_utf8(text).ok()?;
         let mut bytes = [0; N];
         bytes.get_mut(..text.len())?.copy_from_slice(text);
@@ -173,6 +179,8 @@ pub enum Command {
         /// Why it is refused.
         code: Code,
     },
+    /// Record an external operation that PostgreSQL has decided. It moves nothing on Spot.
+    External(External),
     /// Set a Spot account's status, creating the account where it is absent.
     SetStatus {
         /// Whose account.
@@ -248,6 +256,8 @@ pub enum Entry {
         /// Refused whatever would have been decided: by an operator, or again, as it had been before.
         imposed: bool,
     },
+    /// A decided operation of Funding with the outside.
+    External(External),
     /// A Spot account's status.
     AccountStatus {
         /// Whose.
@@ -345,6 +355,7 @@ impl Entry {
         match self {
             Entry::Order { imposed: false, .. } => Kind::Order,
             Entry::Order { imposed: true, .. } => Kind::Refusal,
+            Entry::External(_) => Kind::External,
             Entry::AccountStatus { .. } => Kind::AccountStatus,
             Entry::Asset { .. } => Kind::Asset,
             Entry::Watermark { .. } => Kind::Watermark,
@@ -374,6 +385,7 @@ impl Entry {
                 };
                 join(buffer, fixed.as_bytes(), order.cid.as_bytes())
             }
+            Entry::External(external) => external.encode(buffer),
             Entry::AccountStatus { user, status } => {
                 let fixed = StatusBytes { user: (*user).into(), status: *status as u8 };
                 join(buffer, fixed.as_bytes(), &[])
@@ -432,6 +444,7 @@ impl Entry {
                     _ => Ok(Entry::Order { order, decision, balance_after, imposed }),
                 }
             }
+            Kind::External => External::decode(payload).map(Entry::External),
             Kind::AccountStatus => {
                 let fixed = StatusBytes::ref_from_bytes(payload).map_err(|_| malformed())?;
                 let status = AccountStatus::from_number(fixed.status)
@@ -458,7 +471,7 @@ impl Entry {
 }
 
 /// Copies both parts into `buffer`, one behind the other, and returns their length in bytes.
-fn join(buffer: &mut [u8; PAYLOAD_BYTES_MAX], fixed: &[u8], rest: &[u8]) -> usize {
+pub(super) fn join(buffer: &mut [u8; PAYLOAD_BYTES_MAX], fixed: &[u8], rest: &[u8]) -> usize {
     let length = fixed.len() + rest.len();
     buffer[..fixed.len()].copy_from_slice(fixed);
     buffer[fixed.len()..length].copy_from_slice(rest);
@@ -526,6 +539,16 @@ mod tests {
                 balance_after: 9,
                 imposed: true,
             },
+            Entry::External(External {
+                op: Op::ExtDeposit,
+                idem_key: Text::new("dep-1").expect("short"),
+                user: 1001,
+                asset: 3,
+                amount: 5,
+                order_number: 8,
+                decision: Decision::Refused(Code::AccountDisabled),
+                balance_after: 0,
+            }),
             Entry::AccountStatus { user: 9, status: AccountStatus::Frozen },
             Entry::Asset { asset: 3, precision: 8, symbol },
             Entry::Watermark { order_number: 7 },

@@ -5,6 +5,7 @@
 //! them are gone: below the watermark nothing is decided any more, so all they can change is whether a repeat is told
 //! the decision or that it is forgotten.
 
+use super::external::External;
 use super::fact::Fact;
 use super::ledger::OUTCOMES_MAX;
 use super::ledger::builder::Error;
@@ -44,6 +45,22 @@ impl Recorded {
     ) -> Recorded {
         let Order { user, asset, amount, order_number, .. } = *order;
         Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
+    }
+
+    /// What the record `sequence` of the log, written at `time_ns`, says of an external operation.
+    pub fn of_external(
+        external: &External,
+        sequence: wal::Sequence,
+        time_ns: u64,
+    ) -> Recorded {
+        let External { user, asset, amount, order_number, decision, balance_after, .. } = *external;
+        Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
+    }
+
+    /// Whether `external` is a repeat of what was recorded.
+    pub(super) fn matches_external(&self, external: &External) -> bool {
+        let again = Recorded::of_external(external, self.sequence, self.time_ns);
+        *self == again
     }
 
     /// Whether `order` is a repeat of what was decided, and not another order under its name.

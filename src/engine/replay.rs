@@ -210,6 +210,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             Command::Refuse { order, code }
         }
         Entry::Order { order, .. } => Command::Order(order),
+        Entry::External(external) => Command::External(external),
         Entry::AccountStatus { user, status } => Command::SetStatus { user, status },
         Entry::Asset { asset, precision, symbol } => {
             Command::RegisterAsset { asset, precision, symbol }

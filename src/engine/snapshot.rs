@@ -8,7 +8,7 @@
 //!   does, a whole file that contradicts itself, its name or the log, is never used and never passed over.
 //! - A file has its name only when it is whole, durable, and read back.
 //!
-//! # The format, version 1
+//! # The format, versions 1 and 2
 //!
 //! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes, the facts, and a
 //! CRC; `snapshot-{sequence:016x}.tmp` is a snapshot in the making, which nobody reads.
@@ -16,7 +16,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `snap\r\n\x1a\n` |
-//! | 8 | 4 | version, 1 |
+//! | 8 | 4 | version: 2 where external operations have been recorded, else 1 |
 //! | 12 | 4 | zeros |
 //! | 16 | 16 | identity of the log |
 //! | 32 | 8 | sequence of the DIGEST record at which it stands |
@@ -42,8 +42,9 @@ use super::ledger::builder::{self, Builder};
 use super::order;
 use crate::crash;
 
-/// The version of the format.
-pub const VERSION: u32 = 1;
+/// The newest version of the format. Version 1 has no fact about external operations, and is still written without them.
+pub const VERSION: u32 = 2;
+const VERSION_FIRST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"snap\r\n\x1a\n";
 /// Bytes of the header.
@@ -102,7 +103,7 @@ pub enum Error {
         problem: &'static str,
     },
     /// Written in another version of the format. Use its program.
-    #[error("{} has version {found}, and this program reads {VERSION}", path.display())]
+    #[error("{} has version {found}, and this program reads {VERSION_FIRST} to {VERSION}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -207,7 +208,7 @@ impl Snapshot {
         if hasher.finalize() != u32::from_le_bytes(crc) {
             return Err(damaged("its checksum does not fit"));
         }
-        if header.version.get() != VERSION {
+        if !(VERSION_FIRST..=VERSION).contains(&header.version.get()) {
             return Err(Error::Version { path: path.to_owned(), found: header.version.get() });
         }
         if header.reserved.get() != 0 {
@@ -309,6 +310,13 @@ impl Iterator for Facts<'_> {
     }
 }
 
+/// The oldest version that has all facts of `ledger`, so that a snapshot without external operations stays readable for an
+/// older program.
+fn version_of(ledger: &Ledger) -> u32 {
+    let external = |fact: Fact| matches!(fact, Fact::Outside { .. });
+    if ledger.facts().any(external) { VERSION } else { VERSION_FIRST }
+}
+
 /// Writes everything that is so in `ledger` to a file, and makes its bytes durable; its name is the caller's affair.
 ///
 /// `go_on`: asked now and then; at its first `false` the file is left as it is, and `None` returned.
@@ -333,7 +341,7 @@ pub fn write(
         Summed { out: BufWriter::with_capacity(BUFFER_BYTES, file), hasher: Hasher::new() };
     let page = HeaderBytes {
         magic: MAGIC,
-        version: VERSION.into(),
+        version: version_of(ledger).into(),
         reserved: 0.into(),
         identity: header.identity.0.into(),
         sequence: header.sequence.into(),
@@ -561,7 +569,7 @@ mod tests {
             (facts, whole[facts] - 1, "something follows the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "unknown kind of fact"),
-            (8, 2, "version 2"),
+            (8, 3, "version 3"),
         ] {
             let (at, byte, why) = change;
             let mut bytes = whole.clone();

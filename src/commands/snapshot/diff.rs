@@ -16,6 +16,7 @@ use super::{Contents, Error, SumObject, check};
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::config::format::Format;
+use crate::amount::{PRECISION_MAX, units_text};
 use crate::engine::fact::Fact;
 use crate::engine::snapshot::{self, Header, Snapshot};
 
@@ -68,6 +69,7 @@ enum Key {
     Account(u64),
     Balance(u64, u32),
     Outcome(u128, u8),
+    Outside(u32),
 }
 
 impl Key {
@@ -77,6 +79,7 @@ impl Key {
             Fact::Account { user, .. } => Some(Key::Account(user)),
             Fact::Balance { user, asset, .. } => Some(Key::Balance(user, asset)),
             Fact::Outcome { req_id, op, .. } => Some(Key::Outcome(req_id, op as u8)),
+            Fact::Outside { asset, .. } => Some(Key::Outside(asset)),
             Fact::Watermark { .. } | Fact::Departed { .. } => None,
         }
     }
@@ -88,12 +91,13 @@ impl Key {
             Key::Account(_) => 1,
             Key::Balance(..) => 2,
             Key::Outcome(..) => 3,
+            Key::Outside(_) => 4,
         }
     }
 }
 
 /// What facts are about.
-const CLASSES: [&str; 4] = ["assets", "accounts", "balances", "outcomes"];
+const CLASSES: [&str; 5] = ["assets", "accounts", "balances", "outcomes", "outside"];
 
 /// What has become of one key: before and after.
 type Change = (Option<Fact>, Option<Fact>);
@@ -226,9 +230,19 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("asset", text(assets.name(recorded.asset))),
             ("amount", text(assets.amount(recorded.asset, recorded.amount.into()))),
             ("outcome", text(outcome(recorded.decision).to_owned())),
-            ("balance_after", text(assets.amount(recorded.asset, recorded.balance_after))),
+            ("balance_after", text(match op.is_external() {
+                true => units_text(recorded.balance_after, PRECISION_MAX),
+                false => assets.amount(recorded.asset, recorded.balance_after),
+            })),
             ("sequence", recorded.sequence.into()),
             ("order_number", recorded.order_number.into()),
+        ]),
+        Fact::Outside { asset, outside } => BTreeMap::from([
+            ("asset", text(assets.name(*asset))),
+            ("deposits", outside.deposits.into()),
+            ("deposited", text(assets.amount(*asset, outside.deposited))),
+            ("withdrawals", outside.withdrawals.into()),
+            ("withdrawn", text(assets.amount(*asset, outside.withdrawn))),
         ]),
         Fact::Watermark { .. } | Fact::Departed { .. } => unreachable!("these have no key"),
     }
@@ -247,6 +261,7 @@ struct Comparison {
     accounts: ClassObject,
     balances: ClassObject,
     outcomes: ClassObject,
+    outside: ClassObject,
 }
 
 #[derive(Serialize)]
@@ -347,7 +362,7 @@ impl ChangeObject {
 impl Comparison {
     fn new(a: &Side, b: &Side, differences: &Differences) -> Comparison {
         let (known_a, known_b) = (&a.contents.assets, &b.contents.assets);
-        let [assets, accounts, balances, outcomes] =
+        let [assets, accounts, balances, outcomes, outside] =
             differences.classes.each_ref().map(|class| ClassObject::of(class, known_a, known_b));
         let numbers = a.contents.sums.keys().chain(b.contents.sums.keys());
         let numbers: BTreeSet<u32> = numbers.copied().collect();
@@ -369,6 +384,7 @@ impl Comparison {
             accounts,
             balances,
             outcomes,
+            outside,
         }
     }
 
@@ -396,7 +412,8 @@ impl Comparison {
                 false => writeln!(out, "sum {name} {} -> {}", text(a), text(b))?,
             }
         }
-        let classes = [&self.assets, &self.accounts, &self.balances, &self.outcomes];
+        let Comparison { assets, accounts, balances, outcomes, outside, .. } = self;
+        let classes = [assets, accounts, balances, outcomes, outside];
         for (name, class) in CLASSES.into_iter().zip(classes) {
             let ClassObject { added, removed, changed, shown, more } = class;
             writeln!(out, "{name} added={added} removed={removed} changed={changed}")?;

@@ -14,6 +14,7 @@ use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::amount::{PRECISION_MAX, push_units, units_text};
 use crate::asset::SYMBOL_BYTES_MAX;
 use crate::config::format::Format;
+use crate::engine::external::External;
 use crate::engine::order::{self, Entry, Text};
 use crate::transfer::Decision;
 
@@ -186,7 +187,7 @@ impl Printer {
         &self.line
     }
 
-    /// The columns: sequence, time, kind, req_id, op, user, asset, amount, balance after, outcome.
+    /// The columns: sequence, time, kind, req_id or idem_key, op, user, asset, amount, balance after, outcome.
     ///
     /// An asset that is not known yet is `#` and its number, its amounts are smallest units and `u`.
     /// The outcome of a status is the status, of an asset its number and precision, of a mark how far
@@ -204,11 +205,11 @@ impl Printer {
                 return;
             }
         };
-        let is_order = matches!(entry, Entry::Order { .. });
+        let is_order = matches!(entry, Entry::Order { .. } | Entry::External(_));
         let kind_style = if is_order { Style::new() } else { QUIET };
         styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
 
-        let (mut ulid, mut user, escaped, unknown);
+        let (mut ulid, mut user, escaped, unknown, idem_key);
         let columns = match entry {
             Entry::Order { order, balance_after, .. } => {
                 (ulid, user) = ([0; ULID_LEN], itoa::Buffer::new());
@@ -238,6 +239,21 @@ impl Printer {
                     balance_after: &self.balance_after,
                 }
             }
+            Entry::External(external) => {
+                user = itoa::Buffer::new();
+                unknown = self.assets.name(external.asset);
+                self.amount = self.assets.amount(external.asset, external.amount.into());
+                self.balance_after = units_text(external.balance_after, PRECISION_MAX);
+                idem_key = external.idem_key.as_str().escape_debug().to_string();
+                Columns {
+                    req_id: &idem_key,
+                    op: external.op.name(),
+                    user: user.format(external.user),
+                    asset: &unknown,
+                    amount: &self.amount,
+                    balance_after: &self.balance_after,
+                }
+            }
             Entry::AccountStatus { user: whose, .. } => {
                 user = itoa::Buffer::new();
                 Columns { user: user.format(*whose), ..Columns::ABSENT }
@@ -250,7 +266,7 @@ impl Printer {
         };
         columns.push(line);
         match entry {
-            Entry::Order { decision, .. } => {
+            Entry::Order { decision, .. } | Entry::External(External { decision, .. }) => {
                 let style = match decision {
                     Decision::Success => GOOD,
                     Decision::Refused(_) => REFUSED,
@@ -297,6 +313,21 @@ impl Printer {
                 member!(line, "balance_after_units", push_integer, *balance_after);
                 member!(line, "outcome", plain, outcome(*decision));
                 member!(line, "order_number", push_integer, order.order_number.into());
+            }
+            Ok(Entry::External(external)) => {
+                let asset = self.assets.known.get(&external.asset);
+                let text = &mut self.amount;
+                member!(line, "idem_key", push_text, Some(external.idem_key.as_str()));
+                member!(line, "op", plain, external.op.name());
+                member!(line, "user", push_integer, external.user.into());
+                member!(line, "asset", push_text, asset.map(|asset| asset.symbol.as_str()));
+                member!(line, "asset_id", push_integer, external.asset.into());
+                member!(line, "amount", push_amount, asset, external.amount.into(), text);
+                member!(line, "amount_units", push_integer, external.amount.into());
+                let after = units_text(external.balance_after, PRECISION_MAX);
+                member!(line, "balance_after", plain, &after);
+                member!(line, "outcome", plain, outcome(external.decision));
+                member!(line, "order_number", push_integer, external.order_number.into());
             }
             Ok(Entry::AccountStatus { user, status }) => {
                 member!(line, "user", push_integer, (*user).into());

@@ -434,6 +434,10 @@ impl Repair<'_> {
                         lost.users.insert(order.user);
                         ReqId::new(order.req_id)
                     }
+                    Ok(Entry::External(external)) => {
+                        lost.users.insert(external.user);
+                        None
+                    }
                     Ok(Entry::AccountStatus { user, .. }) => {
                         lost.users.insert(*user);
                         None

@@ -20,7 +20,7 @@ use super::verify::{FoundObject, Read, ReadObject, found_text};
 use super::{Error, Log, json};
 use crate::cli::WalStatArgs;
 use crate::config::format::Format;
-use crate::engine::order::{Entry, Order};
+use crate::engine::order::Entry;
 
 /// Users told apart, some 10 MB of memory; at the bound there are so many or more, which is said.
 const USERS_MAX: usize = 1_000_000;
@@ -132,8 +132,13 @@ impl Tally {
         self.times = Some((earliest.min(record.time_ns), latest.max(record.time_ns)));
         match entry {
             Entry::Order { order, decision, .. } => {
-                self.add_order(record, order);
+                self.add_order(record, order.user, order.asset);
                 let key = (order.op.name(), outcome(*decision));
+                self.orders.entry(key).or_default().add(record);
+            }
+            Entry::External(external) => {
+                self.add_order(record, external.user, external.asset);
+                let key = (external.op.name(), outcome(external.decision));
                 self.orders.entry(key).or_default().add(record);
             }
             Entry::AccountStatus { user, .. } => self.add_user(*user),
@@ -154,11 +159,11 @@ impl Tally {
         }
     }
 
-    fn add_order(&mut self, record: &Record<'_>, order: &Order) {
-        self.add_user(order.user);
-        let room = self.by_asset.len() < ASSETS_MAX || self.by_asset.contains_key(&order.asset);
+    fn add_order(&mut self, record: &Record<'_>, user: u64, asset: u32) {
+        self.add_user(user);
+        let room = self.by_asset.len() < ASSETS_MAX || self.by_asset.contains_key(&asset);
         let count = match room {
-            true => self.by_asset.entry(order.asset).or_default(),
+            true => self.by_asset.entry(asset).or_default(),
             false => &mut self.assets_more,
         };
         count.add(record);

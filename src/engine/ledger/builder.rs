@@ -5,6 +5,7 @@ use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
 use crate::account::UserId;
 use crate::amount::PRECISION_MAX;
 use crate::engine::accounts::{Account, Balance};
+use crate::engine::external::Outside;
 use crate::engine::fact::Fact;
 use crate::engine::outcomes::Recorded;
 use crate::engine::table::Misfit;
@@ -112,6 +113,16 @@ impl Builder {
                 self.last = self.last.max(recorded.sequence);
                 self.ledger.outcomes.restore(req_id, op, recorded)
             }
+            Fact::Outside { asset, outside } => {
+                if !outside.leave_room() {
+                    return impossible("more than any log adds up to");
+                }
+                let Some(entry) = self.ledger.assets.get_mut(&asset) else {
+                    return impossible("no such asset");
+                };
+                let before = std::mem::replace(&mut entry.outside, outside);
+                once(before != Outside::default())
+            }
             Fact::Watermark { order_number } => {
                 once(self.watermark.replace(order_number).is_some())
             }
@@ -136,14 +147,24 @@ impl Builder {
     /// Why such an outcome cannot be. What was refused may well have named a user or an asset that is not.
     fn objection(&self, op: Op, recorded: &Recorded) -> Option<&'static str> {
         match (op, recorded.decision) {
-            (Op::ExtDeposit | Op::ExtWithdraw, _) => Some("UBSCore has no external operations"),
             (Op::Refund, Decision::Refused(_)) => Some("a refund is never refused"),
             _ if recorded.order_number > ORDER_NUMBER_MAX => Some("order number out of range"),
+            (Op::ExtDeposit | Op::ExtWithdraw, _) => self.objection_outside(recorded),
             (_, Decision::Success) if !self.belongs(recorded.user, recorded.asset) => {
                 Some("no such account or asset")
             }
             (_, Decision::Success) if recorded.amount == 0 => Some("nothing moved"),
             (Op::Withdraw | Op::Deposit | Op::Refund, _) => None,
+        }
+    }
+
+    /// Why such an outcome of an external operation cannot be.
+    fn objection_outside(&self, recorded: &Recorded) -> Option<&'static str> {
+        match () {
+            () if !self.ledger.assets.contains_key(&recorded.asset) => Some("no such asset"),
+            () if UserId::new(recorded.user).is_none() => Some("no such user"),
+            () if recorded.amount == 0 => Some("nothing moved"),
+            () => None,
         }
     }
 
@@ -278,7 +299,7 @@ mod tests {
             (&[asset(), account(), overfull], "more than any log adds up to"),
             (&[asset(), account(), balance(), unnumbered], "order number out of range"),
             (&[refused(Op::Refund)], "a refund is never refused"),
-            (&[outcome(1, Op::ExtDeposit, success)], "UBSCore has no external operations"),
+            (&[outcome(1, Op::ExtDeposit, success)], "no such asset"),
             (
                 &[asset(), account(), balance(), outcome(1, Op::Refund, success)],
                 "nothing was withdrawn",
