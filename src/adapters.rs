@@ -9,7 +9,7 @@ use std::future::Future;
 use wal::Sequence;
 
 use crate::code::Code;
-use crate::transfer::{Decision, Intent, Op, ReqId};
+use crate::transfer::{Decision, ExternalOperation, Intent, Op, ReqId};
 use crate::validation::{Form, check_form};
 
 /// One operation of one transfer.
@@ -145,6 +145,16 @@ pub trait Adapter: Send + Sync + 'static {
     /// Has refusals of a WITHDRAW or a DEPOSIT recorded, with [`Code::ResolvedByOperator`], where nothing is recorded yet: from
     /// then on no late call can succeed. Answers what is recorded, in the order of the asks; each is durable.
     fn refuse(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
+
+    /// Records external operations that PostgreSQL has decided. Answers are in the order of the operations; each is durable.
+    /// A participant that keeps no such records answers `Unknown` to each.
+    fn record(
+        &self,
+        operations: Vec<ExternalOperation>,
+    ) -> impl Future<Output = Vec<Answer>> + Send {
+        let none = Answer::without_record(Outcome::Unknown(Reason::Malformed));
+        std::future::ready(vec![none; operations.len()])
+    }
 
     /// What is recorded for an operation, `Unknown` where nothing is: "not found" is not "never will be".
     fn query(&self, req_id: ReqId, op: Op) -> impl Future<Output = Answer> + Send;

@@ -372,9 +372,14 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// # Errors
     /// A [`Rejection`]; where it is unknown, the same call again is told.
     pub async fn external(&self, external: External) -> Result<ExternalDecided, Rejection> {
+        // A caller may not have come through the API.
+        if !external.op.is_external() || Cid::new(&external.idem_key).is_none() {
+            return Err(Rejection::of(Code::InvalidRequest));
+        }
         let (reply, receiver) = oneshot::channel();
         let user = external.user;
-        self.send(user, Message::External { external, reply }).map_err(Rejection::of)?;
+        let room = self.waiting_or_under_way() + ADMISSION_MARGIN < (self.capacity)();
+        self.send(user, Message::External { external, room, reply }).map_err(Rejection::of)?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 

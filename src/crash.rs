@@ -54,8 +54,11 @@ pub const BACKUP_POINTS: &[&str] = &[
 /// The points of an action that two operators carry out, in their order.
 pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after_deed"];
 
+/// The points between an external operation's commit and its answer, in their order. No transfer meets them.
+pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 7] = [
+pub const ALL_POINTS: [&[&str]; 8] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -63,6 +66,7 @@ pub const ALL_POINTS: [&[&str]; 7] = [
     REPAIR_POINTS,
     BACKUP_POINTS,
     APPROVAL_POINTS,
+    EXTERNAL_POINTS,
 ];
 
 /// Whether a point has this name.

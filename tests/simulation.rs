@@ -43,6 +43,7 @@
 //! | a sync returns before the disk has written | 2 | nothing panics |
 //! | UBSCore finds nothing recorded | 1 | L6 told is final |
 //! | an operator's refusal is told though a success is recorded | 10 | L4 only a recorded decision moves a state |
+//! | an external operation is answered before its record | 1 | L3 told is durable |
 //!
 //! # What is not here
 //!

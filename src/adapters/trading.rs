@@ -1,5 +1,6 @@
 //! Trading: operations on Spot balances, through the ring into UBSCore. An answer is durable when it arrives.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use crate::asset::{Asset, AssetId, Catalog};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::engine::Handle;
+use crate::engine::external::External;
 use crate::engine::ledger::Answer as EngineAnswer;
 use crate::engine::order::{Command, Order, Text};
 use crate::engine::outcomes::Recorded;
 use crate::engine::ring::{Overloaded, Pending};
-use crate::transfer::{Op, ReqId};
+use crate::transfer::{ExternalOperation, Op, ReqId};
 
 /// Before what found no place on the ring is asked for again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
@@ -233,7 +235,7 @@ fn expect_done(answer: EngineAnswer) -> Result<(), Unanswered> {
 }
 
 /// What UBSCore's answer to an order means to a coordinator.
-fn answer(req_id: ReqId, engine: Option<EngineAnswer>) -> Answer {
+fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
     match engine {
         Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => {
             Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
@@ -279,9 +281,28 @@ impl Adapter for Trading {
         self.decide(&asks, refuse).await
     }
 
+    async fn record(&self, operations: Vec<ExternalOperation>) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(operations.len());
+        let share = self.engine.lock().share();
+        for share in operations.chunks(share) {
+            let commands = share.iter().map(|one| Command::External(External::new(one)));
+            let pending = self.engine.lock().submit_all(commands, self.clock.now_ns());
+            let mut deadline = self.clock.sleep(self.timeout);
+            for (operation, pending) in share.iter().zip(pending) {
+                answers.push(match pending {
+                    Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
+                    Ok(pending) => {
+                        answer(operation.idem_key.as_str(), wait(pending, &mut deadline).await)
+                    }
+                });
+            }
+        }
+        answers
+    }
+
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {
         match self.put(Command::Query { req_id: req_id.number(), op }).await {
-            Ok(found) => answer(req_id, Some(found)),
+            Ok(found) => answer(&req_id, Some(found)),
             Err(_) => Answer::without_record(Outcome::Timeout),
         }
     }
@@ -309,7 +330,7 @@ impl Trading {
             for ((req_id, _), pending) in share.iter().zip(pending) {
                 answers.push(match pending {
                     Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
-                    Ok(pending) => answer(*req_id, wait(pending, &mut deadline).await),
+                    Ok(pending) => answer(req_id, wait(pending, &mut deadline).await),
                 });
             }
         }

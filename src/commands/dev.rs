@@ -65,6 +65,7 @@ pub async fn give_money<T: Adapter, F: Adapter>(
                 asset: catalog.by_symbol(symbol).context("a development asset is missing")?.id,
                 amount: Amount::new(coins * COIN).expect("not zero"),
                 actor: "dev".to_owned(),
+                order_number: 0,
             };
             // Halted, or behind a transfer that waits for a lock: no reason not to serve.
             if let Err(rejection) = coordinator.external(external).await {

@@ -555,14 +555,14 @@ mod tests {
         assert_eq!(
             lines[0],
             "         6 2023-11-14T22:13:20.123456Z RAW    kind=9 bytes=dead \
-             (unknown record kind 9)"
+             (payload of 2 bytes is not a External)"
         );
         assert_eq!(notes, "last=7 undecodable=1 ending=clean\n");
         let (out, _) =
             ubscore_wal(&["dump", &data, "--from", "6", "--limit", "1", "--format", "json"])
                 .succeeded();
         let want = json!({"sequence": 6, "time": "2023-11-14T22:13:20.123456789Z", "kind": "RAW",
-            "kind_number": 9, "bytes": "dead", "error": "unknown record kind 9", "segment": 1,
+            "kind_number": 9, "bytes": "dead", "error": "payload of 2 bytes is not a External", "segment": 1,
             "offset": END, "length": 48, "durable": 5});
         assert_eq!(objects(&out), [want]);
         // Nobody can tell whose it is.
@@ -570,7 +570,7 @@ mod tests {
 
         let done = ubscore_wal(&["verify", &data]);
         let undecodable = format!("undecodable record at {SEGMENT} offset {END} sequence 6");
-        let want = format!("{undecodable}: unknown record kind 9");
+        let want = format!("{undecodable}: payload of 2 bytes is not a External");
         let read = "damaged records=5 first=1 last=5 segments=1 kind=undecodable_record";
         assert_eq!(done.out, format!("{read}: {want}\n"));
         let log = sample.path(LOG_DIRECTORY);

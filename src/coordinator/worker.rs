@@ -9,6 +9,7 @@ mod halted;
 pub(super) mod message;
 pub(super) mod operator;
 mod queued;
+mod recording;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -27,9 +28,10 @@ use self::halted::look_up;
 use self::message::{Envelope, Message};
 use self::operator::Resolving;
 use self::queued::{Queued, Whose};
+use self::recording::Recordings;
 use super::hand::Hands;
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
-use super::{Accepted, ExternalDecided, Numbers, Parts, Rejection, Superseded};
+use super::{Accepted, Numbers, Parts, Rejection, Superseded};
 use crate::account::UserId;
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert, alert_about};
@@ -113,7 +115,15 @@ struct Question {
 }
 
 type Answers = Vec<(Question, Answer)>;
-type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = Told> + Send>>;
+
+/// What a participant has answered.
+enum Told {
+    /// About transfers.
+    Answers(Answers),
+    /// About records of external operations, by order number.
+    Recorded(Vec<(u64, Answer)>),
+}
 
 /// What the store is doing; the store travels with it.
 enum Done<S> {
@@ -126,7 +136,7 @@ type Doing<S> = Pin<Box<dyn Future<Output = Done<S>> + Send>>;
 /// What a turn of the loop woke up for.
 enum Woken<S> {
     Store(Done<S>),
-    Answers(Answers),
+    Told(Told),
     Message(Option<Envelope>),
     /// Somebody has halted or resumed.
     Gate,
@@ -146,6 +156,8 @@ pub(super) struct Worker<T, F> {
     active: HashMap<ReqId, Active>,
     under_way: BTreeSet<u64>,
     asks: Vec<Question>,
+    /// External operations that are not recorded yet.
+    recordings: Recordings,
     /// Steps to an end that has been told, see [`MARK_MS`].
     marks: Vec<Queued>,
     /// When the oldest of them has waited long enough, monotonic ns.
@@ -196,6 +208,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             active: HashMap::new(),
             under_way: BTreeSet::new(),
             asks: Vec::new(),
+            recordings: Recordings::default(),
             marks: Vec::new(),
             marks_due_ns: 0,
             resting: Vec::new(),
@@ -261,10 +274,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             if !self.asks.is_empty() {
                 asking.push(self.ask());
             }
+            asking.extend(self.record());
             let low = self.under_way.first().copied().unwrap_or(u64::MAX);
             let low = if self.scanned_once { low } else { 0 };
             self.numbers.publish(self.shard, low, self.under_way.len());
-            let waited_for = self.parked.iter().any(|(_, queued)| queued.whose.is_outside());
+            let waited_for = self.parked.iter().any(|(_, queued)| queued.whose.is_outside())
+                || self.recordings.are_awaited();
             let idle = doing.is_none() && asking.is_empty() && self.queue.is_empty();
             if !open && idle && !waited_for {
                 info!(shard = self.shard, left = self.active.len(), "worker at rest");
@@ -275,7 +290,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let woken = tokio::select! {
                 biased;
                 Some(done) = conditional(doing.as_mut()) => Woken::Store(done),
-                Some(answers) = asking.next(), if !asking.is_empty() => Woken::Answers(answers),
+                Some(told) = asking.next(), if !asking.is_empty() => Woken::Told(told),
                 Ok(()) = gate.changed() => Woken::Gate,
                 message = inbox.recv(), if room => Woken::Message(message),
                 () = &mut timer => Woken::Timer,
@@ -285,9 +300,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     doing = None;
                     idle_store = Some(self.on_done(done)?);
                 }
-                Woken::Answers(answers) => {
+                Woken::Told(Told::Answers(answers)) => {
                     for (question, answer) in answers {
                         self.on_answer(question.req_id, question.op, answer);
+                    }
+                }
+                Woken::Told(Told::Recorded(answers)) => {
+                    for (number, answer) in answers {
+                        self.on_recorded(number, answer.outcome);
                     }
                 }
                 Woken::Message(Some(message)) => {
@@ -306,6 +326,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             self.fire_timers();
             self.expire();
             self.expire_resolving();
+            self.expire_recordings();
             self.look_for_stuck();
         }
     }
@@ -423,7 +444,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let asks = now.iter().map(|q| Ask { op: q.op, intent: intent(q) }).collect();
         let parts = Arc::clone(&self.parts);
         let Some(pass) = parts.gate.pass() else {
-            return Box::pin(look_up(parts, now));
+            return Box::pin(async { Told::Answers(look_up(parts, now).await) });
         };
         let together = debug_span!(parent: None, "ask", asks = now.len(), refuse);
         let mut orders = Vec::with_capacity(now.len());
@@ -455,7 +476,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             };
             telemetry::step(step, parts.clock.monotonic_ns() - began);
             crash::point("coordinator_after_ask");
-            now.into_iter().zip(answers).collect()
+            Told::Answers(now.into_iter().zip(answers).collect())
         })
     }
 
@@ -503,7 +524,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Message::FindCid { user, cid, reply } => {
                 (Call::Find(Sought::Cid(user, cid)), Whose::Cid(reply))
             }
-            Message::External { external, reply } => {
+            // Without room for its record a new one waits; what has been decided before is told.
+            Message::External { external, room, reply } if full || !room => {
+                (Call::FindExternal(external), Whose::External(reply))
+            }
+            Message::External { mut external, reply, .. } => {
+                external.order_number = self.numbers.take(self.shard);
+                self.under_way.insert(external.order_number);
+                self.numbers.set_count(self.shard, self.under_way.len());
                 (Call::External(external), Whose::External(reply))
             }
             Message::SetFundingStatus { user, status, actor, reason, reply } => {
@@ -765,6 +793,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let permit = queued.permit.take();
                 self.enqueue(Queued { permit, ..Queued::own(call, whose) });
             }
+            (Call::External(external), true) => self.look_for_external(external.clone()),
             _ => self.forget(&queued.call),
         }
         let nobody = queued.whose.reject(rejection);
@@ -786,7 +815,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
             Whose::Nobody => {}
             // Not to be forgotten, whatever it costs.
-            Whose::Lost(_) => self.park(queued, source),
+            Whose::Lost(_) | Whose::LostExternal => self.park(queued, source),
             _ => {
                 let rejection = queued.rejection();
                 self.give_up(queued, rejection);
@@ -795,12 +824,20 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     fn forget(&mut self, call: &Call) {
-        if let Call::Accept { intent, .. } = call {
-            self.under_way.remove(&intent.order_number);
-        }
+        let number = match call {
+            Call::Accept { intent, .. } => intent.order_number,
+            Call::External(external) => external.order_number,
+            _ => return,
+        };
+        self.under_way.remove(&number);
     }
 
     fn on_reply(&mut self, queued: Queued, reply: Reply) {
+        let external = matches!(queued.whose, Whose::External(_) | Whose::LostExternal);
+        if external && !matches!(reply, Reply::Unreadable(_)) {
+            self.on_external_reply(queued, reply);
+            return;
+        }
         match (queued.whose, reply) {
             (Whose::Accept(req_id, answer_to), Reply::Transfer(transfer)) => {
                 let Call::Accept { intent, fingerprint, .. } = queued.call else {
@@ -846,9 +883,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.forget(&queued.call);
                 answer_to.send(Err(Rejection::of(Code::ServiceHalted)));
             }
-            (Whose::External(answer_to), Reply::Found(_)) => {
-                drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
-            }
             (Whose::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 if let Some(active) = self.active.get_mut(&req_id) {
                     let _entered = active.span.clone().entered();
@@ -891,13 +925,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             },
             (Whose::Cid(answer_to), Reply::Found(found)) => {
                 drop(answer_to.send(Ok(found.map(|transfer| *transfer))));
-            }
-            (Whose::External(answer_to), Reply::External { decision, balance_after, conflict }) => {
-                let answer = match conflict {
-                    true => Err(Rejection::of(Code::IdemKeyConflict)),
-                    false => Ok(ExternalDecided { decision, balance_after }),
-                };
-                drop(answer_to.send(answer));
             }
             (Whose::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
             (Whose::Attend(_, _, answer_to), Reply::Found(None)) => {
@@ -1140,8 +1167,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let parked = self.parked.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
         let work = if storing { u64::MAX } else { self.store_due_ns() };
         let marks = if self.marks.is_empty() { u64::MAX } else { self.marks_due_ns };
-        let due = timer.min(parked).min(work).min(marks).saturating_sub(self.now());
-        let waited_for = self.holds_work() || !self.resolving.is_empty();
+        let records = self.recordings.due_ns();
+        let due = timer.min(parked).min(work).min(marks).min(records).saturating_sub(self.now());
+        let awaited = self.recordings.are_awaited();
+        let waited_for = self.holds_work() || awaited || !self.resolving.is_empty();
         let longest = if waited_for { EXPIRY_MS } else { self.parts.options.stale_ms };
         let look = match self.active.is_empty() || self.parts.gate.is_closed() {
             true => u64::MAX,

@@ -48,11 +48,7 @@ impl Recorded {
     }
 
     /// What the record `sequence` of the log, written at `time_ns`, says of an external operation.
-    pub fn of_external(
-        external: &External,
-        sequence: wal::Sequence,
-        time_ns: u64,
-    ) -> Recorded {
+    pub fn of_external(external: &External, sequence: wal::Sequence, time_ns: u64) -> Recorded {
         let External { user, asset, amount, order_number, decision, balance_after, .. } = *external;
         Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
     }

@@ -420,8 +420,16 @@ impl External {
     async fn carry_out(self, service: &Service, decree: Decree) -> Outcome {
         let Known { op, user, asset, amount, .. } = self.known(service)?;
         let (Decree { actor, request_id, .. }, idem_key) = (decree, self.idem_key);
-        let external =
-            store::External { idem_key: idem_key.clone(), op, user, asset, amount, actor };
+        let (idem_key_asked, order_number) = (idem_key.clone(), 0);
+        let external = store::External {
+            idem_key: idem_key_asked,
+            op,
+            user,
+            asset,
+            amount,
+            actor,
+            order_number,
+        };
         let decided = service.coordinator.external(external).await.map_err(refuse)?;
         #[derive(Serialize)]
         struct Body {

@@ -413,15 +413,15 @@ impl Session {
                 .await?,
             external: client
                 .prepare(
-                    "SELECT o_code, o_after, o_conflict \
-                     FROM external_operate(in_flight($1), $2, $3, $4, $5, $6)",
+                    "SELECT o_code, o_after, o_conflict, o_order \
+                     FROM external_operate(in_flight($1), $2, $3, $4, $5, $6, $7)",
                 )
                 .await?,
             find_external: client
                 .prepare(
                     "SELECT code, balance_after::text, \
                        (op, user_id, asset_id, amount) IS DISTINCT FROM \
-                       ($2::smallint, $3::bigint, $4::integer, $5::numeric) \
+                       ($2::smallint, $3::bigint, $4::integer, $5::numeric), order_number \
                      FROM external_operations WHERE idem_key = $1",
                 )
                 .await?,
@@ -617,6 +617,7 @@ impl<'a> Arguments<'a> {
                     Box::new(asset_number(external.asset)),
                     Box::new(decimal(external.asset, external.amount)),
                     Box::new(external.actor.clone()),
+                    Box::new(bigint(external.order_number)),
                 ];
                 (&session.external, values)
             }
@@ -721,6 +722,13 @@ fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
             decision: decision(row, 0)?,
             balance_after: row.try_get(1)?,
             conflict: row.try_get(2)?,
+            order_number: match row.try_get::<_, Option<i64>>(3)? {
+                Some(number) => {
+                    let bad = || unreadable("external_operations", format!("order {number}"));
+                    Some(u64::try_from(number).map_err(|_| bad())?)
+                }
+                None => None,
+            },
         },
     })
 }

@@ -197,6 +197,8 @@ pub struct External {
     pub amount: Amount,
     /// Who says so.
     pub actor: String,
+    /// Its position in the order of accepts. Given by the worker; 0 before.
+    pub order_number: u64,
 }
 
 impl Call {
@@ -302,6 +304,8 @@ pub enum Reply {
         balance_after: Option<String>,
         /// The idem_key belongs to another body; nothing was done.
         conflict: bool,
+        /// The order number of the row; `None` for a row of a version that recorded nothing in UBSCore's log.
+        order_number: Option<u64>,
     },
 }
 

@@ -579,6 +579,7 @@ impl Pair {
         let op = if body.is_multiple_of(3) { Op::ExtWithdraw } else { Op::ExtDeposit };
         let whose = if op == Op::ExtDeposit { ACCOUNTS } else { USERS };
         let amount = AMOUNTS[usize::try_from(body % 5).expect("few")];
+        self.orders += 1;
         External {
             idem_key: format!("key-{key}"),
             op,
@@ -586,6 +587,7 @@ impl Pair {
             asset: AssetId(ASSETS[usize::try_from(body % 2).expect("few")]),
             amount: Amount::new(amount).expect("not zero"),
             actor: "an operator".to_owned(),
+            order_number: self.orders,
         }
     }
 

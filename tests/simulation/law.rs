@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ubscore::account::AccountStatus;
 use ubscore::code::Code;
 use ubscore::engine::order::Entry;
-use ubscore::transfer::{Decision, Direction, Intent, Op};
+use ubscore::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 
 /// The states by their numbers, and where each leads.
 const TABLE: [(i16, &[i16]); 8] = [
@@ -101,6 +101,8 @@ pub(super) struct Law {
     /// Transfers of which somebody was told that they were not done.
     denied: BTreeMap<u128, ()>,
     idem_keys: BTreeMap<String, Decision>,
+    /// External operations in the log.
+    externals: BTreeMap<String, Decision>,
     /// Statuses that have been answered and that nobody is changing.
     statuses: BTreeMap<(Side, u64), AccountStatus>,
     /// How often operators have resolved a transfer and not been told that it was not done.
@@ -290,6 +292,13 @@ impl Law {
                 (order.user, order.asset, order.amount),
                 decision,
             ),
+            Ok(Entry::External(external)) => {
+                let idem_key = external.idem_key.as_str().to_owned();
+                let before = self.externals.insert(idem_key, external.decision);
+                self.claim(before.is_none(), "L2 one decision per operation", || {
+                    format!("{external:?} is recorded twice")
+                });
+            }
             Ok(_) => {}
             Err(error) => self.breach("L7 the log can be read", error.to_string()),
         }
@@ -373,6 +382,21 @@ impl Law {
         self.claim(known == decision, "L2 one decision per operation", || {
             format!("{idem_key}: {known:?}, then {decision:?}")
         });
+        let recorded = self.externals.get(idem_key).copied();
+        self.claim(recorded == Some(decision), "L3 told is durable", || {
+            format!("external {idem_key}: told {decision:?}, the log has {recorded:?}")
+        });
+    }
+
+    /// At rest: the external operations as PostgreSQL has them.
+    pub(super) fn externals_at_rest(&mut self, rows: &[ExternalOperation]) {
+        let decisions: BTreeMap<String, Decision> =
+            rows.iter().map(|row| (row.idem_key.as_str().to_owned(), row.decision)).collect();
+        let recorded = std::mem::take(&mut self.externals);
+        self.claim(decisions == recorded, "every external operation is recorded", || {
+            format!("PostgreSQL has {decisions:?}, the log {recorded:?}")
+        });
+        self.externals = recorded;
     }
 
     /// A status is being changed: either may hold.

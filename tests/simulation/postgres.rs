@@ -17,7 +17,7 @@ use ubscore::code::Code;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Store, Transfer, Unfinished,
 };
-use ubscore::transfer::{Cid, Decision, Event, Intent, Op, ReqId, State};
+use ubscore::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
 use wal::Sequence;
 
 use super::law::{Law, Side};
@@ -38,7 +38,8 @@ pub(super) const TABLES: [&str; 8] = [
     "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY at), array_to_string(states, ' '), attempt, \
        reason FROM transfer_history",
     "SELECT req_id, op, outcome, code, user_id, asset_id, amount, balance_after FROM transfer_operations",
-    "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after FROM external_operations",
+    "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \
+       FROM external_operations",
     "SELECT user_id, status FROM accounts_tb",
     "SELECT user_id, asset_id, available, frozen FROM balances_tb",
     "SELECT shard, epoch, flight, durable_sequence FROM shard_lease",
@@ -223,6 +224,24 @@ impl Postgres {
         self.externals.rows.contains_key(idem_key)
     }
 
+    /// Every external operation that has been decided.
+    pub(super) fn externals(&self) -> Vec<ExternalOperation> {
+        let operation = |(external, code, after): &(External, Option<Code>, u128)| {
+            let External { idem_key, op, user, asset, amount, order_number, .. } = external;
+            ExternalOperation {
+                op: *op,
+                idem_key: Cid::new(idem_key).expect("a key"),
+                user: *user,
+                asset: *asset,
+                amount: *amount,
+                order_number: *order_number,
+                decision: code.map_or(Decision::Success, Decision::Refused),
+                balance_after: if code.is_none() { *after } else { 0 },
+            }
+        };
+        self.externals.rows.values().map(operation).collect()
+    }
+
     /// Where every transfer stands.
     pub(super) fn states(&self) -> BTreeMap<u128, i16> {
         let transfers = self.transfers.rows.values();
@@ -267,11 +286,12 @@ impl Postgres {
             format!("{name}|{op}|{outcome}|{code}|{user}|{asset}|{amount}|{behind}")
         });
         let externals = self.externals.rows.iter().map(|(key, (external, code, after))| {
-            let External { op, user, asset, amount, .. } = external;
+            let External { op, user, asset, amount, order_number, .. } = external;
             let after = text(code.is_none().then(|| decimal(*after)));
             let (op, amount) = (*op as u8, decimal(amount.units().into()));
             let (outcome, code) = (outcome(*code), text(*code));
-            format!("{key}|{op}|{outcome}|{code}|{user}|{}|{amount}|{after}", asset.0)
+            let asset = asset.0;
+            format!("{key}|{op}|{outcome}|{code}|{user}|{asset}|{amount}|{after}|{order_number}")
         });
         let accounts = self.accounts.rows.iter();
         let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
@@ -698,6 +718,7 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
         decision: code.map_or(Decision::Success, Decision::Refused),
         balance_after: code.is_none().then(|| decimal(*after)),
         conflict,
+        order_number: Some(known.order_number),
     }
 }
 

@@ -14,11 +14,12 @@ use ubscore::account::AccountStatus;
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use ubscore::code::Code;
 use ubscore::engine::core::Core;
+use ubscore::engine::external::External;
 use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::replay::Replay;
-use ubscore::transfer::{Decision, Op, ReqId};
+use ubscore::transfer::{Decision, ExternalOperation, Op, ReqId};
 use ubscore::validation::{Form, check_form};
 use wal::memory::Memory;
 use wal::{Identity, Log, Options, Progress, Reader, Recovery, Sequence};
@@ -71,6 +72,7 @@ impl Spot {
         process: &Arc<Process>,
         medium: Memory,
         (claim, watermark): (Sequence, u64),
+        externals: &[ExternalOperation],
     ) -> Arc<Spot> {
         let places = Places { accounts_max: 8, outcomes_max: world.plan.outcomes_max };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
@@ -98,6 +100,12 @@ impl Spot {
             let symbol = Text::new("USDT").expect("short");
             let learn = Command::RegisterAsset { asset: ASSET.0, precision: 6, symbol };
             machine.core.decide(&learn, spot.world.time.now_ns());
+            // As a start does: a process may have died between the commit of an external operation and its record.
+            let log_watermark = machine.core.ledger().watermark();
+            for external in externals.iter().filter(|one| one.order_number >= log_watermark) {
+                let record = Command::External(External::new(external));
+                machine.core.decide(&record, spot.world.time.now_ns());
+            }
             let raise = Command::RaiseWatermark { order_number: watermark };
             machine.core.decide(&raise, spot.world.time.now_ns());
             spot.sync(machine);
@@ -225,6 +233,11 @@ impl Spot {
         if self.check(ask).is_err() {
             return Answer::without_record(Outcome::Unknown(Reason::Malformed));
         }
+        self.carry(command(Order::new(&ask.intent, ask.op))).await
+    }
+
+    /// What becomes of one command on its way to the core and back.
+    async fn carry(self: &Arc<Spot>, command: Command) -> Answer {
         use Fate::*;
         let fate = match self.world.fault(self.world.plan.spot_fault_one_in) {
             false => Arrives,
@@ -247,7 +260,7 @@ impl Spot {
         let (answer_to, answer) = oneshot::channel();
         let late = TIMEOUT * if fate == Late { 2 } else { 0 };
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
-        let deliver = Arc::clone(self).deliver(command(Order::new(&ask.intent, ask.op)), travel);
+        let deliver = Arc::clone(self).deliver(command, travel);
         self.world.spawn(async move {
             let told = if fate == Lost { None } else { deliver.await };
             match told {
@@ -258,7 +271,7 @@ impl Spot {
         });
         if fate == Doubled {
             let travel = self.world.chance().micros(5, 300_000);
-            let twin = Arc::clone(self).deliver(command(Order::new(&ask.intent, ask.op)), travel);
+            let twin = Arc::clone(self).deliver(command, travel);
             self.world.spawn(async move {
                 twin.await;
             });
@@ -319,6 +332,10 @@ fn brief_command(command: &Command) -> String {
         }
         Command::Refuse { order, .. } => {
             format!("refuse {} {:026x}", order.op.name(), order.req_id)
+        }
+        Command::External(external) => {
+            let (op, idem_key) = (external.op.name(), external.idem_key.as_str());
+            format!("{op} {idem_key} of {}: {:?}", external.amount, external.decision)
         }
         Command::RegisterAsset { asset, .. } => format!("asset {asset}"),
         other => format!("{other:?}"),
@@ -389,6 +406,16 @@ impl Adapter for Trading {
     async fn refuse(&self, asks: Vec<Ask>) -> Vec<Answer> {
         let refuse = |order| Command::Refuse { order, code: Code::ResolvedByOperator };
         self.decide(&asks, refuse).await
+    }
+
+    async fn record(&self, operations: Vec<ExternalOperation>) -> Vec<Answer> {
+        self.0.process.awake().await;
+        if self.0.world.plan.bug == Some(Bug::ExternalUnrecorded) {
+            let told = |one: &ExternalOperation| Answer::without_record(one.decision.into());
+            return operations.iter().map(told).collect();
+        }
+        let record = |one: &ExternalOperation| Command::External(External::new(one));
+        join_all(operations.iter().map(|one| self.0.carry(record(one)))).await
     }
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {

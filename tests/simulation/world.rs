@@ -73,10 +73,12 @@ pub(super) enum Bug {
     QueryBlind,
     /// An operator's refusal is told though a success is recorded.
     ResolveOverrules,
+    /// An external operation is answered before its record is in the log.
+    ExternalUnrecorded,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 15] = [
+    pub(super) const ALL: [Bug; 16] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -92,6 +94,7 @@ impl Bug {
         Bug::SyncTooSoon,
         Bug::QueryBlind,
         Bug::ResolveOverrules,
+        Bug::ExternalUnrecorded,
     ];
 }
 
@@ -401,7 +404,8 @@ impl World {
         self.trace(format_args!("--- incarnation {number} begins"));
         let ahead_ns = self.chance().below(3_000_000_000);
         let process = Process::new(number, Arc::clone(&self.time), ahead_ns);
-        let spot = Spot::start(self, &process, disk.clone(), (claim, watermark));
+        let externals = self.postgres.lock().externals();
+        let spot = Spot::start(self, &process, disk.clone(), (claim, watermark), &externals);
         let connection = |shard| Connection::new(Arc::clone(self), Arc::clone(&process), shard);
         let gate = Arc::new(Gate::new(false));
         let (durable, capacity) = (Arc::clone(&spot), Arc::clone(&spot));
@@ -544,12 +548,14 @@ impl World {
             postgres.tell_balances(&mut self.law.lock());
             postgres.states()
         };
+        let externals = self.postgres.lock().externals();
         self.law.lock().rest(&states);
+        self.law.lock().externals_at_rest(&externals);
         serving.process.set(Life::Dead);
         let disk = serving.disk.crash(|| false);
         let process = Process::new(0, Arc::clone(&self.time), 0);
         let durable = self.law.lock().log_len();
-        Spot::start(self, &process, disk, (durable, 0));
+        Spot::start(self, &process, disk, (durable, 0), &[]);
     }
 
     fn now(&self) -> Duration {
@@ -780,6 +786,7 @@ impl Client {
             asset: ASSET,
             amount: Amount::new(units).expect("not 0"),
             actor: "gateway".to_owned(),
+            order_number: 0,
         };
         // Whether nothing can have come of any try so far.
         let mut clean = true;

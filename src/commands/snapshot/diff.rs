@@ -13,10 +13,10 @@ use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
 use super::{Contents, Error, SumObject, check};
+use crate::amount::{PRECISION_MAX, units_text};
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::config::format::Format;
-use crate::amount::{PRECISION_MAX, units_text};
 use crate::engine::fact::Fact;
 use crate::engine::snapshot::{self, Header, Snapshot};
 
@@ -230,10 +230,13 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("asset", text(assets.name(recorded.asset))),
             ("amount", text(assets.amount(recorded.asset, recorded.amount.into()))),
             ("outcome", text(outcome(recorded.decision).to_owned())),
-            ("balance_after", text(match op.is_external() {
-                true => units_text(recorded.balance_after, PRECISION_MAX),
-                false => assets.amount(recorded.asset, recorded.balance_after),
-            })),
+            (
+                "balance_after",
+                text(match op.is_external() {
+                    true => units_text(recorded.balance_after, PRECISION_MAX),
+                    false => assets.amount(recorded.asset, recorded.balance_after),
+                }),
+            ),
             ("sequence", recorded.sequence.into()),
             ("order_number", recorded.order_number.into()),
         ]),

@@ -51,6 +51,8 @@ pub(crate) enum Message {
     },
     External {
         external: External,
+        /// Whether UBSCore has room for its record.
+        room: bool,
         reply: oneshot::Sender<Result<ExternalDecided, Rejection>>,
     },
     SetFundingStatus {

@@ -72,6 +72,8 @@ pub(super) enum Whose {
     Nobody,
     /// The search for an accept that was given up as unknown, by its order number.
     Lost(u64),
+    /// The search for an external operation that was given up as unknown.
+    LostExternal,
     /// The API's, before it refuses what may be a repeat.
     Cid(oneshot::Sender<Result<Option<Transfer>, Rejection>>),
     /// An operator's or a gateway's.
@@ -87,7 +89,9 @@ impl Whose {
     pub(super) fn reject(self, rejection: Rejection) -> Option<Whose> {
         // An error is a caller who has gone.
         match self {
-            Whose::Step(_) | Whose::Nobody | Whose::Lost(_) => return Some(self),
+            Whose::Step(_) | Whose::Nobody | Whose::Lost(_) | Whose::LostExternal => {
+                return Some(self);
+            }
             Whose::Accept(_, reply) => reply.send(Err(rejection)),
             Whose::Cid(reply) => drop(reply.send(Err(rejection))),
             Whose::External(reply) => drop(reply.send(Err(rejection))),
@@ -98,6 +102,6 @@ impl Whose {
     }
 
     pub(super) fn is_outside(&self) -> bool {
-        !matches!(self, Whose::Step(_) | Whose::Nobody | Whose::Lost(_))
+        !matches!(self, Whose::Step(_) | Whose::Nobody | Whose::Lost(_) | Whose::LostExternal)
     }
 }

@@ -115,8 +115,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// Looks for an external operation whose commit is unknown and whose caller was given up: its row needs its record.
     pub(super) fn look_for_external(&mut self, external: External) {
-        let whose = Whose::LostExternal(external.order_number);
-        self.enqueue(Queued::own(Call::FindExternal(external), whose));
+        self.enqueue(Queued::own(Call::FindExternal(external), Whose::LostExternal));
     }
 
     /// A question to UBSCore for everything that is due to be recorded.
@@ -205,8 +204,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// What the store says of a call of an external operation.
     pub(super) fn on_external_reply(&mut self, queued: Queued, reply: Reply) {
-        let (Call::External(external) | Call::FindExternal(external)) = queued.call.clone() else {
-            unreachable!("queued together")
+        let (external, refusal) = match queued.call.clone() {
+            Call::External(external) => (external, Code::ServiceHalted),
+            Call::FindExternal(external) => (external, Code::Overloaded),
+            call => unreachable!("{call:?} is no external operation"),
         };
         match reply {
             Reply::External { conflict: true, .. } => {
@@ -217,10 +218,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let decided = ExternalDecided { decision, balance_after };
                 self.on_external(queued, &external, (decided, order_number));
             }
-            // Halted, or given up: nothing was decided.
+            // Halted, without room, or given up: nothing was decided.
             Reply::Found(_) => {
                 self.under_way.remove(&external.order_number);
-                queued.whose.reject(Rejection::of(Code::ServiceHalted));
+                queued.whose.reject(Rejection::of(refusal));
             }
             reply => unreachable!("{reply:?} answers another call"),
         }
