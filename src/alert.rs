@@ -21,6 +21,8 @@ use crate::telemetry;
 /// Everything that can be alerted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alert {
+    /// A row of `assets_tb` cannot be read, or says another thing than UBSCore knows.
+    AssetUnreadable,
     /// PostgreSQL stamped rows in the future: its clock ran ahead, and is right again or about to be.
     ClockAhead,
     /// Refunds of a transfer keep ending unknown.
@@ -51,7 +53,8 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 13] = [
+    pub const ALL: [Alert; 14] = [
+        Alert::AssetUnreadable,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
@@ -70,6 +73,7 @@ impl Alert {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Alert::AssetUnreadable => "asset_unreadable",
             Alert::ClockAhead => "clock_ahead",
             Alert::CompensationFailing => "compensation_failing",
             Alert::ConservationStalled => "conservation_stalled",
@@ -89,7 +93,8 @@ impl Alert {
     /// How bad it is, as it is written: CRITICAL wakes somebody up.
     pub fn severity(self) -> &'static str {
         match self {
-            Alert::CompensationFailing
+            Alert::AssetUnreadable
+            | Alert::CompensationFailing
             | Alert::ConservationStalled
             | Alert::ConservationViolated
             | Alert::Fenced

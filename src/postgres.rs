@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
 use tracing::{debug, info, warn};
 
@@ -99,6 +100,13 @@ impl Error {
     /// Whether the server refused what the protocol between us does not allow.
     pub fn is_violation(&self) -> bool {
         matches!(self, Error::Query(error) if verdict(error) == Verdict::Violation)
+    }
+
+    /// The rule of the schema that a row would have broken, by the name of its constraint. Nothing changed then.
+    pub fn broken_check(&self) -> Option<&str> {
+        let Error::Query(error) = self else { return None };
+        let error = error.as_db_error()?;
+        (*error.code() == SqlState::CHECK_VIOLATION).then(|| error.constraint().unwrap_or(""))
     }
 }
 

@@ -185,6 +185,14 @@ impl Desk {
                 bytes[end..end + 17].fill(0xff);
                 fs::write(&last, bytes).expect("written");
             }
+            ("An asset cannot be read", "start") => {
+                self.stop();
+                self.site.sql(
+                    "ALTER TABLE assets_tb DROP CONSTRAINT assets_units_check; \
+                     INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0.001, 100)",
+                );
+                self.serve();
+            }
             ("The log is damaged", "damaged") => self.damage(),
             ("It has halted", "changed") => {
                 self.site.sql("UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3");

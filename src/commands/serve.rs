@@ -24,8 +24,8 @@ use wal::Identity;
 
 use super::{dev, restore};
 use crate::adapters::funding::Funding;
-use crate::adapters::trading::Trading;
-use crate::alert::{self, Alert, alert, webhook};
+use crate::adapters::trading::{Trading, Unanswered};
+use crate::alert::{self, Alert, alert, alert_about, webhook};
 use crate::amount::Amount;
 use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
@@ -58,6 +58,7 @@ use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::{self, Behind, Incarnation};
 use crate::postgres::reads::Reads;
+use crate::postgres::reads::assets::Unreadable;
 use crate::postgres::watermark::Watermark;
 use crate::postgres::{self};
 use crate::quota::usage::DayMax;
@@ -165,7 +166,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
     let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
-    let upkeep = keep_watch(service.clock.clone(), service.metrics, config.clone());
+    let upkeep = keep_watch(Arc::clone(&service), config.clone());
     let upkeep = tokio::spawn(upkeep);
 
     announce(config, development, addresses, service.clock.now_s())?;
@@ -299,8 +300,13 @@ async fn start(
         adapter_timeout,
     ));
     for asset in assets.all() {
-        trading.register(asset).await.with_context(|| format!("register {}", asset.symbol))?;
+        match trading.register(asset).await {
+            // Amounts of it have another meaning in the log: nothing of it may be read by this row.
+            Err(Unanswered::Violation(why)) => reads.leave_out(asset, why),
+            done => done.with_context(|| format!("register {}", asset.symbol))?,
+        }
     }
+    name_unreadable(&reads);
     let books = audit_books(config, &target, &limits, &catalog);
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     let number = incarnation.number;
@@ -714,11 +720,24 @@ async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Folds the metrics, and looks at the log's room: it is to be said before anybody is refused for want of it.
-async fn keep_watch(clock: Arc<dyn Clock>, metrics: &'static Metrics, config: Config) {
+/// Raises an alert for each asset whose row cannot be read in whole.
+fn name_unreadable(reads: &Reads) {
+    for Unreadable { asset, what } in reads.unreadable() {
+        alert_about(Alert::AssetUnreadable, &asset, format_args!("{asset}: {what}"));
+    }
+}
+
+/// Folds the metrics, names assets that cannot be read, and looks at the log's room: it is to be said before anybody is
+/// refused for want of it.
+async fn keep_watch(service: Arc<Service>, config: Config) {
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let (clock, metrics) = (Arc::clone(&service.clock), service.metrics);
+    let reads = service.reads.clone();
+    // The service is dropped by the stop, which waits for its last user.
+    drop(service);
     loop {
         metrics.upkeep();
+        name_unreadable(&reads);
         match rustix::fs::statvfs(&log_dir) {
             Ok(found) => {
                 let free = found.f_bavail.saturating_mul(found.f_frsize);

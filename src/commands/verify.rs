@@ -10,6 +10,7 @@ use std::time::Duration;
 use ::wal::{Directory, Medium};
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use tracing::warn;
 
 use super::{restore, serve, snapshot, wal};
 use crate::asset::Catalog;
@@ -21,6 +22,7 @@ use crate::postgres;
 use crate::postgres::books::Books;
 use crate::postgres::embedded::Embedded;
 use crate::postgres::reads::Reads;
+use crate::postgres::reads::assets::Unreadable;
 
 /// Something does not add up.
 pub(super) const EXIT_MISMATCH: u8 = 1;
@@ -104,10 +106,11 @@ impl Target {
         let Target { config, limits, configured, .. } = self;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = postgres::pool(config, limits, 1);
-        Reads::new(pool, Arc::clone(&catalog), 0)
-            .load_catalog()
-            .await
-            .context("read the assets")?;
+        let reads = Reads::new(pool, Arc::clone(&catalog), 0);
+        reads.load_catalog().await.context("read the assets")?;
+        for Unreadable { asset, what } in reads.unreadable() {
+            warn!(asset, what, "an asset cannot be read in whole");
+        }
         // Everything is read at once, however long it takes.
         let books = Books::new(config.clone(), *limits, Duration::ZERO, Arc::clone(&catalog));
         let log = configured.data_dir.join(wal::LOG_DIRECTORY);

@@ -35,8 +35,9 @@ use crate::audit::conservation::Mismatch;
 use crate::audit::halt::{Halted, NotResumed, Objection};
 use crate::code::Code;
 use crate::coordinator::Rejection;
-use crate::postgres::reads::{AssetChange, PoolUse};
-use crate::postgres::store;
+use crate::postgres::reads::PoolUse;
+use crate::postgres::reads::assets::AssetChange;
+use crate::postgres::{self, store};
 use crate::telemetry::{self, chain};
 use crate::transfer::{Cid, Decision, Op, State};
 
@@ -544,10 +545,8 @@ async fn change_asset(service: &Service, symbol: &str, call: Call) -> Outcome {
     check_reason(&draft.reason)?;
     let actor = actor(caller);
     let changed = service.reads.change_asset(asset, change, &actor, &draft.reason);
-    changed.await.map_err(away)?;
-    let catalog = service.reads.catalog();
-    let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
-    Ok(json(StatusCode::OK, &AssetBody::from(asset), &request_id))
+    let asset = changed.await.map_err(unwritten)?;
+    Ok(json(StatusCode::OK, &AssetBody::from(&asset), &request_id))
 }
 
 #[derive(Deserialize)]
@@ -708,6 +707,24 @@ fn refuse(rejection: Rejection) -> Refusal {
         false => detail,
     };
     Refusal { message, unknown, ..code.into() }
+}
+
+/// Why an asset's row was not written, where PostgreSQL has answered.
+fn unwritten(failure: postgres::Error) -> Refusal {
+    match failure.broken_check() {
+        Some(rule) => Refusal::because(
+            Code::InvalidRequest,
+            format!(
+                "PostgreSQL refuses the row by {rule}: min and max have at most as many decimals as \
+                 the asset, and min is not above max. Give both."
+            ),
+        ),
+        None if matches!(failure, postgres::Error::Row { .. }) => {
+            error!(error = chain(&failure), "an asset is not changed");
+            Refusal::because(Code::SystemError, format!("{failure}."))
+        }
+        None => away(failure),
+    }
 }
 
 fn unanswered(failure: Unanswered) -> Refusal {

@@ -2,6 +2,7 @@
 
 pub mod accepted;
 pub mod approvals;
+pub mod assets;
 pub mod lists;
 pub mod pauses;
 
@@ -11,17 +12,18 @@ use arc_swap::ArcSwap;
 use deadpool_postgres::{Pool, Status};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
-use tokio_postgres::{GenericClient, IsolationLevel, Row};
+use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
+use self::assets::Unreadable;
 use super::Error;
 use super::columns::{self, bigint};
 use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
 use crate::account::{AccountStatus, UserId};
-use crate::amount::{Amount, units_from_text};
-use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
+use crate::amount::units_from_text;
+use crate::asset::{AssetId, Catalog};
 use crate::pause::Pauses;
 use crate::transfer::{Op, ReqId, State};
 
@@ -47,19 +49,6 @@ pub struct FundingView {
     pub balances: Vec<(AssetId, u128, u128)>,
     /// Transfers that may be counted differently by the two stores, each with its successful Funding operations.
     pub transfers: Vec<(Transfer, Vec<Op>)>,
-}
-
-/// A change of an asset.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AssetChange {
-    /// Whether it moves.
-    pub status: Option<AssetStatus>,
-    /// Whether internal transfers are enabled.
-    pub transfer_enabled: Option<bool>,
-    /// The smallest amount of one transfer.
-    pub transfer_min: Option<Amount>,
-    /// The largest amount of one transfer.
-    pub transfer_max: Option<Amount>,
 }
 
 /// A change of `engine_state.halted`, with its author.
@@ -88,6 +77,8 @@ pub enum HaltChange<'a> {
 pub struct Reads {
     pub(super) pool: Pool,
     catalog: Arc<ArcSwap<Catalog>>,
+    /// Rows of `assets_tb` that cannot be read in whole, as last read.
+    unreadable: Arc<parking_lot::Mutex<Vec<Unreadable>>>,
     pauses: Arc<ArcSwap<Pauses>>,
     /// Tells for every set of pauses that was in force when nobody keeps it any more.
     earlier: Arc<parking_lot::Mutex<Vec<watch::Receiver<()>>>>,
@@ -111,7 +102,8 @@ impl Reads {
     /// Reads through `pool`; the few writes are those of `incarnation`.
     pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
         let (pauses, earlier, changing) = (Arc::default(), Arc::default(), Arc::default());
-        Reads { pool, catalog, pauses, earlier, incarnation, changing }
+        let unreadable = Arc::default();
+        Reads { pool, catalog, unreadable, pauses, earlier, incarnation, changing }
     }
 
     /// The assets as last read.
@@ -133,22 +125,6 @@ impl Reads {
     pub async fn ping(&self) -> Result<(), Error> {
         self.pool.get().await?.query_one("SELECT 1", &[]).await?;
         Ok(())
-    }
-
-    /// Reads all assets and makes them the catalog. To be called before anybody uses it: UBSCore has to learn an asset
-    /// before a transfer of it is accepted.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away, or holds an asset that cannot be one.
-    pub async fn load_catalog(&self) -> Result<Arc<Catalog>, Error> {
-        let catalog = Arc::new(Catalog::new(self.assets().await?));
-        self.catalog.store(Arc::clone(&catalog));
-        Ok(catalog)
-    }
-
-    async fn assets(&self) -> Result<Vec<Asset>, Error> {
-        let client = self.pool.get().await?;
-        assets(&**client).await
     }
 
     /// One transfer with every state it has passed through, in order, at one moment.
@@ -252,49 +228,6 @@ impl Reads {
         status.map(Some).ok_or_else(|| Error::Row { table: "accounts_tb", what: what() })
     }
 
-    /// Changes an asset, with an audit row in the same transaction. In force when this returns.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away, or this process has been superseded. Whether it was done may be unknown.
-    pub async fn change_asset(
-        &self,
-        asset: &Asset,
-        change: AssetChange,
-        actor: &str,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let _changing = self.changing.lock().await;
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
-        self.fence(&transaction).await?;
-        let id = i32::try_from(asset.id.0).expect("asset numbers come from an INTEGER");
-        let status = change.status.map(|status| status as i16);
-        let decimal = |amount: Option<Amount>| amount.map(|a| a.decimal(asset.precision));
-        let (min, max) = (decimal(change.transfer_min), decimal(change.transfer_max));
-        transaction
-            .execute(
-                "UPDATE assets_tb SET status = COALESCE($2, status), \
-                 internal_transfer_enabled = COALESCE($3, internal_transfer_enabled), \
-                 min_transfer_amount = COALESCE($4, min_transfer_amount), \
-                 max_transfer_amount = COALESCE($5, max_transfer_amount) WHERE asset_id = $1",
-                &[&id, &status, &change.transfer_enabled, &min, &max],
-            )
-            .await?;
-        let detail = format!("{change:?}");
-        audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
-        // Read before the commit, so that nothing can come between it and what it puts in force.
-        let read = assets(&*transaction).await?;
-        transaction.commit().await?;
-        // Assets that were added meanwhile wait for the next start, when UBSCore learns them; one that somebody has
-        // removed stays known, since transfers of it may be under way.
-        let known = self.catalog.load();
-        let present = |known: &Asset| read.iter().find(|asset| asset.id == known.id).cloned();
-        let assets = known.all().into_iter().map(|known| present(known).unwrap_or(known.clone()));
-        let catalog = Catalog::new(assets);
-        self.catalog.store(Arc::new(catalog));
-        Ok(())
-    }
-
     /// Refuses a process that has been superseded, and makes a later one wait for this transaction.
     async fn fence(&self, transaction: &deadpool_postgres::Transaction<'_>) -> Result<(), Error> {
         let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
@@ -351,33 +284,6 @@ impl Reads {
         audit(&transaction, actor, action, "service", in_force.unwrap_or(""), reason).await?;
         Ok(transaction.commit().await?)
     }
-
-    /// Inserts assets that are not there yet.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn add_assets(&self, assets: &[Asset]) -> Result<(), Error> {
-        let client = self.pool.get().await?;
-        for asset in assets {
-            let id = i32::try_from(asset.id.0).expect("asset numbers fit an INTEGER");
-            client
-                .execute(
-                    "INSERT INTO assets_tb VALUES ($1, $2, $3, $4, $5, $6, $7) \
-                     ON CONFLICT DO NOTHING",
-                    &[
-                        &id,
-                        &asset.symbol,
-                        &i16::from(asset.precision),
-                        &(asset.status as i16),
-                        &asset.transfer_enabled,
-                        &asset.transfer_min.decimal(asset.precision),
-                        &asset.transfer_max.decimal(asset.precision),
-                    ],
-                )
-                .await?;
-        }
-        Ok(())
-    }
 }
 
 /// Every state that a transfer has passed through, in order.
@@ -412,17 +318,6 @@ async fn snapshot(
     Ok(builder.read_only(true).start().await?)
 }
 
-async fn assets(client: &impl GenericClient) -> Result<Vec<Asset>, Error> {
-    let rows = client
-        .query(
-            "SELECT asset_id, symbol, precision, status, internal_transfer_enabled, \
-             min_transfer_amount, max_transfer_amount FROM assets_tb",
-            &[],
-        )
-        .await?;
-    rows.iter().map(asset_from_row).collect()
-}
-
 async fn audit(
     transaction: &deadpool_postgres::Transaction<'_>,
     actor: &str,
@@ -435,25 +330,6 @@ async fn audit(
                   VALUES ($1, $2, $3, $4, $5)";
     transaction.execute(insert, &[&actor, &action, &subject, &detail, &reason]).await?;
     Ok(())
-}
-
-fn asset_from_row(row: &Row) -> Result<Asset, Error> {
-    let symbol: String = row.try_get(1)?;
-    let bad = |what: &str| Error::Row { table: "assets_tb", what: format!("{symbol}: {what}") };
-    let precision = u8::try_from(row.try_get::<_, i16>(2)?).map_err(|_| bad("precision"))?;
-    let amount = |column, what| {
-        Amount::from_decimal(row.try_get(column)?, precision).ok_or_else(|| bad(what))
-    };
-    let id = u32::try_from(row.try_get::<_, i32>(0)?).map_err(|_| bad("asset_id"))?;
-    let status = AssetStatus::from_number(row.try_get(3)?).ok_or_else(|| bad("status"))?;
-    let (transfer_min, transfer_max) =
-        (amount(5, "min_transfer_amount")?, amount(6, "max_transfer_amount")?);
-    if !(1..=SYMBOL_BYTES_MAX).contains(&symbol.len()) {
-        return Err(bad("symbol"));
-    }
-    let transfer_enabled = row.try_get(4)?;
-    let id = AssetId(id);
-    Ok(Asset { id, symbol, precision, status, transfer_enabled, transfer_min, transfer_max })
 }
 
 fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128), Error> {

@@ -1,0 +1,255 @@
+//! Assets, as PostgreSQL keeps them and as they are in force.
+//!
+//! Number, symbol and precision of an asset in force never change: they come from the catalog, whatever a row says later.
+//! A row that cannot be read disarms no other one. It is left out, or its asset is suspended, and it is named.
+
+use std::sync::Arc;
+
+use rust_decimal::Decimal;
+use tokio_postgres::Row;
+
+use super::{Reads, audit};
+use crate::amount::{Amount, PRECISION_MAX};
+use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
+use crate::postgres::Error;
+use crate::postgres::columns::asset_number;
+
+/// The columns that [`asset_from_row`] reads.
+const COLUMNS: &str = "asset_id, symbol, precision, status, internal_transfer_enabled, \
+                       min_transfer_amount, max_transfer_amount";
+
+/// A change of an asset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AssetChange {
+    /// Whether it moves.
+    pub status: Option<AssetStatus>,
+    /// Whether internal transfers are enabled.
+    pub transfer_enabled: Option<bool>,
+    /// The smallest amount of one transfer.
+    pub transfer_min: Option<Amount>,
+    /// The largest amount of one transfer.
+    pub transfer_max: Option<Amount>,
+}
+
+/// A row of `assets_tb` that cannot be read in whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The asset: its number and, where it is text, its symbol.
+    pub asset: String,
+    /// The column and its value, and the effect on the asset.
+    pub what: String,
+}
+
+impl From<&Unreadable> for Error {
+    fn from(unreadable: &Unreadable) -> Error {
+        let Unreadable { asset, what } = unreadable;
+        Error::Row { table: "assets_tb", what: format!("{asset}: {what}") }
+    }
+}
+
+impl Reads {
+    /// Reads all assets and makes them the catalog. Call it before the catalog is used: UBSCore has to learn an asset
+    /// before a transfer of it is accepted.
+    ///
+    /// A row that cannot be read in whole is in [`Reads::unreadable`] then. Its asset is suspended where only its limits or
+    /// its status are unreadable, and left out otherwise.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn load_catalog(&self) -> Result<Arc<Catalog>, Error> {
+        let client = self.pool.get().await?;
+        let rows = client.query(&format!("SELECT {COLUMNS} FROM assets_tb"), &[]).await?;
+        let (mut assets, mut unreadable) = (Vec::new(), Vec::new());
+        for row in &rows {
+            match asset_from_row(row) {
+                Ok((asset, wrong)) => {
+                    assets.push(asset);
+                    unreadable.extend(wrong);
+                }
+                Err(left_out) => unreadable.push(left_out),
+            }
+        }
+        let catalog = Arc::new(Catalog::new(assets));
+        self.catalog.store(Arc::clone(&catalog));
+        *self.unreadable.lock() = unreadable;
+        Ok(catalog)
+    }
+
+    /// The rows of `assets_tb` that cannot be read in whole, as last read.
+    pub fn unreadable(&self) -> Vec<Unreadable> {
+        self.unreadable.lock().clone()
+    }
+
+    /// Takes an asset out of the catalog, since its row says another thing than UBSCore knows. Call it before the catalog
+    /// is used.
+    pub fn leave_out(&self, left_out: &Asset, why: &str) {
+        let known = self.catalog.load();
+        let others = known.all().into_iter().filter(|asset| asset.id != left_out.id).cloned();
+        self.catalog.store(Arc::new(Catalog::new(others)));
+        let asset = label(left_out.id.0, &left_out.symbol);
+        let what = format!("{why}; the asset is left out");
+        self.unreadable.lock().push(Unreadable { asset, what });
+    }
+
+    /// Changes an asset, with an audit row in the same transaction. In force when this returns.
+    ///
+    /// Returns the asset. If a part of its row cannot be read, it is suspended, and in [`Reads::unreadable`].
+    ///
+    /// # Errors
+    /// [`Error::Row`]: the asset has no row. [`Error::broken_check`]: the row would break a rule of the schema. Otherwise
+    /// PostgreSQL is away, or this process has been superseded. Whether it was done may be unknown.
+    pub async fn change_asset(
+        &self,
+        asset: &Asset,
+        change: AssetChange,
+        actor: &str,
+        reason: &str,
+    ) -> Result<Asset, Error> {
+        let _changing = self.changing.lock().await;
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        self.fence(&transaction).await?;
+        let status = change.status.map(|status| status as i16);
+        let decimal = |amount: Option<Amount>| amount.map(|a| a.decimal(asset.precision));
+        let (min, max) = (decimal(change.transfer_min), decimal(change.transfer_max));
+        let update = format!(
+            "UPDATE assets_tb SET status = COALESCE($2, status), \
+             internal_transfer_enabled = COALESCE($3, internal_transfer_enabled), \
+             min_transfer_amount = COALESCE($4, min_transfer_amount), \
+             max_transfer_amount = COALESCE($5, max_transfer_amount) WHERE asset_id = $1 \
+             RETURNING {COLUMNS}"
+        );
+        // Read before the commit, so that nothing can come between the row and what it puts in force.
+        let row = transaction
+            .query_opt(
+                &update,
+                &[&asset_number(asset.id), &status, &change.transfer_enabled, &min, &max],
+            )
+            .await?;
+        let Some(row) = row else {
+            let what = "it has no row; `ubscore pause --asset` stops its transfers".to_owned();
+            return Err((&Unreadable { asset: label(asset.id.0, &asset.symbol), what }).into());
+        };
+        let detail = format!("{change:?}");
+        audit(&transaction, actor, "asset", &asset.symbol, &detail, reason).await?;
+        let mut changed = asset.clone();
+        let unreadable = take_changeable(&mut changed, &row);
+        transaction.commit().await?;
+        self.put_in_force(changed.clone());
+        let named = label(asset.id.0, &asset.symbol);
+        let mut all = self.unreadable.lock();
+        all.retain(|earlier| earlier.asset != named);
+        all.extend(unreadable);
+        Ok(changed)
+    }
+
+    /// Puts one asset in force, new or in place of its earlier state. The others stay as they are: a row that was added by
+    /// SQL waits for the next start, when UBSCore learns it; one that was removed stays known, since transfers of it may be
+    /// under way.
+    fn put_in_force(&self, changed: Asset) {
+        let known = self.catalog.load();
+        let others = known.all().into_iter().filter(|asset| asset.id != changed.id).cloned();
+        let catalog = Catalog::new(others.chain([changed.clone()]));
+        self.catalog.store(Arc::new(catalog));
+    }
+
+    /// Inserts assets that are not there yet.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn add_assets(&self, assets: &[Asset]) -> Result<(), Error> {
+        let client = self.pool.get().await?;
+        for asset in assets {
+            client
+                .execute(
+                    "INSERT INTO assets_tb VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                     ON CONFLICT DO NOTHING",
+                    &[
+                        &asset_number(asset.id),
+                        &asset.symbol,
+                        &i16::from(asset.precision),
+                        &(asset.status as i16),
+                        &asset.transfer_enabled,
+                        &asset.transfer_min.decimal(asset.precision),
+                        &asset.transfer_max.decimal(asset.precision),
+                    ],
+                )
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+fn label(number: impl std::fmt::Display, symbol: &str) -> String {
+    format!("asset {number} {symbol}")
+}
+
+/// Reads [`COLUMNS`]: the asset, and the part of its row that cannot be read, if any.
+///
+/// # Errors
+/// [`Unreadable`]: number, symbol or precision cannot be read. There is no such asset then.
+fn asset_from_row(row: &Row) -> Result<(Asset, Option<Unreadable>), Unreadable> {
+    let number: i32 = row.try_get(0).unwrap_or(0);
+    let symbol: String = row.try_get(1).unwrap_or_default();
+    let left_out = |column: &str| Unreadable {
+        asset: label(number, &symbol),
+        what: format!("its {column} cannot be read; the asset is left out"),
+    };
+    let id = u32::try_from(number).ok().filter(|id| *id > 0).ok_or_else(|| left_out("asset_id"))?;
+    if !(1..=SYMBOL_BYTES_MAX).contains(&symbol.len()) {
+        return Err(left_out("symbol"));
+    }
+    let precision = row.try_get::<_, i16>(2).ok().and_then(|number| u8::try_from(number).ok());
+    let precision = precision.filter(|precision| *precision <= PRECISION_MAX);
+    let precision = precision.ok_or_else(|| left_out("precision"))?;
+    let mut asset = Asset {
+        id: AssetId(id),
+        symbol,
+        precision,
+        status: AssetStatus::Suspended,
+        transfer_enabled: false,
+        transfer_min: Amount::new(1).expect("not zero"),
+        transfer_max: Amount::new(u64::MAX).expect("not zero"),
+    };
+    let unreadable = take_changeable(&mut asset, row);
+    Ok((asset, unreadable))
+}
+
+/// Takes the four changeable fields of an asset from its row. A field that cannot be read stays as it is, and the asset is
+/// suspended.
+fn take_changeable(asset: &mut Asset, row: &Row) -> Option<Unreadable> {
+    let mut wrong = Vec::new();
+    match row.try_get(3).ok().and_then(AssetStatus::from_number) {
+        Some(status) => asset.status = status,
+        None => wrong.push("its status cannot be read".to_owned()),
+    }
+    match row.try_get(4) {
+        Ok(enabled) => asset.transfer_enabled = enabled,
+        Err(_) => wrong.push("internal_transfer_enabled cannot be read".to_owned()),
+    }
+    let precision = asset.precision;
+    for (column, limit) in [(5, &mut asset.transfer_min), (6, &mut asset.transfer_max)] {
+        let name = row.columns()[column].name();
+        let found = row.try_get::<_, Decimal>(column).ok();
+        match found.and_then(|value| Amount::from_decimal(value, precision)) {
+            Some(amount) => *limit = amount,
+            None => {
+                let found = found.map_or_else(String::new, |value| value.normalize().to_string());
+                wrong.push(format!("{name} {found} is no amount of {precision} decimals"));
+            }
+        }
+    }
+    // An asset whose row has changed its meaning is not the asset of the amounts that are recorded.
+    if row.try_get::<_, String>(1).ok().as_ref() != Some(&asset.symbol) {
+        wrong.push("its symbol has changed".to_owned());
+    }
+    if row.try_get::<_, i16>(2).ok() != Some(i16::from(precision)) {
+        wrong.push(format!("its precision is no more {precision}"));
+    }
+    if wrong.is_empty() {
+        return None;
+    }
+    asset.status = AssetStatus::Suspended;
+    let what = format!("{}; the asset is suspended", wrong.join(", "));
+    Some(Unreadable { asset: label(asset.id.0, &asset.symbol), what })
+}
