@@ -2,6 +2,8 @@
 //!
 //! Arguments that are wrong in themselves are refused here, with exit code 2.
 
+pub mod overview;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,79 +31,144 @@ use crate::transfer::{Direction, Op, State};
 const TTL_S_MAX: u64 = 31_536_000;
 
 /// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
+///
+/// Exit codes: 0 done, or nothing is wrong. 1 refused, failed, or something is wrong. 2 bad arguments or configuration, or the
+/// command cannot run. 3 another operator must approve it first.
 #[derive(Debug, Parser)]
-#[command(name = "ubscore", version = release::LINE)]
+#[command(name = "ubscore", version = release::LINE, help_template = overview::template())]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands: the first paragraph is their clause in `--help`, see [`overview`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the service.
     Serve(ServeArgs),
-    /// Read the log.
+    /// Inspect, check or cut the log.
     #[command(subcommand)]
     Wal(WalCommand),
-    /// Read a snapshot.
+    /// Inspect or compare snapshots.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Print a token for the HTTP API.
     Token(TokenArgs),
-    /// Offer transfers to a running service, and print how long they take. It makes users of its own and gives them money.
+    /// Measure a running service with transfers of test users.
+    ///
+    /// It makes the users and gives them money.
     Load(LoadArgs),
-    /// Look at the machine, PostgreSQL and the configuration: what stands in the way of what is promised, and what to change.
-    /// Changes nothing, also while the service runs. Exit code 1 if something is bad, 0 if at most something is to be warned of.
+    /// Check machine, PostgreSQL and configuration; say how to correct them.
+    ///
+    /// It changes nothing, also while the service runs. Exit code 1: something is bad. 0: at most warnings.
     Doctor(DoctorArgs),
-    /// Compare the log with PostgreSQL, with or without a running service.
-    Verify(StoreArgs),
-    /// Print everything that has moved on one user's accounts, in both stores, with the balance after it. Exit code 1 if
-    /// it does not add up.
+    /// Compare the log with PostgreSQL.
+    ///
+    /// The service may run or not. Exit code 1: something does not add up. 2: the comparison cannot run.
+    Verify(VerifyArgs),
+    /// Print every movement on one user's accounts, in both stores.
+    ///
+    /// Each line has the balance after it. Exit code 1: the movements do not add up.
     Statement(StatementArgs),
-    /// Bring PostgreSQL back to what the log proves, after a restored backup; while no service runs. Exit code 1 if
-    /// something is left that nothing proves.
+    /// Bring PostgreSQL back to the state that the log proves.
+    ///
+    /// For example after a restored backup; no service may run. Exit code 1: something is left that nothing proves.
     Repair(RepairArgs),
-    /// Write both stores as they stand together into a directory, also while the service runs. Exit code 1 if nothing was
-    /// written.
+    /// Back up both stores at one consistent point.
+    ///
+    /// The service may run. Exit code 1: no backup was written.
     Backup(BackupArgs),
-    /// Bring a backup into an empty data directory and an empty database; a restore that was interrupted goes on. Exit code
-    /// 1 if the stores do not agree afterwards, 2 if nothing is restored.
+    /// Restore a backup into an empty data directory and an empty database.
+    ///
+    /// The same command continues an interrupted restore. Exit code 1: the stores disagree afterwards. 2: nothing was restored.
     Restore(RestoreArgs),
-    /// Stop all money from moving, until `resume`. Exit code 1 if the service refuses or does not answer.
-    Halt(OperatorArgs),
-    /// Go on after a halt, unless the check of the money objects. Exit code 1 if the service is still halted, 3 if another
-    /// operator has to approve it first.
+    /// Stop all money until `resume`.
+    ///
+    /// If the service is down, the flag goes into the data directory and halts the next start. Exit code 1: not halted.
+    Halt(HaltArgs),
+    /// Continue after a halt.
+    ///
+    /// It checks both stores first. The service stays halted if they disagree. Exit code 1: still halted. 3: another operator
+    /// must approve it.
     Resume(OperatorArgs),
-    /// Refuse new transfers of a direction, of an asset, or of one direction of one asset, until `unpause`; what is under way
-    /// goes on. Exit code 1 if the service refuses or does not answer.
+    /// Refuse new transfers of a direction, an asset, or both, until `unpause`.
+    ///
+    /// Accepted transfers continue. Exit code 1: the service refuses or does not answer.
     Pause(PauseArgs),
-    /// Accept new transfers again that were paused by the same direction and asset.
+    /// Lift the pause with the same direction and asset.
     Unpause(PauseArgs),
-    /// Print what is paused, since when, by whom and why.
+    /// List the pauses in force.
     Pauses(AccessArgs),
-    /// Approve or reject what another operator has asked for. Exit code 1 if the service refuses or does not answer.
+    /// List, approve or reject requests of other operators.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Approval(ApprovalCommand),
-    /// Find transfers that do not end, and end them. Exit code 1 if the service refuses or does not answer, 3 if another
-    /// operator has to approve it first.
+    /// Find transfers that do not end, and end them.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
     #[command(subcommand)]
     Transfer(TransferCommand),
-    /// Find events that a webhook's endpoint did not take, and have them delivered. Exit code 1 if the service refuses or does
-    /// not answer.
+    /// List failed webhook deliveries, and send them again.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Webhook(WebhookCommand),
-    /// Say what a user's accounts may do. Exit code 1 if the service refuses or does not answer.
+    /// Freeze, unfreeze or disable a user's accounts.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Account(AccountCommand),
-    /// Say what may be done with an asset. Exit code 1 if the service refuses or does not answer.
+    /// Change an asset's status and limits.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Asset(AssetCommand),
-    /// Print a script that completes the words of this command line, for a shell to read.
+    /// Print a completion script for a shell.
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all commands into a directory.
+    /// Print the manual page, or write the pages of all commands.
     Man(ManArgs),
+}
+
+impl Command {
+    /// How the command writes its answer, and why it failed.
+    pub fn format(&self) -> Format {
+        match self {
+            Command::Verify(args) => args.format,
+            Command::Repair(args) => args.format,
+            Command::Backup(args) => args.format,
+            Command::Doctor(args) => args.format,
+            Command::Load(args) => args.format,
+            Command::Statement(args) if args.format == StatementFormat::Json => Format::Json,
+            Command::Halt(args) => args.operator.access.format,
+            Command::Resume(args) => args.access.format,
+            Command::Pause(args) | Command::Unpause(args) => args.operator.access.format,
+            Command::Pauses(access) => access.format,
+            Command::Approval(ApprovalCommand::List(args)) => args.access.format,
+            Command::Approval(ApprovalCommand::Approve(args) | ApprovalCommand::Reject(args)) => {
+                args.operator.access.format
+            }
+            Command::Transfer(TransferCommand::List(args)) => args.access.format,
+            Command::Transfer(TransferCommand::Show(args)) => args.access.format,
+            Command::Transfer(TransferCommand::Retry(args) | TransferCommand::Resolve(args)) => {
+                args.operator.access.format
+            }
+            Command::Webhook(WebhookCommand::List(args)) => args.access.format,
+            Command::Webhook(WebhookCommand::Resend(args)) => args.operator.access.format,
+            Command::Account(
+                AccountCommand::Freeze(args)
+                | AccountCommand::Unfreeze(args)
+                | AccountCommand::Disable(args),
+            ) => args.operator.access.format,
+            Command::Asset(AssetCommand::Set(args)) => args.operator.access.format,
+            Command::Wal(WalCommand::Dump(WalDumpArgs { format, .. }))
+            | Command::Wal(WalCommand::Verify(WalVerifyArgs { format, .. }))
+            | Command::Wal(WalCommand::Stat(WalStatArgs { format, .. })) => *format,
+            Command::Snapshot(SnapshotCommand::Inspect(args)) => args.format,
+            _ => Format::Text,
+        }
+    }
 }
 
 /// What `ubscore completions` is told.
@@ -123,7 +190,7 @@ pub struct ManArgs {
 /// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
 #[derive(Clone, Debug, Args)]
 pub struct StoreArgs {
-    /// Configuration file.
+    /// Configuration file; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Directory of the log and the embedded PostgreSQL.
@@ -156,6 +223,17 @@ impl StoreArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// How the findings are written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// What `ubscore verify` is told.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// How the mismatches are written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
     /// Where both stores are.
@@ -216,6 +294,9 @@ pub struct RepairArgs {
     /// A file with the token of the other admin, who approves it.
     #[arg(long, value_name = "FILE", requires = "token_file")]
     pub approver_token_file: Option<PathBuf>,
+    /// How the plan or the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
     /// Where both stores are.
     #[command(flatten)]
     pub stores: StoreArgs,
@@ -227,6 +308,9 @@ pub struct BackupArgs {
     /// Where the backup is made; must not exist, or be empty.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
     /// Where both stores are.
     #[command(flatten)]
     pub stores: StoreArgs,
@@ -399,7 +483,7 @@ pub struct TokenArgs {
     /// How long the token is valid, such as 15m or 1h.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
     pub ttl: Duration,
-    /// Configuration file that names the secret.
+    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
@@ -416,16 +500,16 @@ pub struct LoadArgs {
     /// The operators' listener; default: where the configuration says.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
-    /// Transfers a second, whatever becomes of them; several for one row each; without: as many as are answered.
+    /// Offered rate, transfers per second (open loop); a comma list is measured in turn. Default: as fast as answers come back.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = count_parser())]
     pub rate: Vec<u64>,
     /// How long each rate is measured.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     pub duration: Duration,
-    /// How long each rate is offered before.
+    /// Warm-up before each measurement.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     pub warm_up: Duration,
-    /// Users, who take turns.
+    /// Number of test users.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = count_parser())]
     pub users: u64,
     /// Connections: transfers that may be waited for at once.
@@ -446,12 +530,23 @@ pub struct LoadArgs {
     /// How the result is written.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Configuration file that names the secret.
+    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
     #[arg(long)]
     pub dev: bool,
+}
+
+/// What `ubscore halt` is told.
+#[derive(Debug, Args)]
+pub struct HaltArgs {
+    /// The data directory to halt if the service is down; default: the one of the configuration, without --ops.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }
 
 /// What every command is told by which an operator changes something.
@@ -470,16 +565,16 @@ pub struct OperatorArgs {
 pub enum ApprovalCommand {
     /// Print what waits for another operator, newest first.
     List(ApprovalListArgs),
-    /// Have it carried out; who has asked for it cannot.
+    /// Approve the request and carry it out; its author cannot approve it.
     Approve(ApprovalDecideArgs),
-    /// See to it that it never is; who has asked for it takes it back so.
+    /// Refuse the request; its author can withdraw it this way.
     Reject(ApprovalDecideArgs),
 }
 
 /// What `ubscore approval list` is told.
 #[derive(Debug, Args)]
 pub struct ApprovalListArgs {
-    /// What has been decided and what has expired as well.
+    /// Include decided and expired requests.
     #[arg(long)]
     pub all: bool,
     /// Where, and who.
@@ -517,12 +612,13 @@ pub struct PauseArgs {
 pub enum TransferCommand {
     /// Print transfers, newest first: those that are under way, or those in one state.
     List(TransferListArgs),
-    /// Print everything that is known of one transfer, with what both sides have recorded for it.
+    /// Print one transfer with its history and the operations that both stores recorded.
     Show(TransferShowArgs),
-    /// Have a transfer tried at once instead of when its back-off ends.
+    /// Try a transfer now instead of at the end of its back-off.
     Retry(TransferAttendArgs),
-    /// End the wait for an answer: what is recorded counts, and what is not is refused for ever, so that the transfer fails
-    /// or is rolled back.
+    /// Record a permanent refusal if nothing is decided, so that the transfer fails or is rolled back.
+    ///
+    /// A decision that is recorded already counts.
     Resolve(TransferAttendArgs),
 }
 
@@ -535,16 +631,16 @@ pub struct TransferListArgs {
     /// Only those in this state; without: every one that is not terminal.
     #[arg(long, value_name = "STATE", value_parser = state_parser(), ignore_case = true)]
     pub state: Option<State>,
-    /// Only this user's.
-    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
-    pub user_id: Option<u64>,
+    /// Only this user's; open transfers only, without --ended.
+    #[arg(long, value_name = "ID", alias = "user-id", value_parser = user_id_parser())]
+    pub user: Option<u64>,
     /// Only those with this idempotency key, in whatever state.
     #[arg(long)]
     pub cid: Option<String>,
-    /// Of this user those too that have ended.
-    #[arg(long, requires = "user_id")]
+    /// Include finished transfers (needs --user).
+    #[arg(long, requires = "user")]
     pub ended: bool,
-    /// Oldest first; of those only that have not ended.
+    /// Oldest first; open transfers only.
     #[arg(long)]
     pub oldest: bool,
     /// At most this many; without: 100.
@@ -612,7 +708,7 @@ pub struct WebhookResendArgs {
     pub operator: OperatorArgs,
 }
 
-/// What a user's accounts may do from now on.
+/// The status of a user's accounts from now on.
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
     /// Nothing leaves; money may come in.
@@ -626,9 +722,12 @@ pub enum AccountCommand {
 /// What `ubscore account` is told.
 #[derive(Debug, Args)]
 pub struct AccountArgs {
-    /// Whose.
+    /// User id.
     #[arg(value_name = "USER", value_parser = user_id_parser())]
     pub user_id: u64,
+    /// Make the accounts of a user that neither store knows yet.
+    #[arg(long)]
+    pub create: bool,
     /// Only this account; without: both.
     #[arg(long, value_name = "ACCOUNT", value_parser = account_parser(), ignore_case = true)]
     pub account: Option<AccountType>,
@@ -680,13 +779,13 @@ pub struct AccessArgs {
     /// The issuers of the listener's certificate, PEM; default: what the configuration names, else those of browsers.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Who you are; it is written down.
-    #[arg(long, value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
-    pub user: u64,
-    /// A file with your token; without: one is made for --user with the configuration's secret.
-    #[arg(long, value_name = "FILE", conflicts_with = "user")]
+    /// Your operator number, for the audit trail.
+    #[arg(long = "as", value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
+    pub actor: u64,
+    /// File with your token; default: a token for --as, signed with the configuration's secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "actor")]
     pub token_file: Option<PathBuf>,
-    /// Configuration file that names the secret.
+    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
@@ -907,7 +1006,7 @@ mod tests {
             "ubscore halt --reason",
             "ubscore halt --reason=",
             "ubscore halt --reason x --ops localhost:9090",
-            "ubscore halt --reason x --user 0",
+            "ubscore halt --reason x --as 0",
             "ubscore resume --reason x --dev --config /c",
             "ubscore pause --reason x",
             "ubscore pause --asset USDT",
@@ -918,7 +1017,8 @@ mod tests {
             "ubscore completions",
             "ubscore completions sh",
             "ubscore man /a /b",
-            "ubscore pauses --user 7 --token-file t",
+            "ubscore pauses --as 7 --token-file t",
+            "ubscore pauses --user 7",
             "ubscore approval",
             "ubscore approval approve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore approval reject 7 --reason x",

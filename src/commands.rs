@@ -5,9 +5,12 @@ use std::io::{self, StdoutLock, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::cli::{Cli, Command};
 use crate::clock::SystemClock;
 use crate::config;
+use crate::config::format::Format;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::telemetry::lines::last_words;
@@ -21,6 +24,7 @@ pub mod doctor;
 pub mod halt;
 pub mod load;
 pub mod man;
+pub mod next;
 pub mod ops;
 pub mod pause;
 pub mod repair;
@@ -88,6 +92,7 @@ impl HungUp {
 /// Returns 0 if it did what it was asked or nobody reads what it prints any more, 2 if the arguments or the configuration are
 /// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
+    let (format, starts) = (cli.command.format(), matches!(cli.command, Command::Serve(_)));
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
@@ -142,8 +147,32 @@ pub fn run(cli: Cli) -> ExitCode {
         // Written out as an answer.
         Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
         Err(error) => {
-            last_words("error", &format!("{error:#}"));
+            complain(&error, format, starts.then(|| next::after(&error)));
             exit_code(&error)
+        }
+    }
+}
+
+/// Writes to stderr why a command has failed, as text or as one JSON object. `next`: what a person does then.
+fn complain(error: &anyhow::Error, format: Format, next: Option<&str>) {
+    #[derive(Serialize)]
+    struct Complaint<'a> {
+        error: String,
+        /// The code of a refusal by the service.
+        code: Option<&'a str>,
+        next: Option<&'a str>,
+    }
+    match format {
+        Format::Text => {
+            let next = next.map_or(String::new(), |next| format!("; next: {next}"));
+            last_words("error", &format!("{error:#}{next}"));
+        }
+        Format::Json => {
+            let code = error.downcast_ref::<ops::Refused>().map(|refused| refused.code.as_str());
+            let complaint = Complaint { error: format!("{error:#}"), code, next };
+            let line = serde_json::to_string(&complaint).expect("plain values");
+            // If nobody reads stderr, the exit code alone tells it.
+            writeln!(io::stderr(), "{line}").ok();
         }
     }
 }

@@ -152,13 +152,18 @@ impl Default for Config {
 impl Config {
     /// Loads and validates the configuration, and reads the files that secrets are in.
     ///
-    /// `file`: the TOML file, if one was named; none is looked for. `dev`: whether the
-    /// development secret may stand in for a missing one.
+    /// `file`: the TOML file, if `--config` named one; otherwise [`default_file`]. `dev`: whether the development secret may
+    /// stand in for a missing one; then no default file is read.
     ///
     /// # Errors
     /// [`Error`]: the operator must change what it names.
     pub fn load(file: Option<&Path>, overrides: Overrides, dev: bool) -> Result<Self, Error> {
-        Self::load_from(file, env::vars_os(), overrides, dev)
+        let default = if dev { None } else { default_file() };
+        let file = file.or(default.as_deref());
+        match Self::load_from(file, env::vars_os(), overrides, dev) {
+            Err(Error::Missing { key: "auth.secret", .. }) if file.is_none() => Err(Error::NoFile),
+            loaded => loaded,
+        }
     }
 
     fn load_from(
@@ -241,6 +246,24 @@ impl Config {
     }
 }
 
+/// The variable that names the configuration file where `--config` does not.
+pub const FILE_VARIABLE: &str = "UBSCORE_CONFIG";
+/// The configuration file where neither names one, if it exists.
+pub const FILE_DEFAULT: &str = "/etc/ubscore/ubscore.toml";
+
+/// The configuration file of a command without `--config`, outside development.
+pub fn default_file() -> Option<PathBuf> {
+    choose_file(env::var_os(FILE_VARIABLE), Path::new(FILE_DEFAULT))
+}
+
+/// The file that `variable` names, else `default` if it exists or cannot be looked at.
+fn choose_file(variable: Option<OsString>, default: &Path) -> Option<PathBuf> {
+    match variable.filter(|name| !name.is_empty()) {
+        Some(name) => Some(PathBuf::from(name)),
+        None => default.try_exists().unwrap_or(true).then(|| default.to_owned()),
+    }
+}
+
 /// The bounds of all whole numbers, section by section.
 fn bounds() -> impl Iterator<Item = &'static Bound> {
     [
@@ -315,6 +338,12 @@ pub enum Error {
         /// How to give it.
         advice: &'static str,
     },
+    /// There is no configuration file, and nothing else names a secret.
+    #[error(
+        "no --config was given, {FILE_VARIABLE} is not set, and {FILE_DEFAULT} does not exist: give --config FILE, or --dev \
+         for the development secret (auth.secret is missing)"
+    )]
+    NoFile,
     /// A secret given as a value and as a file, in one place.
     #[error("{key} and {key}_file are both given (in {origin}): give one")]
     Twice {
@@ -453,6 +482,19 @@ mod tests {
             );
         }
         keys
+    }
+
+    #[test]
+    fn the_variable_names_the_file_and_the_default_counts_if_it_exists() {
+        let there = file("");
+        let default = there.path();
+        let choose =
+            |variable: Option<&str>, default| choose_file(variable.map(Into::into), default);
+        assert_eq!(choose(Some("/x.toml"), default), Some(PathBuf::from("/x.toml")));
+        for unset in [None, Some("")] {
+            assert_eq!(choose(unset, default).as_deref(), Some(default));
+            assert_eq!(choose(unset, Path::new("/nowhere/ubscore.toml")), None);
+        }
     }
 
     #[test]

@@ -458,7 +458,7 @@ fn the_command_line_says_that_it_waits_and_approves() {
         let mut arguments: Vec<&str> = line.split(' ').collect();
         arguments.extend(["--ops", &ops, "--dev"]);
         if !user.is_empty() {
-            arguments.extend(["--user", user]);
+            arguments.extend(["--as", user]);
         }
         said(&cli(&arguments))
     };

@@ -553,7 +553,7 @@ fn the_command_line_halts_and_resumes_and_says_why_it_does_not() {
     let server = site.start();
     let ops = format!("http://{}/", server.ops);
     let on = |command: &str, reason: &str| {
-        said(&cli(&[command, "--reason", reason, "--ops", &ops, "--dev", "--user", "77"]))
+        said(&cli(&[command, "--reason", reason, "--ops", &ops, "--dev", "--as", "77"]))
     };
     let (code, out, err) = on("halt", REASON);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");

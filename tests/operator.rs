@@ -340,9 +340,10 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
             (&told.json()["req_id"], &told.json()["state"]),
             (&json!(req_id), &json!("COMMITTED"))
         );
-        // To try it again does nothing, and says so.
+        // There is nothing to try again, and the answer says so.
         let told = attend(&server, &req_id, "retry");
-        assert_eq!((told.status, &told.json()["state"]), (200, &json!("COMMITTED")), "{told:?}");
+        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
         assert_eq!(server.usdt(USER), Balance::at_rest(9_938 * COIN, 62 * COIN));
         site.sql("DROP TRIGGER hold ON transfers_tb");
 
@@ -669,12 +670,12 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let ops = format!("http://{}/", server.ops);
     let on = |line: &str, reason: &[&str]| {
         let mut arguments: Vec<&str> = line.split(' ').collect();
-        arguments.extend(["--ops", &ops, "--dev", "--user", "77"]);
+        arguments.extend(["--ops", &ops, "--dev", "--as", "77"]);
         arguments.extend(reason);
         said(&cli(&arguments))
     };
     let why = &["--reason", "it is late"][..];
-    assert_eq!(on("transfer list", &[]), (0, "no transfers\n".to_owned(), String::new()));
+    assert_eq!(on("transfer list", &[]), (0, "no open transfers\n".to_owned(), String::new()));
     let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
@@ -687,9 +688,12 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 2, "{out}");
     let head: Vec<&str> = lines[0].split_whitespace().collect();
-    assert_eq!(head.join(" "), "REQ_ID AGE STATE DIRECTION USER ASSET AMOUNT TRIES WAITS FOR");
+    assert_eq!(
+        head.join(" "),
+        "REQ_ID CREATED AGE STATE DIRECTION USER ASSET AMOUNT TRIES WAITS FOR CID"
+    );
     let cells: Vec<&str> = lines[1].split_whitespace().collect();
-    assert_eq!((cells[0], cells[2]), (&*req_id, "TARGET_PENDING"), "{out}");
+    assert_eq!((cells[0], cells[3]), (&*req_id, "TARGET_PENDING"), "{out}");
     assert!(lines[1].contains("SPOT->FUNDING  1001  USDT   12"), "{out}");
     let (_, out, _) = on("transfer list --format json", &[]);
     let row: Value = serde_json::from_str(out.trim()).expect("one JSON object");
@@ -701,7 +705,8 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let (code, out, err) = on(&format!("transfer show {req_id}"), &[]);
     assert_eq!((code, err.as_str()), (0, ""));
     println!("{out}");
-    for part in ["waits for FUNDING DEPOSIT", "its money at in_flight", "SOURCE_DONE", "WITHDRAW"] {
+    for part in ["waits for FUNDING DEPOSIT", "The money is in flight.", "SOURCE_DONE", "WITHDRAW"]
+    {
         assert!(out.contains(part), "{part}: {out}");
     }
     let (_, out, _) = on(&format!("transfer show {req_id} --format json"), &[]);
@@ -710,14 +715,14 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
 
     let (code, out, err) = on(&format!("transfer retry {req_id}"), why);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.starts_with(&format!("due now: {req_id} is TARGET_PENDING")), "{out}");
+    assert!(out.starts_with(&format!("due now: {req_id}: TARGET_PENDING")), "{out}");
     let (code, out, err) = on(&format!("transfer resolve {req_id}"), why);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.starts_with(&format!("resolved: {req_id} is ")), "{out}");
+    assert!(out.starts_with(&format!("resolved: {req_id}: ")), "{out}");
     site.wait_for_rest();
     let (code, out, _) = on(&format!("transfer resolve {req_id}"), why);
     assert_eq!(code, 0);
-    assert_eq!(out, format!("resolved: {req_id} is ROLLED_BACK, its money at source\n"));
+    assert_eq!(out, format!("resolved: {req_id}: ROLLED_BACK. The money is at the source.\n"));
     lock.sql("ROLLBACK");
     let committed = list(&server, "state=COMMITTED")[0]["req_id"].clone();
     let (code, out, err) = on(&format!("transfer resolve {}", text(&committed)), why);

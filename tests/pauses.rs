@@ -276,7 +276,7 @@ fn the_command_line_pauses_lists_and_goes_on() {
     let ops = format!("http://{}/", server.ops);
     let on = |line: &str, more: &[&str]| {
         let mut arguments: Vec<&str> = line.split(' ').collect();
-        arguments.extend(["--ops", &ops, "--dev", "--user", "77"]);
+        arguments.extend(["--ops", &ops, "--dev", "--as", "77"]);
         arguments.extend(more);
         said(&cli(&arguments))
     };
@@ -286,8 +286,8 @@ fn the_command_line_pauses_lists_and_goes_on() {
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     println!("{out}");
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], "paused: direction FUNDING_TO_SPOT, asset USDT");
-    assert_eq!(lines[1], "  nothing that was asked for before is accepted any more");
+    assert_eq!(lines[0], "Paused: FUNDING_TO_SPOT, USDT.");
+    assert_eq!(lines[1], "  New transfers are refused from now on. Accepted ones continue.");
     assert!(lines[2].starts_with("DIRECTION        ASSET  SINCE"), "{out}");
     assert!(lines[3].ends_with("  admin/77  it is late"), "{out}");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "TRANSFER_NOT_ALLOWED");
@@ -297,6 +297,7 @@ fn the_command_line_pauses_lists_and_goes_on() {
     // Lifting another one lifts nothing, and says what is left.
     let (code, out, _) = on("unpause --asset USDT", why);
     assert!(code == 0 && out.contains("FUNDING_TO_SPOT"), "{out}");
+    assert!(out.starts_with("No such pause.\n"), "{out}");
     let (code, out, _) = on("unpause --direction funding_to_spot --asset USDT --format json", why);
     let json: Value = serde_json::from_str(out.trim()).expect("one JSON object");
     assert_eq!((code, &json["pauses"]), (0, &json!([])));

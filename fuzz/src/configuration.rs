@@ -48,7 +48,7 @@ fn check_error(error: &Error, text: &str, file: &str) {
         Error::SecretFile { key, .. } => {
             assert!(said.starts_with(&format!("{key} = ")), "{said}");
         }
-        Error::Read { .. } => panic!("{said}"),
+        Error::Read { .. } | Error::NoFile => panic!("{said}"),
     }
 }
 

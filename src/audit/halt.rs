@@ -121,6 +121,30 @@ pub fn found_in(data_dir: &Path) -> Option<String> {
     }
 }
 
+/// The most characters a reason has.
+const REASON_CHARS_MAX: usize = 500;
+
+/// Whether a text is a reason: 1 to 500 characters and no control characters, which could forge lines where it is read.
+/// PostgreSQL takes no zero byte either.
+pub fn check_reason(reason: &str) -> bool {
+    let length = reason.trim().chars().count();
+    (1..=REASON_CHARS_MAX).contains(&length) && !reason.chars().any(char::is_control)
+}
+
+/// Halts the next start of a data directory whose service is down. Returns the reason in force: an earlier one stays in
+/// front of this one.
+///
+/// # Errors
+/// The flag is not kept.
+pub fn keep_for_next_start(data_dir: &Path, reason: &str) -> io::Result<String> {
+    let in_force = match found_in(data_dir) {
+        Some(earlier) => format!("{earlier}; then: {reason}"),
+        None => reason.to_owned(),
+    };
+    keep(data_dir, &in_force)?;
+    Ok(in_force)
+}
+
 impl Halt {
     /// The flag as a start has found it. Where only one place halts, the other is told.
     pub async fn begin(

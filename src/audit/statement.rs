@@ -12,7 +12,7 @@ use wal::{Directory, Reader, Sequence};
 
 use super::conservation::Error;
 use crate::account::UserId;
-use crate::amount::signed_text;
+use crate::amount::{signed_text, units_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{Entry, Order};
 use crate::postgres::movements::{FundingMovement, Movements, Passage};
@@ -204,9 +204,11 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
         let now = now.map_or(0, |(_, now)| signed(*now));
         if account == Participant::Funding && sum != now {
             let (symbol, precision) = named(catalog, asset);
+            let word = if now > sum { "more" } else { "less" };
+            let by = units_text(now.abs_diff(sum), precision);
             let [now, sum] = [now, sum].map(|units| signed_text(units, precision));
             statement.mismatches.push(format!(
-                "FUNDING, {symbol}: the balance is {now}, its operations add up to {sum}"
+                "{symbol}: Funding is {by} {word} than its operations ({now} against {sum})"
             ));
         }
         for movement in chained {

@@ -25,7 +25,8 @@ pub fn run(
         AccountCommand::Disable(args) => (args, AccountStatus::Disabled),
     };
     let ops = Ops::new(&args.operator.access, clock)?;
-    let body = json!({"status": status.name(), "reason": args.operator.reason});
+    let (name, reason) = (status.name(), &args.operator.reason);
+    let body = json!({"status": name, "reason": reason, "create": args.create});
     for account in [AccountType::Funding, AccountType::Spot] {
         if args.account.is_some_and(|only| only != account) {
             continue;

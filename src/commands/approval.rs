@@ -30,7 +30,7 @@ pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> a
             let of = |key: &str| text(&answer[key]);
             let (id, expires) = (of("approval_id"), of("expires_at"));
             writeln!(out, "not done: another operator has to approve it, until {expires}").and_then(
-                |()| writeln!(out, "  ubscore approval approve {id} --reason TEXT --user THEIR_ID"),
+                |()| writeln!(out, "  ubscore approval approve {id} --reason TEXT --as THEIR_ID"),
             )
         }
     };

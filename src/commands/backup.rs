@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
+use serde_json::json;
 use wal::{Copied, Copier, Directory, Reader, Sequence};
 
 use self::manifest::{DUMP, FILE, Log, Manifest, Postgres, Summed};
@@ -35,6 +36,7 @@ use crate::audit::halt;
 use crate::audit::verify::{Led, Stores, replayed};
 use crate::cli::BackupArgs;
 use crate::clock::Clock;
+use crate::config::format::Format;
 use crate::crash;
 use crate::engine::order::Entry;
 use crate::engine::snapshot::Snapshot;
@@ -83,13 +85,20 @@ pub fn run(args: &BackupArgs, clock: &dyn Clock, out: &mut impl Write) -> anyhow
     let ms = (clock.monotonic_ns() - began_ns) / 1_000_000;
     let (directory, bytes) = (args.directory.display(), manifest.bytes());
     let (last, transfers) = (manifest.log.last, manifest.postgres.transfers);
-    writeln!(
-        out,
-        "backup {directory} log={last} transfers={transfers} bytes={bytes} seconds={}.{:03}",
-        ms / 1_000,
-        ms % 1_000
-    )
-    .ok();
+    let seconds = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+    let line = match args.format {
+        Format::Text => format!(
+            "backup {directory} log={last} transfers={transfers} bytes={bytes} seconds={seconds}"
+        ),
+        Format::Json => {
+            let directory = directory.to_string();
+            json!({
+                "directory": directory, "log": last, "transfers": transfers, "bytes": bytes, "ms": ms,
+            })
+            .to_string()
+        }
+    };
+    writeln!(out, "{line}").ok();
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! The operators' listener from the command line.
 //!
-//! Whoever can read the configuration's secret is any operator; the token made from it lives for a minute. Who has only a
-//! token of their own, as all do where tokens are signed by somebody else, brings it in a file.
+//! A reader of the configuration's secret is any operator; the token made from it lives for a minute. With public keys there
+//! is no secret to sign with: the operator gives a token in a file.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::cli::AccessArgs;
 use crate::clock::Clock;
 use crate::config::file::read_key_file;
 use crate::config::{Config, Overrides};
-use crate::http::auth::{self, Role};
+use crate::http::auth::{self, Role, SignError};
 
 /// Until a connection stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +24,39 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the token is good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
+
+/// A refusal by the service.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} refused: {code}: {message}")]
+pub struct Refused {
+    /// Which command, for people.
+    what: String,
+    /// The code, as in the README's table.
+    pub code: String,
+    /// The service's sentence.
+    message: String,
+}
+
+/// Nothing listens at the address, so that no process has read the request.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from {url}; is the service running there{tls}?")]
+pub struct Unreachable {
+    url: String,
+    tls: &'static str,
+    #[source]
+    source: ureq::Error,
+}
+
+impl Unreachable {
+    /// Whether the connection was refused, as by a machine on which no process listens there.
+    pub fn is_refused(&self) -> bool {
+        match &self.source {
+            ureq::Error::ConnectionFailed => true,
+            ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            _ => false,
+        }
+    }
+}
 
 /// Somebody who may ask it.
 pub struct Ops {
@@ -54,7 +88,14 @@ impl Ops {
             }
             None => {
                 let role = Some(Role::Admin);
-                auth::sign(&config.auth, access.user, role, TOKEN_LIFE, clock.now_s())?
+                let signed =
+                    auth::sign(&config.auth, access.actor, role, TOKEN_LIFE, clock.now_s());
+                signed.map_err(|error| match error {
+                    SignError::NotShared(_) => {
+                        anyhow::Error::new(error).context("give --token-file FILE")
+                    }
+                    error => error.into(),
+                })?
             }
         };
         let agent = ureq::Agent::config_builder()
@@ -116,12 +157,12 @@ impl Ops {
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> anyhow::Result<Value> {
         let ops = &self.url;
-        let mut answer = answer.with_context(|| {
+        let mut answer = answer.map_err(|source| {
             let tls = match ops.starts_with("https:") {
                 true => ", with a certificate for that name, by an issuer that --ca names",
                 false => "",
             };
-            format!("no answer from {ops}; is the service running there{tls}?")
+            Unreachable { url: ops.clone(), tls, source }
         })?;
         let text = answer.body_mut().read_to_string().context("read the answer")?;
         let body: Value = serde_json::from_str(&text).with_context(|| {
@@ -129,7 +170,8 @@ impl Ops {
         })?;
         if !answer.status().is_success() {
             let part = |key: &str| body[key].as_str().unwrap_or("").to_owned();
-            bail!("{what} refused: {}: {}", part("code"), part("message"));
+            let (code, message) = (part("code"), part("message"));
+            bail!(Refused { what: what.to_owned(), code, message });
         }
         Ok(body)
     }

@@ -35,15 +35,25 @@ pub fn change(
     if access.format == Format::Json {
         return Ok(writeln!(out, "{answer}")?);
     }
-    let (direction, asset) = (every(&answer["direction"]), every(&answer["asset"]));
-    let word = if paused { "paused" } else { "not paused by that any more" };
-    writeln!(out, "{word}: direction {direction}, asset {asset}")?;
-    if paused {
-        let quiet = match answer["quiet"] == json!(true) {
-            true => "nothing that was asked for before is accepted any more",
-            false => "something that was asked for before may still be accepted",
-        };
-        writeln!(out, "  {quiet}")?;
+    let direction = match &answer["direction"] {
+        Value::Null => "both directions".to_owned(),
+        direction => text(direction),
+    };
+    let asset = match &answer["asset"] {
+        Value::Null => "all assets".to_owned(),
+        asset => text(asset),
+    };
+    match paused {
+        true => {
+            writeln!(out, "Paused: {direction}, {asset}.")?;
+            let quiet = match answer["quiet"] == json!(true) {
+                true => "New transfers are refused from now on. Accepted ones continue.",
+                false => "A request from before the pause may still be accepted.",
+            };
+            writeln!(out, "  {quiet}")?;
+        }
+        false if answer["was_paused"] == json!(false) => writeln!(out, "No such pause.")?,
+        false => writeln!(out, "Lifted: {direction}, {asset}.")?,
     }
     write_all(&answer, out)
 }

@@ -9,8 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::json;
 use wal::Identity;
 
+use super::complain;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use crate::approval::Action;
 use crate::audit::redecision::Deed;
@@ -19,6 +21,7 @@ use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
+use crate::config::format::Format;
 use crate::crash;
 use crate::engine::ledger::Answer;
 use crate::engine::ring::Overloaded;
@@ -47,7 +50,7 @@ pub fn run(args: &RepairArgs, out: &mut impl Write) -> ExitCode {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(EXIT_MISMATCH),
         Err(error) => {
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            complain(&error, args.format, None);
             ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
@@ -74,7 +77,11 @@ async fn repair(
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let catalog = stores.catalog.load_full();
     let mut say = |word: &str, what: &dyn Display| {
-        writeln!(out, "{word:<8} {}", catalog.name_assets(&what.to_string()))
+        let what = catalog.name_assets(&what.to_string());
+        match args.format {
+            Format::Text => writeln!(out, "{word:<8} {what}"),
+            Format::Json => writeln!(out, "{}", json!({"kind": word, "what": what})),
+        }
     };
     let mut count = planned.transfers();
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
@@ -139,7 +146,14 @@ async fn repair(
     for left in &left {
         say("left", left)?;
     }
-    writeln!(out, "{word} transfers={count} left={}", left.len())?;
+    let found = left.len();
+    match args.format {
+        Format::Text => writeln!(out, "{word} transfers={count} left={found}")?,
+        Format::Json => {
+            let end = json!({"kind": "end", "verdict": word, "transfers": count, "left": found});
+            writeln!(out, "{end}")?;
+        }
+    }
     Ok(left.len())
 }
 

@@ -26,6 +26,7 @@ use super::{serve, verify};
 use crate::audit::verify::{Led, replayed};
 use crate::cli::RestoreArgs;
 use crate::config::Config;
+use crate::config::format::Format;
 use crate::crash;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
@@ -86,7 +87,7 @@ pub fn run(args: &RestoreArgs, out: &mut impl Write) -> ExitCode {
             let (bytes, transfers) = (manifest.bytes(), manifest.postgres.transfers);
             let (from, at) = (args.directory.display(), &manifest.created_at);
             writeln!(out, "restored {from} of {at} transfers={transfers} bytes={bytes}").ok();
-            let code = tell(verdict, &catalog, out);
+            let code = tell(verdict, &catalog, Format::Text, out);
             if args.only_database && code != ExitCode::SUCCESS {
                 writeln!(out, "the log is newer: see `ubscore repair --plan`").ok();
             }

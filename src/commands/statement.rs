@@ -10,19 +10,24 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::HungUp;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use super::wal::json;
+use super::{HungUp, complain};
 use crate::account::UserId;
 use crate::amount::signed_text;
 use crate::asset::{Asset, AssetId, Catalog};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
+use crate::config::format::Format;
 use crate::postgres::movements;
 
 /// Prints the statement; how it ends goes to stderr where the format has no place for it.
 pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
+    let format = match args.format {
+        StatementFormat::Json => Format::Json,
+        StatementFormat::Text | StatementFormat::Csv => Format::Text,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let read = runtime.context("start").and_then(|runtime| {
         let work = async |stores: Stores, target: &Target| read(args, stores, target).await;
@@ -31,7 +36,7 @@ pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
     let (statement, catalog) = match read {
         Ok(read) => read,
         Err(error) => {
-            writeln!(io::stderr(), "error: {error:#}").ok();
+            complain(&error, format, None);
             return ExitCode::from(EXIT_CANNOT_RUN);
         }
     };
@@ -40,13 +45,17 @@ pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
         Ok(()) => {}
         Err(error) if HungUp::is_cause_of(&error) => {}
         Err(error) => {
-            writeln!(io::stderr(), "error: {error:#}").ok();
+            complain(&error, format, None);
             return ExitCode::from(EXIT_CANNOT_RUN);
         }
     }
+    if statement.between(Timestamp::MIN, Timestamp::MAX).movements.is_empty() {
+        let user = args.user;
+        writeln!(io::stderr(), "note: neither store has a movement of user {user}").ok();
+    }
     for mismatch in &statement.mismatches {
         // Nobody reading it is no reason to say that all is well.
-        writeln!(io::stderr(), "mismatch: {mismatch}").ok();
+        writeln!(io::stderr(), "mismatch: user {}, {mismatch}", args.user).ok();
     }
     if statement.mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
 }

@@ -60,7 +60,7 @@ fn list(
     let mut path = format!("transfers?stuck={}", args.stuck);
     let parameters = [
         ("state", args.state.map(|state| state.name().to_owned())),
-        ("user", args.user_id.map(|user| user.to_string())),
+        ("user", args.user.map(|user| user.to_string())),
         (
             "cid",
             args.cid.as_ref().map(|cid| utf8_percent_encode(cid, NON_ALPHANUMERIC).to_string()),
@@ -83,10 +83,14 @@ fn list(
                 writeln!(out, "{transfer}")?;
             }
         }
+        Format::Text if transfers.is_empty() && is_open_only(args) => {
+            writeln!(out, "no open transfers")?;
+        }
         Format::Text if transfers.is_empty() => writeln!(out, "no transfers")?,
         Format::Text => {
             let head = [
                 "REQ_ID",
+                "CREATED",
                 "AGE",
                 "STATE",
                 "DIRECTION",
@@ -95,6 +99,7 @@ fn list(
                 "AMOUNT",
                 "TRIES",
                 "WAITS FOR",
+                "CID",
             ];
             write!(out, "{}", aligned("", &head, transfers.iter().map(row)))?;
         }
@@ -102,12 +107,22 @@ fn list(
     if let Some(cursor) = answer["next_cursor"].as_str() {
         writeln!(notes, "there may be more: --cursor {cursor}")?;
     }
+    let asked = args.stuck || args.oldest || args.state.is_some();
+    if args.user.is_some() && !asked && is_open_only(args) && args.access.format == Format::Text {
+        writeln!(notes, "open transfers only; --ended includes finished ones")?;
+    }
     Ok(())
+}
+
+/// Whether a list leaves out what has ended.
+fn is_open_only(args: &TransferListArgs) -> bool {
+    !args.ended && args.cid.is_none() && args.state.is_none_or(|state| !state.is_terminal())
 }
 
 fn row(transfer: &Value) -> Vec<String> {
     vec![
         text(&transfer["req_id"]),
+        second(&transfer["created_at"]),
         age(transfer),
         text(&transfer["state"]),
         direction(transfer),
@@ -116,7 +131,17 @@ fn row(transfer: &Value) -> Vec<String> {
         text(&transfer["amount"]),
         text(&transfer["retry_count"]),
         waits_for(transfer),
+        text(&transfer["cid"]),
     ]
+}
+
+/// A time to the second: `2026-11-23T18:00:00Z`.
+fn second(time: &Value) -> String {
+    let text = text(time);
+    match text.split_once('.') {
+        Some((whole, _)) => format!("{whole}Z"),
+        None => text,
+    }
 }
 
 fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
@@ -164,7 +189,11 @@ fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
 /// Where a transfer stands, in one line.
 fn stands(transfer: &Value) -> String {
     let of = |key: &str| text(&transfer[key]);
-    format!("{} is {}, its money at {}", of("req_id"), of("state"), of("funds_at"))
+    let money = match of("funds_at").as_str() {
+        "in_flight" => "in flight".to_owned(),
+        place => format!("at the {place}"),
+    };
+    format!("{}: {}. The money is {money}.", of("req_id"), of("state"))
 }
 
 fn direction(transfer: &Value) -> String {

@@ -10,13 +10,17 @@ use std::time::Duration;
 use ::wal::{Directory, Medium};
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use serde::Serialize;
 use tracing::warn;
 
-use super::{restore, serve, snapshot, wal};
+use super::wal::json;
+use super::{complain, restore, serve, snapshot, wal};
+use crate::account::UserId;
 use crate::asset::Catalog;
 use crate::audit::verify::{Stores, Verdict, verify};
-use crate::cli::StoreArgs;
+use crate::cli::{StoreArgs, VerifyArgs};
 use crate::config::Config;
+use crate::config::format::Format;
 use crate::engine;
 use crate::postgres;
 use crate::postgres::books::Books;
@@ -30,32 +34,75 @@ pub(super) const EXIT_MISMATCH: u8 = 1;
 pub(super) const EXIT_CANNOT_RUN: u8 = 2;
 
 /// Compares, and prints what does not add up, one a line.
-pub fn run(args: &StoreArgs, out: &mut impl Write) -> ExitCode {
+pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let verdict = runtime.context("start").and_then(|runtime| {
         let work = async |_: Stores, target: &Target| compare(target).await;
-        runtime.block_on(with_stores(args, work))
+        runtime.block_on(with_stores(&args.stores, work))
     });
     match verdict {
-        Ok((verdict, catalog)) => tell(verdict, &catalog, out),
+        Ok((verdict, catalog)) => tell(verdict, &catalog, args.format, out),
         Err(error) => {
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            complain(&error, args.format, None);
             ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
 }
 
+/// One line of JSON.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Object<'a> {
+    Mismatch {
+        user_id: Option<u64>,
+        asset: Option<&'a str>,
+        difference: &'a str,
+        req_id: Option<String>,
+        what: &'a str,
+    },
+    End {
+        verdict: &'static str,
+        mismatches: usize,
+        log: u64,
+        outcomes: usize,
+        open: usize,
+    },
+}
+
 /// Prints what was found, and returns what it means.
-pub(super) fn tell(verdict: Verdict, catalog: &Catalog, out: &mut impl Write) -> ExitCode {
+pub(super) fn tell(
+    verdict: Verdict,
+    catalog: &Catalog,
+    format: Format,
+    out: &mut impl Write,
+) -> ExitCode {
     let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
     mismatches.extend(behind);
     for mismatch in &mismatches {
-        // Nobody reading it is no reason to say that all is well.
-        writeln!(out, "{}", catalog.name_assets(&mismatch.to_string())).ok();
+        let line = match format {
+            Format::Text => catalog.name_assets(&mismatch.to_string()),
+            Format::Json => json(&Object::Mismatch {
+                user_id: mismatch.user.map(UserId::number),
+                asset: mismatch.asset.and_then(|id| Some(&*catalog.by_id(id)?.symbol)),
+                difference: &mismatch.difference,
+                req_id: mismatch.req_id.map(|req_id| req_id.to_string()),
+                what: &mismatch.what,
+            }),
+        };
+        // If nobody reads it, the exit code still tells that something is wrong.
+        writeln!(out, "{line}").ok();
     }
-    let word = if mismatches.is_empty() { "ok" } else { "mismatch" };
+    let verdict = if mismatches.is_empty() { "ok" } else { "mismatch" };
     let found = mismatches.len();
-    writeln!(out, "{word} mismatches={found} log={sequence} outcomes={outcomes} open={open}").ok();
+    let line = match format {
+        Format::Text => {
+            format!("{verdict} mismatches={found} log={sequence} outcomes={outcomes} open={open}")
+        }
+        Format::Json => {
+            json(&Object::End { verdict, mismatches: found, log: sequence, outcomes, open })
+        }
+    };
+    writeln!(out, "{line}").ok();
     if mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
 }
 

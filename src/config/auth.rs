@@ -51,6 +51,18 @@ pub enum Algorithm {
     Es256,
 }
 
+impl Algorithm {
+    /// Its name of RFC 7518 and RFC 8037, as in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Hs256 => "HS256",
+            Algorithm::EdDsa => "EdDSA",
+            Algorithm::Rs256 => "RS256",
+            Algorithm::Es256 => "ES256",
+        }
+    }
+}
+
 /// The secret of `--dev`. It is public, so it is accepted nowhere else, and no address but
 /// loopback is bound with it.
 pub const DEVELOPMENT_SECRET: &str = "ubscore-development-secret-known-to-everyone";

@@ -104,7 +104,7 @@ pub enum Unauthorized {
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// Only the issuer has the private key.
-    #[error("auth.algorithm = {0:?}: tokens are made by whoever holds the private key")]
+    #[error("auth.algorithm = {}: only your issuer, which has the private key, makes tokens", .0.name())]
     NotShared(config::auth::Algorithm),
     /// `Config::validate` was not asked, or it would have said so.
     #[error("auth.secret is missing")]

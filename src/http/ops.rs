@@ -32,7 +32,7 @@ use crate::amount::{Amount, units_text};
 use crate::approval::Action;
 use crate::asset::{AssetId, AssetStatus};
 use crate::audit::conservation::Mismatch;
-use crate::audit::halt::{Halted, NotResumed, Objection};
+use crate::audit::halt::{self as flag, Halted, NotResumed, Objection};
 use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::postgres::reads::PoolUse;
@@ -459,6 +459,9 @@ fn user_of_path(text: &str) -> Result<UserId, Refusal> {
 struct StatusDraft {
     status: String,
     reason: String,
+    /// Whether the accounts of a user without any may be made.
+    #[serde(default)]
+    create: bool,
 }
 
 async fn set_status(service: &Service, user: &str, account: &str, call: Call) -> Outcome {
@@ -472,6 +475,9 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
     let status = AccountStatus::from_name(&draft.status)
         .ok_or_else(|| invalid("status must be ACTIVE, FROZEN or DISABLED."))?;
     check_reason(&draft.reason)?;
+    if !draft.create && matches!(account, AccountType::Funding | AccountType::Spot) {
+        refuse_unknown(service, user).await?;
+    }
     match account {
         AccountType::Funding => {
             let (actor, reason) = (actor(caller), draft.reason);
@@ -499,6 +505,19 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
     }
     let body = Body { user_id: user.number(), account_type: account.name(), status: status.name() };
     Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+/// Refuses a user without an account in either store: more often a mistyped number than a status before the first deposit.
+async fn refuse_unknown(service: &Service, user: UserId) -> Result<(), Refusal> {
+    if service.trading.status(user).await.map_err(unanswered)?.is_some()
+        || service.reads.funding_status(user).await.map_err(away)?.is_some()
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "User {user} has no account. \"create\": true (--create) makes the accounts with this status."
+    );
+    Err(Refusal::because(Code::NotFound, message))
 }
 
 #[derive(Deserialize)]
@@ -616,7 +635,7 @@ async fn resume(service: &Service, call: Call) -> Outcome {
     check_reason(&reason)?;
     if service.approvals.need(Action::Resume) {
         if !service.halt.is_halted() {
-            return Ok(resumed(&request_id));
+            return Ok(resumed(&request_id, false));
         }
         let seen = SeenHalt::now(&service.halt, &service.reads).await.map_err(away)?;
         let wanted = approvals::Wanted {
@@ -635,6 +654,7 @@ async fn resume(service: &Service, call: Call) -> Outcome {
 /// Goes on, whatever becomes of the connection meanwhile. `seen`: the only halt that is to be ended.
 async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -> Outcome {
     let Decree { actor, reason, request_id } = decree;
+    let was_halted = service.halt.is_halted();
     let (flag, check, reads) =
         (Arc::clone(&service.halt), service.check.clone(), service.reads.clone());
     let resuming = async move {
@@ -671,24 +691,21 @@ async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -
             }
         }
     })?;
-    Ok(resumed(&request_id))
+    Ok(resumed(&request_id, was_halted))
 }
 
-fn resumed(request_id: &str) -> Answer {
+/// `was_halted`: whether there was a halt to end.
+fn resumed(request_id: &str, was_halted: bool) -> Answer {
     #[derive(Serialize)]
     struct Body {
         halted: bool,
+        was_halted: bool,
     }
-    json(StatusCode::OK, &Body { halted: false }, request_id)
+    json(StatusCode::OK, &Body { halted: false, was_halted }, request_id)
 }
 
-/// The most characters a reason has.
-const REASON_CHARS_MAX: usize = 500;
-
 fn check_reason(reason: &str) -> Result<(), Refusal> {
-    let length = reason.trim().chars().count();
-    // Control characters could forge lines where a reason is read, and PostgreSQL takes no zero byte.
-    if (1..=REASON_CHARS_MAX).contains(&length) && !reason.chars().any(char::is_control) {
+    if flag::check_reason(reason) {
         return Ok(());
     }
     Err(Refusal::because(Code::InvalidRequest, "reason must be 1 to 500 printable characters."))

@@ -456,7 +456,7 @@ impl Server {
     /// Sets an account's status.
     pub(crate) fn set_status(&self, user: u64, account: &str, status: &str) {
         let path = format!("/admin/v1/accounts/{user}/{account}/status");
-        let body = json!({"status": status, "reason": "a test"});
+        let body = json!({"status": status, "reason": "a test", "create": true});
         let reply = taken(|| self.admin("PUT", &path, &body));
         assert_eq!(reply.status, 200, "{reply:?}");
     }

@@ -108,7 +108,8 @@ async fn repair(
 ) -> anyhow::Result<ExitCode> {
     let StoreArgs { config, data_dir, postgres, postgres_bin, dev } = &args.stores;
     ensure!(data_dir.is_none(), "--data-dir: the path says already where the data are");
-    if config.is_none() && postgres.is_none() && postgres_bin.is_none() && !dev {
+    let configured = config.is_some() || crate::config::default_file().is_some();
+    if !configured && postgres.is_none() && postgres_bin.is_none() && !dev {
         return Repair { args, place, lock, postgres: None }.run(out).await;
     }
     let stores = StoreArgs { data_dir: Some(place.data_dir.clone()), ..args.stores.clone() };

@@ -70,6 +70,7 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
     let (actor, subject) = (actor(caller), paused(scope, &catalog));
     let PauseDraft { paused, reason, .. } = draft;
     let change = PauseChange { scope, paused, subject: &subject, actor: &actor, reason: &reason };
+    let was_paused = service.reads.pauses().all().iter().any(|pause| pause.scope == scope);
     let earlier = service.reads.change_pause(change).await.map_err(away)?;
     warn!(actor, reason, subject, paused, "pauses changed");
     let decided = async {
@@ -85,6 +86,7 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
         direction: Option<&'static str>,
         asset: Option<String>,
         paused: bool,
+        was_paused: bool,
         quiet: Option<bool>,
         pauses: Vec<PauseBody>,
     }
@@ -92,6 +94,7 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
         direction: direction.map(Direction::wire_name),
         asset: draft.asset,
         paused,
+        was_paused,
         quiet,
         pauses: bodies(&service.reads.pauses(), &catalog),
     };

@@ -220,8 +220,11 @@ impl Wanted {
 /// `POST …/retry`: it is due now, and as if for the first time.
 pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcome {
     let (_, wanted) = Wanted::read(service, req_id, call).await?;
-    if wanted.transfer.state.is_terminal() {
-        return wanted.answer(service, wanted.transfer.clone()).await;
+    let state = wanted.transfer.state;
+    if state.is_terminal() {
+        let message = format!("The transfer is {}: there is nothing to retry.", state.name());
+        let transfer = Some((wanted.transfer.intent.req_id, Some(state)));
+        return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
     }
     wanted.audit(service, "transfer retry").await?;
     let intent = &wanted.transfer.intent;
