@@ -39,7 +39,7 @@ pub enum Alert {
     ProtocolViolation,
     /// A snapshot cannot be made, or what it covers cannot go: log and restart grow.
     SnapshotFailed,
-    /// The log or a snapshot says another thing than UBSCore: the next start would refuse.
+    /// The log or a snapshot disagrees with UBSCore: the next start would refuse.
     SnapshotMismatch,
     /// A transfer does not come to its end.
     TransferStuck,
@@ -111,6 +111,35 @@ impl Alert {
     }
 }
 
+impl Alert {
+    /// What a person does next: the end of every alert's sentence. The chapter is one of `docs/runbook.md`.
+    pub fn next(self) -> &'static str {
+        match self {
+            Alert::CompensationFailing | Alert::TransferStuck => {
+                "ubscore transfer list --stuck; runbook, \"A transfer does not arrive\""
+            }
+            Alert::ConservationViolated | Alert::ProtocolViolation | Alert::SnapshotMismatch => {
+                "ubscore verify; runbook, \"It has halted\""
+            }
+            Alert::ConservationStalled | Alert::PostgresUnreachable => {
+                "ubscore doctor; runbook, \"PostgreSQL is away\""
+            }
+            Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
+            Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
+            Alert::Fenced => "runbook, \"The process has ended\"",
+            Alert::WalSyncFailed => {
+                "ubscore wal verify DATA_DIR; runbook, \"The process has ended\""
+            }
+            Alert::SnapshotFailed | Alert::WalSpaceLow => {
+                "ubscore doctor; runbook, \"The disk fills\""
+            }
+            Alert::UserFrequencyAbnormal => {
+                "ubscore statement --user ID; runbook, \"What happened to a user's money\""
+            }
+        }
+    }
+}
+
 const CRITICAL: &str = "CRITICAL";
 const WARNING: &str = "WARNING";
 
@@ -160,7 +189,7 @@ pub fn alert(alert: Alert, what: fmt::Arguments<'_>) {
 pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Arguments<'_>) {
     metrics::counter!(telemetry::ALERTS_TOTAL, "alert" => alert.name()).increment(1);
     let (name, severity) = (alert.name(), alert.severity());
-    let subject = subject.to_string();
+    let (subject, what) = (subject.to_string(), format!("{what}; next: {}", alert.next()));
     let about = (!subject.is_empty()).then(|| display(subject.clone()));
     let unsaid = match OUTLET.get() {
         None => Some(0),
@@ -170,7 +199,7 @@ pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Argument
             let unsaid = said.again(alert, subject, now_ns);
             // Under the same lock: whoever is told that this has been said, and then flushes, waits for it.
             if let (Some(webhook), Some(_)) = (&outlet.webhook, unsaid) {
-                let (message, at_ns) = (what.to_string(), outlet.clock.now_ns());
+                let (message, at_ns) = (what.clone(), outlet.clock.now_ns());
                 webhook.send(Message { alert: name, severity, message, at_ns });
             }
             unsaid

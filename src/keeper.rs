@@ -99,7 +99,7 @@ enum Error {
 }
 
 impl Error {
-    /// Whether the log or the snapshots say another thing than UBSCore, which no full disk explains.
+    /// Whether the log or the snapshots disagree with UBSCore, which no full disk explains.
     fn is_mismatch(&self) -> bool {
         match self {
             Error::Stopped | Error::Overloaded | Error::Log { .. } | Error::Archive(_) => false,

@@ -338,6 +338,11 @@ impl State {
         State::ALL.into_iter().find(|state| state.name() == name)
     }
 
+    /// Every name, for a client that has given another one: `INIT, SOURCE_PENDING, …`.
+    pub fn names() -> String {
+        State::ALL.map(State::name).join(", ")
+    }
+
     /// The name on the wire.
     pub fn name(self) -> &'static str {
         match self {

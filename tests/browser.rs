@@ -278,7 +278,7 @@ fn two_operators_end_a_halt() {
     confirm(&maker, "Pause USDT, both directions", "a fork");
     maker.wait_for("#pauses", "a fork");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 422, "TRANSFER_NOT_ALLOWED");
-    maker.press_button("#pauses", "Let it go on");
+    maker.press_button("#pauses", "Unpause");
     confirm(&maker, "Let USDT, both directions go on", "no fork");
     maker.wait_for("#pauses", "Nothing is paused.");
     server.transfer_accepted(USER, Way::ToSpot, "1");
@@ -377,7 +377,7 @@ fn hostile_strings_stay_text() {
     browser.wait_for("#find-problem", HOSTILE);
     browser.wait_for("#pauses", HOSTILE);
     browser.wait_for("#halted", HOSTILE);
-    browser.press_button("#pauses", "Let it go on");
+    browser.press_button("#pauses", "Unpause");
     confirm(&browser, "Let BTC", HOSTILE);
     browser.wait_for("#pauses", "Nothing is paused.");
     assert_eq!(audit(&site, "unpause"), [format!("unpause admin/{ADMIN} {HOSTILE}")]);

@@ -33,6 +33,8 @@ const QUIET_WAIT: Duration = Duration::from_secs(10);
 const STORE_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries.
 const STORE_PAUSE: Duration = Duration::from_millis(20);
+/// What a person does after a halt.
+pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume --reason TEXT; runbook, \"It has halted\"";
 /// Who halts and resumes when nobody outside does.
 const OURSELVES: &str = "ubscore";
 
@@ -87,7 +89,7 @@ pub struct Objection(pub String);
 #[derive(Debug, thiserror::Error)]
 pub enum NotResumed {
     /// The check has found something.
-    #[error("the check objects")]
+    #[error(transparent)]
     Objection(#[from] Objection),
     /// Somebody has halted it meanwhile.
     #[error("it was halted again meanwhile")]
@@ -163,6 +165,7 @@ impl Halt {
         if let Some(reason) = reason {
             error!(
                 reason,
+                next = NEXT,
                 "the service is halted, as it was before; resume it when the cause is gone"
             );
             if in_data_dir.is_none() {
@@ -204,7 +207,7 @@ impl Halt {
     /// and what had begun before has ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
         self.close(reason);
-        error!(actor, reason, "halted");
+        error!(actor, reason, next = NEXT, "halted");
         let _changing = self.changing.lock().await;
         // A resume that had queued up before us has seen our halt as one of before it, and may have opened again.
         let in_force = self.close(reason);

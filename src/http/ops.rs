@@ -681,7 +681,11 @@ async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -
     };
     to_the_end(resuming).await?.map_err(|still| {
         error!(why = chain(&still), "not resumed");
-        let message = format!("Still halted: {}.", chain(&still));
+        let next = match still {
+            NotResumed::Objection(_) => "ubscore verify; ubscore repair --plan",
+            _ => "the same command again",
+        };
+        let message = format!("Still halted: {}. Next: {next}", chain(&still));
         match still {
             NotResumed::Objection(_) | NotResumed::HaltedAgain => {
                 Refusal::because(Code::ServiceHalted, message)
@@ -699,8 +703,11 @@ fn resumed(request_id: &str, was_halted: bool) -> Answer {
     #[derive(Serialize)]
     struct Body {
         halted: bool,
-        was_halted: bool,
+        /// False where there was nothing to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        was_halted: Option<bool>,
     }
+    let was_halted = (!was_halted).then_some(false);
     json(StatusCode::OK, &Body { halted: false, was_halted }, request_id)
 }
 

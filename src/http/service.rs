@@ -281,7 +281,7 @@ pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>,
 /// one, as in the offset of a time.
 ///
 /// # Errors
-/// INVALID_REQUEST: an unknown or doubled parameter, or a value that is no text.
+/// INVALID_REQUEST: an unknown or repeated parameter, or a value that is no text.
 pub fn parameters<'a, const N: usize>(
     query: &'a str,
     names: [&str; N],
@@ -294,7 +294,7 @@ pub fn parameters<'a, const N: usize>(
         };
         let place = names.iter().position(|name| *name == key);
         if place.is_none_or(|place| found[place].replace(value).is_some()) {
-            return Err(invalid(format!("Unknown or doubled parameter {key:?}.")));
+            return Err(invalid(format!("Unknown or repeated parameter {key:?}.")));
         }
     }
     Ok(found)

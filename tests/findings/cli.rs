@@ -6,10 +6,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use ubscore::alert::Alert;
 use ubscore::config::FILE_DEFAULT;
 use ubscore::http::auth::Role;
 
-use crate::harness::{Reply, Request, Server, Site, Way, external, said, send, text, token};
+use crate::harness::{
+    Reply, Request, Server, Site, Way, eventually, external, said, send, text, token,
+};
 
 const NEW: u64 = 5005;
 const MAKER: u64 = 9_001;
@@ -295,4 +298,51 @@ fn verify_backup_and_repair_answer_in_json_as_well() {
             || out.starts_with("user 1001, USDT: Funding is 5 more than its operations\n"),
         "{out}"
     );
+}
+
+/// Story: alerts were clear about what and silent about what next. Each ends with a chapter that exists, and it is the one that
+/// the runbook's own table names for it.
+#[test]
+fn every_alert_ends_with_the_chapter_that_the_runbook_names_for_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let runbook = fs::read_to_string(root.join("docs/runbook.md")).expect("the runbook");
+    for alert in Alert::ALL {
+        let next = alert.next();
+        let chapter = next.split("runbook, \"").nth(1).and_then(|rest| rest.strip_suffix('"'));
+        let chapter = chapter.unwrap_or_else(|| panic!("{next}: no chapter at its end"));
+        assert!(runbook.contains(&format!("\n## {chapter}\n")), "{chapter}");
+        let row = runbook
+            .lines()
+            .find(|line| line.starts_with('|') && line.contains(&format!("`{}`", alert.name())));
+        let row = row.unwrap_or_else(|| panic!("{} is not in the table", alert.name()));
+        assert!(row.contains(&format!("[{chapter}](#")), "{}: {row}", alert.name());
+    }
+}
+
+/// Story: alerts, halts and refusals to resume said "asset 3, difference 5.00000000 …; and 0 more", and not what to do.
+#[test]
+fn a_halt_speaks_of_symbols_and_says_what_is_next() {
+    let site = Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 50);
+    let server = site.start();
+    site.sql(
+        "UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3",
+    );
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    let wrong = "user 1001, USDT: Funding is 5 more than its operations";
+    server.says(&format!("{wrong}; next: ubscore verify; runbook, \"It has halted\""));
+    server.says("next=\"ubscore verify; when the cause is gone, ubscore resume");
+    let ops = format!("http://{}", server.ops);
+    let words = ["resume", "--reason", "x", "--ops", &ops, "--dev"];
+    let (code, _, err) = ubscore(&words, &[]);
+    let want = format!(
+        "error: resume refused: SERVICE_HALTED: Still halted: {wrong}. Next: ubscore verify; ubscore repair --plan\n"
+    );
+    assert_eq!((code, err), (1, want));
+    server.stop();
+    // A start that is refused says what is next as well.
+    let (code, said) = site.clone().with("UBSCORE__POSTGRES__CONNECTIONS_MAX", 0).start_refused();
+    assert_eq!(code, 2, "{said}");
+    let last = said.trim_end().lines().last().expect("a line");
+    let next = "; next: correct the configuration, then run ubscore doctor";
+    assert!(last.starts_with("error: ") && last.ends_with(next), "{said}");
 }

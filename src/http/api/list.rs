@@ -45,7 +45,8 @@ fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refu
     let names = ["state", "asset", "direction", "cid", "since", "until", "limit", "cursor"];
     let [state, asset, direction, cid, since, until, limit, cursor] = parameters(query, names)?;
     let state = state.map(|name| {
-        State::from_name(&name).ok_or_else(|| invalid("state must be the name of a state."))
+        State::from_name(&name)
+            .ok_or_else(|| invalid(format!("state must be one of {}.", State::names())))
     });
     let asset = asset.map(|symbol| {
         catalog.by_symbol(&symbol).map(|asset| asset.id).ok_or(Refusal::from(Code::InvalidAsset))

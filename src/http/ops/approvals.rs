@@ -18,7 +18,7 @@ use crate::audit::halt::Halt;
 use crate::code::Code;
 use crate::crash;
 use crate::http::api::away;
-use crate::http::service::{Call, Caller, Outcome, Service, parse, query};
+use crate::http::service::{Call, Caller, Outcome, Service, invalid, parse, query};
 use crate::http::wire::{ApprovalBody, Refusal, json};
 use crate::postgres;
 use crate::postgres::reads::Reads;
@@ -81,7 +81,8 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
 pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     service.authenticate_viewer(&call)?;
     let state = query(&call, "state")?.map(|name| {
-        let invalid = || Refusal::because(Code::InvalidRequest, "There is no such state.");
+        let names = State::ALL.map(State::name).join(", ");
+        let invalid = || invalid(format!("state must be one of {names}."));
         State::from_name(name.as_ref()).ok_or_else(invalid)
     });
     let approvals = service.reads.approvals(state.transpose()?).await.map_err(away)?;

@@ -70,8 +70,10 @@ fn parse(query: &str, stuck_ms: u64) -> Result<Filter, Refusal> {
         Some("oldest") => true,
         Some(_) => return Err(invalid("order must be newest or oldest.")),
     };
-    let state =
-        state.map(|name| State::from_name(&name).ok_or_else(|| invalid("There is no such state.")));
+    let state = state.map(|name| {
+        let unknown = || invalid(format!("state must be one of {}.", State::names()));
+        State::from_name(&name).ok_or_else(unknown)
+    });
     let user = user.map(|text| {
         let user = auth::user_id(&text).and_then(UserId::new);
         user.ok_or_else(|| invalid("There is no such user."))

@@ -94,7 +94,7 @@ function listElement(place, transfers) {
     ["Transfer", (row) => lookButton(row.req_id, place)],
     ["State", (row) => row.state],
     ["User", (row) => row.user_id, "number"],
-    ["Way", wayText],
+    ["Direction", wayText],
     ["Amount", amountText, "number"],
     ["cid", (row) => row.cid ?? "—", "wrap"],
     ["Age", (row) => durationText(row.age_ms / 1000), "number"],

@@ -51,7 +51,7 @@ function show([reading, nowS]) {
   const oldestS = reading.sum("ubscore_oldest_transfer_age_seconds");
   const agreedS = nowS - reading.sum("ubscore_conservation_last_success_timestamp_seconds");
   showTerms(byId("tiles"), [
-    ["Ended a second", numberText(ended)],
+    ["Finished per second", numberText(ended)],
     ["p50", durationText(median)],
     ["p99", durationText(slow)],
     ["Under way", numberText(open)],

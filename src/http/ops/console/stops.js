@@ -90,7 +90,7 @@ function showApprovals(approvals) {
     ["Action", (row) => row.action],
     ["About", (row) => row.subject, "wrap"],
     ["What", requestText, "wrap"],
-    ["Stands", (row) => (row.state === "APPROVED" ? "approved, not carried out" : "waits")],
+    ["Status", (row) => (row.state === "APPROVED" ? "approved, not carried out" : "waits")],
     ["By", (row) => row.maker, "number"],
     ["Reason", (row) => row.reason, "wrap"],
     ["Ends", (row) => timeText(row.expires_at)],
@@ -106,7 +106,7 @@ function showPauses({ pauses }) {
     ["Since", (row) => timeText(row.at)],
     ["By", (row) => row.actor],
     ["Reason", (row) => row.reason, "wrap"],
-    ["End", (row) => deedButton("Let it go on", `go on ${row.direction} ${row.asset}`, pauseDeed(row.direction, row.asset, false))],
+    ["End", (row) => deedButton("Unpause", `unpause ${row.direction} ${row.asset}`, pauseDeed(row.direction, row.asset, false))],
   ], pauses));
 }
 
@@ -120,7 +120,7 @@ function pauseDeed(direction, asset, paused) {
   const scope = `${asset ?? "all assets"}, ${direction ?? "both directions"}`;
   return {
     title: paused ? `Pause ${scope}` : `Let ${scope} go on`,
-    verb: paused ? "Pause" : "Let it go on",
+    verb: paused ? "Pause" : "Unpause",
     what: paused ? "New transfers of it are refused from then on; what is under way goes on." : "New transfers of it are taken again.",
     ask: (reason) => change("PUT", "pauses", { direction, asset, paused, reason }),
     done: () => (paused ? `Paused: ${scope}.` : `No longer paused: ${scope}.`),

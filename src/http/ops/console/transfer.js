@@ -43,7 +43,7 @@ export function transferElement(shown, actions) {
   const facts = [
     ["State", shown.state],
     ["Money", PLACES[shown.funds_at] ?? shown.funds_at],
-    ["Way", wayText(shown)],
+    ["Direction", wayText(shown)],
     ["Amount", amountText(shown)],
     ["User", shown.user_id],
     ["cid", shown.cid ?? "none"],
