@@ -33,6 +33,8 @@ pub enum Alert {
     ConservationViolated,
     /// Another process has taken over.
     Fenced,
+    /// New transfers are refused for want of room.
+    NotTakingTransfers,
     /// PostgreSQL does not answer.
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without having been withdrawn.
@@ -53,13 +55,14 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 14] = [
+    pub const ALL: [Alert; 15] = [
         Alert::AssetUnreadable,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
         Alert::ConservationViolated,
         Alert::Fenced,
+        Alert::NotTakingTransfers,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
         Alert::SnapshotFailed,
@@ -79,6 +82,7 @@ impl Alert {
             Alert::ConservationStalled => "conservation_stalled",
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
+            Alert::NotTakingTransfers => "not_taking_transfers",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::SnapshotFailed => "snapshot_failed",
@@ -98,6 +102,7 @@ impl Alert {
             | Alert::ConservationStalled
             | Alert::ConservationViolated
             | Alert::Fenced
+            | Alert::NotTakingTransfers
             | Alert::ProtocolViolation
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
@@ -130,6 +135,7 @@ impl Alert {
             Alert::WalSyncFailed => {
                 "ubscore wal verify DATA_DIR; runbook, \"The process has ended\""
             }
+            Alert::NotTakingTransfers => "GET /readyz; runbook, \"No new transfers\"",
             Alert::SnapshotFailed | Alert::WalSpaceLow => {
                 "ubscore doctor; runbook, \"The disk fills\""
             }

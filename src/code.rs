@@ -90,7 +90,7 @@ codes! {
     MethodNotAllowed = 27, "METHOD_NOT_ALLOWED", 405, final, "The path does not answer this method.";
     ResolvedByOperator = 28, "RESOLVED_BY_OPERATOR", 422, final, "An operator ended an unknown outcome.";
     NotResolvable = 29, "NOT_RESOLVABLE", 409, final, "The transfer has nothing to resolve.";
-    Overloaded = 30, "OVERLOADED", 503, retry, "A bounded queue is full; try again shortly.";
+    Overloaded = 30, "OVERLOADED", 503, retry, "There is no room for this request; `reason` names the place.";
     ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted; reads go on.";
     SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service is away; safe to retry with the same cid.";
 }

@@ -28,6 +28,7 @@ use self::worker::message::{AcceptReply, Envelope, Message};
 use self::worker::operator::Deed;
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
+use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
@@ -36,6 +37,7 @@ use crate::pause::Pauses;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Permit;
+use crate::shortage::{Capacity, Shortage};
 use crate::telemetry;
 use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use crate::validation::Checked;
@@ -98,17 +100,30 @@ pub struct Rejection {
     pub detail: Option<String>,
     /// It may have been done.
     pub unknown: bool,
+    /// The thing that has no room, where the code is OVERLOADED.
+    pub shortage: Option<Shortage>,
+}
+
+impl From<Code> for Rejection {
+    fn from(code: Code) -> Rejection {
+        Rejection::of(code)
+    }
 }
 
 impl Rejection {
     /// A refusal that did nothing.
     pub fn of(code: Code) -> Rejection {
-        Rejection { code, detail: None, unknown: false }
+        Rejection { code, detail: None, unknown: false, shortage: None }
+    }
+
+    /// A refusal for want of room, which did nothing.
+    pub fn overloaded(shortage: Shortage) -> Rejection {
+        Rejection { shortage: Some(shortage), ..Rejection::of(Code::Overloaded) }
     }
 
     /// Whether it happened is not known.
     pub fn unknown() -> Rejection {
-        Rejection { code: Code::SystemError, detail: None, unknown: true }
+        Rejection { unknown: true, ..Rejection::of(Code::SystemError) }
     }
 }
 
@@ -220,7 +235,7 @@ pub struct Coordinator<T, F> {
     numbers: Arc<Numbers>,
     hands: Arc<Hands>,
     accept_wait: Duration,
-    capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     /// Dropped with the coordinator, which tells the task that raises the watermark.
     open: watch::Sender<()>,
 }
@@ -282,7 +297,7 @@ pub struct Parts<T, F> {
     /// The highest durable log sequence, asked anew for each commit.
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
     /// How many transfers UBSCore has room to see through, those under way included.
-    pub capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    pub capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
     /// Rung after each commit.
@@ -332,15 +347,16 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// so that an answer that never comes can be asked for.
     ///
     /// # Errors
-    /// A code: nothing was handed over.
+    /// A [`Rejection`]: nothing was handed over.
     pub fn submit(
         &self,
         request: Request,
-    ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Code> {
+    ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Rejection> {
         let Request { user, cid, checked, fingerprint, permit, pauses } = request;
         // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
-        if self.waiting_or_under_way() + ADMISSION_MARGIN >= (self.capacity)() {
-            return Err(Code::Overloaded);
+        if let Some(shortage) = self.shortage() {
+            alert_shortage(shortage);
+            return Err(Rejection::overloaded(shortage));
         }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
         let intent = Intent {
@@ -378,8 +394,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         }
         let (reply, receiver) = oneshot::channel();
         let user = external.user;
-        let room = self.waiting_or_under_way() + ADMISSION_MARGIN < (self.capacity)();
-        self.send(user, Message::External { external, room, reply }).map_err(Rejection::of)?;
+        let room = self.shortage().is_none();
+        self.send(user, Message::External { external, room, reply })?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
@@ -396,7 +412,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     ) -> Result<(), Rejection> {
         let (reply, receiver) = oneshot::channel();
         let message = Message::SetFundingStatus { user, status, actor, reason, reply };
-        self.send(user, message).map_err(Rejection::of)?;
+        self.send(user, message)?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
@@ -406,7 +422,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// A [`Rejection`].
     pub async fn find_cid(&self, user: UserId, cid: Cid) -> Result<Option<Transfer>, Rejection> {
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::FindCid { user, cid, reply }).map_err(Rejection::of)?;
+        self.send(user, Message::FindCid { user, cid, reply })?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
     }
 
@@ -443,7 +459,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         deed: Deed,
     ) -> Result<watch::Receiver<Transfer>, Rejection> {
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Attend { req_id, deed, reply }).map_err(Rejection::of)?;
+        self.send(user, Message::Attend { req_id, deed, reply })?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
@@ -458,7 +474,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         req_id: ReqId,
     ) -> Result<Option<watch::Receiver<Transfer>>, Rejection> {
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Follow { req_id, reply }).map_err(Rejection::of)?;
+        self.send(user, Message::Follow { req_id, reply })?;
         receiver.await.map_err(|_| Rejection::of(Code::SystemError))
     }
 
@@ -470,7 +486,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let mut numbers = Vec::new();
         for worker in 0..self.inboxes.len() {
             let (reply, receiver) = oneshot::channel();
-            self.send_to(worker, Message::UnderWay { reply }).map_err(Rejection::of)?;
+            self.send_to(worker, Message::UnderWay { reply })?;
             let of_worker = receiver.await;
             numbers.extend(of_worker.map_err(|_| Rejection::of(Code::SystemError))?);
         }
@@ -493,21 +509,27 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.numbers.count() + waiting.sum::<usize>()
     }
 
-    fn send(&self, user: UserId, message: Message) -> Result<(), Code> {
+    /// The thing that has no room for one more transfer; `None` as long as new ones are taken.
+    pub fn shortage(&self) -> Option<Shortage> {
+        let Capacity { transfers, bound_by } = (self.capacity)();
+        (self.waiting_or_under_way() + ADMISSION_MARGIN >= transfers).then_some(bound_by)
+    }
+
+    fn send(&self, user: UserId, message: Message) -> Result<(), Rejection> {
         self.send_to(worker::shard_of(user, self.inboxes.len()), message)
     }
 
-    fn send_to(&self, worker: usize, message: Message) -> Result<(), Code> {
+    fn send_to(&self, worker: usize, message: Message) -> Result<(), Rejection> {
         self.send_in(Span::current(), worker, message)
     }
 
-    fn send_in(&self, span: Span, worker: usize, message: Message) -> Result<(), Code> {
+    fn send_in(&self, span: Span, worker: usize, message: Message) -> Result<(), Rejection> {
         let wait = u64::try_from(self.accept_wait.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = self.clock.monotonic_ns().saturating_add(wait);
         let envelope = Envelope { message, deadline_ns, span };
         self.inboxes[worker].try_send(envelope).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => Code::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Code::SystemError,
+            mpsc::error::TrySendError::Full(_) => Rejection::overloaded(Shortage::Worker),
+            mpsc::error::TrySendError::Closed(_) => Rejection::of(Code::SystemError),
         })
     }
 
@@ -559,6 +581,14 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         while !self.numbers.all_have_looked() {
             self.clock.sleep(RECOVERED_LOOK).await;
         }
+    }
+}
+
+/// Alerts that new transfers are refused until an operator makes room.
+pub fn alert_shortage(shortage: Shortage) {
+    if shortage.is_lasting() {
+        let what = format_args!("{shortage}: {}", shortage.message());
+        alert_about(Alert::NotTakingTransfers, &shortage, what);
     }
 }
 

@@ -42,6 +42,7 @@ use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
 use crate::alert::{self, Alert, alert};
+use crate::shortage::Capacity;
 use crate::telemetry::chain;
 use crate::telemetry::lines::last_words;
 
@@ -442,9 +443,10 @@ impl Handle {
         self.shared.tickets.in_use()
     }
 
-    /// How many transfers UBSCore has room to see through, those under way included.
-    pub fn capacity(&self) -> usize {
-        self.shared.capacity.load(Ordering::Relaxed)
+    /// How many transfers UBSCore has room to see through, those under way included, and what bounds them.
+    pub fn capacity(&self) -> Capacity {
+        let outcomes = self.shared.outcome_capacity.load(Ordering::Relaxed);
+        core::capacity(outcomes, self.shared.log_capacity.load(Ordering::Relaxed))
     }
 
     /// The most orders to publish before waiting for their answers, so that others find room beside them.

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::error;
 use std::future::Future;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,17 +29,22 @@ use tokio::time;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, error, info, warn};
 
+use self::seats::{Place, Seats};
 use self::tls::Tls;
 use self::wire::{Answer, Content};
 use crate::config;
+use crate::shortage::Shortage;
 use crate::telemetry;
 
 pub mod api;
 pub mod auth;
 mod events;
+pub mod idempotency;
 pub mod openapi;
 pub mod ops;
+pub mod readiness;
 pub mod rotation;
+mod seats;
 pub mod service;
 pub mod tls;
 pub mod wire;
@@ -77,8 +82,10 @@ pub struct Limits {
     pub header_read_timeout: Duration,
     /// Time for an answer to begin; then 503. A client that takes no bytes for as long is cut off.
     pub request_timeout: Duration,
-    /// Connections held at once; the next ones are answered 503.
+    /// Connections held at once. The next one takes the place of an idle one; where none is idle, it is answered 503.
     pub connections_max: usize,
+    /// The same of one address.
+    pub connections_per_address_max: usize,
     /// Time for what is in flight when the stop begins; then connections are cut.
     pub shutdown_timeout: Duration,
 }
@@ -90,6 +97,7 @@ impl From<&config::http::Http> for Limits {
             header_read_timeout: Duration::from_millis(http.header_read_timeout_ms),
             request_timeout: Duration::from_millis(http.request_timeout_ms),
             connections_max: http.connections_max,
+            connections_per_address_max: http.connections_per_address_max(),
             shutdown_timeout: Duration::from_millis(http.shutdown_timeout_ms),
         }
     }
@@ -140,7 +148,7 @@ where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(limits.connections_max));
+    let seats = Seats::new(limits.connections_max, limits.connections_per_address_max);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -156,8 +164,8 @@ where
             }
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Once per spell: it repeats ten times a second while the cause lasts.
                 if !accept_fails {
@@ -174,11 +182,15 @@ where
             continue;
         }
         let tls = tls.as_ref().map(|tls| tls.acceptor());
-        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-            let connection = welcome(stream, tls, limits, handler.clone(), stopped.clone());
+        if let Some(place) = seats.take(peer.ip()) {
+            let place = Arc::new(place);
+            let handler = seated(handler.clone(), Arc::clone(&place));
+            let connection = welcome(stream, tls, limits, handler, stopped.clone());
             connections.spawn(async move {
-                connection.await;
-                drop(permit);
+                tokio::select! {
+                    () = connection => {}
+                    () = place.given_away() => debug!("an idle connection was closed for a new one"),
+                }
             });
         } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
             let connection = refuse(stream, tls, limits, stopped.clone());
@@ -196,6 +208,32 @@ where
     }
     stop.send_replace(());
     drain(connections, limits.shutdown_timeout).await
+}
+
+/// A handler that notes in a connection's place while it answers.
+fn seated<H, F>(
+    handler: H,
+    place: Arc<Place>,
+) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Clone + Send + 'static
+where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    move |request| {
+        let (place, answer) = (Arc::clone(&place), handler(request));
+        Box::pin(async move {
+            if !place.begin() {
+                // The connection is being closed: nothing of this request may be begun.
+                return std::future::pending().await;
+            }
+            let answer = answer.await;
+            // A stream is answered for as long as it lasts.
+            if matches!(answer.body(), Content::Left(_)) {
+                place.end();
+            }
+            answer
+        })
+    }
 }
 
 /// Reads a whole body into memory.
@@ -345,8 +383,10 @@ async fn refuse(
 ) {
     let handler = |request: Request<Incoming>| async move {
         let id = request.headers().get(X_REQUEST_ID);
-        let message = "too many connections; try again shortly";
-        answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message, true, id)
+        let shortage = Some(Shortage::Connections);
+        let message = Shortage::Connections.message();
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        answer_without_route(status, "OVERLOADED", message, shortage, id)
     };
     let connection = welcome(stream, tls, limits, handler, stopped);
     if time::timeout(REFUSAL_TIMEOUT, connection).await.is_err() {
@@ -357,7 +397,7 @@ async fn refuse(
 fn timed_out(id: Option<&HeaderValue>, timeout: Duration) -> Answer {
     let message = "no answer in time; whether the request took effect is not known";
     let response =
-        answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "SYSTEM_ERROR", message, false, id);
+        answer_without_route(StatusCode::SERVICE_UNAVAILABLE, "SYSTEM_ERROR", message, None, id);
     let request_id = response.headers().get(X_REQUEST_ID);
     warn!(?request_id, timeout_ms = timeout.as_millis(), "a request was given up");
     response
@@ -368,7 +408,7 @@ fn answer_without_route(
     status: StatusCode,
     code: &str,
     message: &str,
-    retryable: bool,
+    shortage: Option<Shortage>,
     id: Option<&HeaderValue>,
 ) -> Answer {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -378,12 +418,16 @@ fn answer_without_route(
         None => format!("edge-{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
     };
     telemetry::count_http_request(telemetry::ROUTE_NONE, status.as_u16());
-    let body = serde_json::json!({
+    let mut body = serde_json::json!({
         "code": code,
         "message": message,
-        "retryable": retryable,
+        "retryable": shortage.is_some(),
         "request_id": id,
     });
+    if let Some(shortage) = shortage {
+        telemetry::refused(shortage.name());
+        body["reason"] = shortage.name().into();
+    }
     let mut response = Response::new(Content::Left(Full::new(body.to_string().into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -442,6 +486,7 @@ mod tests {
         header_read_timeout: PATIENCE,
         request_timeout: PATIENCE,
         connections_max: 16,
+        connections_per_address_max: 16,
         shutdown_timeout: PATIENCE,
     };
 
@@ -632,17 +677,14 @@ mod tests {
         let server = Server::start(Limits { connections_max: 2, ..LIMITS });
         let mut held = [server.connect(), server.connect()];
         for stream in &mut held {
-            stream.write_all(get("/held", "").as_bytes()).expect("sent");
-            assert!(read_answer(stream).contains("200 OK"));
+            stream.write_all(get("/hang", "").as_bytes()).expect("sent");
+            server.hanging.recv_timeout(PATIENCE).expect("the request has begun");
         }
         let said = server.exchange(&get("/third", ""));
         assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
         assert!(said.contains("retry-after: 1\r\n"), "{said}");
         assert!(said.contains(r#""code":"OVERLOADED""#), "{said}");
         assert!(said.contains(r#""retryable":true"#), "{said}");
-        // Those who have a place keep it.
-        held[0].write_all(get("/held", "").as_bytes()).expect("sent");
-        assert!(read_answer(&mut held[0]).contains("200 OK"));
         drop(held);
         let begun = Instant::now();
         while !server.is_alive() {
@@ -653,12 +695,14 @@ mod tests {
 
     #[test]
     fn a_crowd_that_says_nothing_is_closed_and_costs_no_more_than_its_limit() {
-        let server = Server::start(Limits { connections_max: 1, ..LIMITS });
+        let server = Server::start(Limits { connections_max: 2, ..LIMITS });
         let mut held = server.connect();
         held.write_all(get("/held", "").as_bytes()).expect("sent");
         assert!(read_answer(&mut held).contains("200 OK"));
         let mut crowd: Vec<TcpStream> = (0..2 * REFUSALS_MAX).map(|_| server.connect()).collect();
         let begun = Instant::now();
+        // Each leaves for the next one; the one that has asked stays.
+        crowd.pop();
         for stream in &mut crowd {
             assert_eq!(read_all(stream), "");
         }

@@ -18,8 +18,8 @@
 //!
 //! # The rooms, in reading order
 //!
-//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`pause`],
-//!    [`approval`].
+//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`shortage`],
+//!    [`pause`], [`approval`].
 //! 2. [`validation`]: every check, once.
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
 //!    what wakes its threads is the crate [`bell`].
@@ -67,6 +67,7 @@ pub mod pause;
 pub mod postgres;
 pub mod quota;
 pub mod release;
+pub mod shortage;
 pub mod telemetry;
 pub mod transfer;
 pub mod validation;

@@ -21,6 +21,7 @@ use crate::config::format::Format;
 use crate::config::log::Log;
 use crate::config::telemetry::Telemetry;
 use crate::release;
+use crate::shortage::Shortage;
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
@@ -82,6 +83,8 @@ pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
 /// Counter: transfers refused because of a limit of their user's, by `limit`: second, day, amount.
 pub const HTTP_LIMITED_TOTAL: &str = "ubscore_http_limited_total";
+/// Counter: requests that were refused because the service took no new work, by `reason`: a [`Shortage`], halted, paused, away.
+pub const REFUSED_TOTAL: &str = "ubscore_refused_total";
 /// Histogram, s: from the head of an HTTP request to its answer, by `route`.
 pub const HTTP_REQUEST_SECONDS: &str = "ubscore_http_request_seconds";
 /// Counter: alerts raised, by `alert`.
@@ -108,7 +111,7 @@ pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
 pub const HALTED: &str = "ubscore_halted";
-/// Gauge: 1 once transfers are taken, 0 while the service starts or is halted.
+/// Gauge: 1 as long as new transfers are taken, else 0: see `/readyz`.
 pub const READY: &str = "ubscore_ready";
 /// Gauge: always 1; its `version` and `commit` say what runs.
 pub const BUILD_INFO: &str = "ubscore_build_info";
@@ -116,6 +119,13 @@ pub const BUILD_INFO: &str = "ubscore_build_info";
 /// The `route` of a request that no route answered. Never a path: a client could make up as many
 /// as it likes, and each would stay in memory.
 pub const ROUTE_NONE: &str = "none";
+
+/// A reason of [`REFUSED_TOTAL`]: the service is halted.
+pub const HALTED_REASON: &str = "halted";
+/// A reason of [`REFUSED_TOTAL`]: an operator has paused the direction or the asset.
+pub const PAUSED_REASON: &str = "paused";
+/// A reason of [`REFUSED_TOTAL`]: PostgreSQL or UBSCore did not answer.
+pub const AWAY_REASON: &str = "away";
 
 /// What [`STEP_SECONDS`] tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,6 +325,10 @@ fn begin() {
     for limit in ["second", "day", "amount"] {
         metrics::counter!(HTTP_LIMITED_TOTAL, "limit" => limit).increment(0);
     }
+    let shortages = Shortage::ALL.map(Shortage::name);
+    for reason in shortages.into_iter().chain([HALTED_REASON, PAUSED_REASON, AWAY_REASON]) {
+        metrics::counter!(REFUSED_TOTAL, "reason" => reason).increment(0);
+    }
     events_made(0);
     event_streams(0);
 }
@@ -333,6 +347,11 @@ pub fn expect_alert(alert: &'static str) {
 pub fn transfer(direction: &'static str, state: &'static str, seconds: f64) {
     metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(1);
     metrics::histogram!(TRANSFER_SECONDS, "direction" => direction).record(seconds);
+}
+
+/// Counts a request that was refused because the service took no new work.
+pub fn refused(reason: &'static str) {
+    metrics::counter!(REFUSED_TOTAL, "reason" => reason).increment(1);
 }
 
 /// Notes whether transfers are taken.
@@ -497,6 +516,7 @@ pub fn describe() {
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
     describe_counter!(HTTP_LIMITED_TOTAL, Unit::Count, "Transfers refused because of a limit of their user's.");
+    describe_counter!(REFUSED_TOTAL, Unit::Count, "Requests refused because the service took no new work.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
     describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
     describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");

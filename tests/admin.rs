@@ -433,9 +433,11 @@ fn health_readiness_and_metrics_need_no_token() {
     let site = Site::new();
     let server = site.start();
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
-    for (path, says) in
-        [("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "ubscore_http_requests_total")]
-    {
+    for (path, says) in [
+        ("/healthz", "ok"),
+        ("/readyz", "\"ready\":true"),
+        ("/metrics", "ubscore_http_requests_total"),
+    ] {
         let reply = send(server.ops, &Request::new("", "GET", path)).expect("an answer");
         assert_eq!(reply.status, 200, "{reply:?}");
         assert!(reply.body.contains(says), "{path}: {reply:?}");

@@ -6,12 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde_json::json;
 use ubscore::alert::Alert;
 
 use crate::alerts::said_only;
 use crate::harness::{
     Planned, Reply, Server, Site, USERS, Way, assert_kept, crowd, endow, eventually, force,
-    last_line, plan, plan_of_round, post_to, segments, snapshots, soak_rounds, split_mix,
+    last_line, plan, plan_of_round, post_to, segments, snapshots, soak_rounds, split_mix, text,
 };
 use crate::power::Powered;
 
@@ -94,6 +95,26 @@ fn is_overloaded(reply: &Option<Reply>) -> bool {
     reply.as_ref().is_some_and(|reply| reply.status == 503 && reply.refusal().1 == "OVERLOADED")
 }
 
+/// Asserts that the service says everywhere that it takes no new transfers for want of room in the log.
+fn assert_not_ready(server: &Server) {
+    let mut number = 0;
+    let refused = eventually("no room for one more", || {
+        number += 1;
+        let body = Way::ToSpot.body_with_cid("USDT", "1", &format!("one-more-{number}"));
+        Some(server.post(USERS[0], &body)).filter(|reply| reply.status == 503)
+    });
+    let json = refused.json();
+    assert_eq!(json["reason"], json!("log_space"), "{refused:?}");
+    assert!(text(&json["message"]).contains("the log's disk is full"), "{refused:?}");
+    let ready = server.admin_get("/readyz");
+    assert_eq!((ready.status, &ready.json()["reason"]), (503, &json!("log_space")), "{ready:?}");
+    assert_eq!(server.metric("ubscore_ready"), 0);
+    assert!(server.metric("ubscore_refused_total{reason=\"log_space\"}") > 0);
+    assert!(server.metric("ubscore_alerts_total{alert=\"not_taking_transfers\"}") > 0);
+    let session = server.admin_get("/admin/v1/session").json();
+    assert!(text(&session["not_ready"]).contains("disk is full"), "{session}");
+}
+
 /// Goal: a disk that is full refuses new work before the log is, keeps what it has promised, and is good again once space
 /// is back. Method: no space, or no quota, for the next segment, from the file's first byte or from its middle; a load with
 /// cids until somebody is refused; replays and reads meanwhile; a kill, and a start that finds no space either; space
@@ -115,8 +136,9 @@ fn a_full_disk_refuses_new_work_and_passes() {
         assert!(told.iter().any(is_overloaded), "{faults}: the log did not fill");
         let begun = told.iter().flatten().filter(|reply| reply.status < 300).count();
         assert!(begun > CALLERS, "{faults}: {begun}");
-        said_only(&server.said(), &[Alert::WalSpaceLow]);
+        said_only(&server.said(), &[Alert::WalSpaceLow, Alert::NotTakingTransfers]);
         site.wait_for_rest();
+        assert_not_ready(&server);
         // Whoever asks for what is there is served.
         for (planned, told) in
             plan.iter().zip(&told).filter(|(_, told)| told.is_some()).take(CALLERS)

@@ -25,6 +25,7 @@ use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, Incarnation};
 use ubscore::postgres::{self, Limits};
+use ubscore::shortage::{Capacity, Shortage};
 use ubscore::transfer::{Cid, Decision, Direction, Intent, Op, ReqId};
 use ubscore::validation::Checked;
 
@@ -381,7 +382,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
         incarnation: incarnation.number,
         watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
-        capacity: Arc::new(|| 1_000),
+        capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         gate: Arc::new(Gate::new(false)),
         committed: Arc::default(),
     };
@@ -413,7 +414,7 @@ fn the_coordinator_checks_for_itself() {
     let unknown = Asset { id: AssetId(UNKNOWN_ASSET), symbol: "NEW".to_owned(), ..asset.clone() };
     assert_eq!(unknown.status, AssetStatus::Active);
     let refused = coordinator.submit(request(unknown, "one", 1, "FUNDING:SPOT:NEW:1"));
-    assert_eq!(refused.map(|_| ()), Err(Code::InvalidAsset));
+    assert_eq!(refused.map(|_| ()), Err(Code::InvalidAsset.into()));
 
     let submit = |cid: &str, units: u64, fingerprint: &str| {
         let request = request(asset.clone(), cid, units, fingerprint);

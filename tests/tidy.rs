@@ -35,6 +35,7 @@ fn room(file: &str) -> &str {
 /// What each room may import. A room that is not here may import everything and is imported by nobody.
 const ARROWS: &[(&str, &[&str])] = &[
     ("code", &[]),
+    ("shortage", &[]),
     ("account", &[]),
     ("amount", &["code"]),
     ("asset", &["amount"]),
@@ -47,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crash", &[]),
     ("gate", &[]),
     ("release", &[]),
-    ("telemetry", &["code", "config", "release"]),
+    ("telemetry", &["code", "config", "release", "shortage"]),
     ("alert", &["clock", "config", "telemetry"]),
     (
         "engine",
@@ -58,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "asset",
             "code",
             "crash",
+            "shortage",
             "telemetry",
             "transfer",
             "validation",
@@ -107,6 +109,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pause",
             "postgres",
             "quota",
+            "shortage",
             "telemetry",
             "transfer",
             "validation",

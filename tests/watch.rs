@@ -399,7 +399,7 @@ fn every_line_about_a_transfer_names_it() {
     server.set_status(USER, "SPOT", "DISABLED");
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
     let held = server.transfer_held(&site, USER, Way::ToSpot, "1");
-    server.says("will try again");
+    server.says("held up; others go on");
     hold.release();
     site.wait_for_rest();
     let lines: Vec<Value> = server
@@ -423,7 +423,7 @@ fn every_line_about_a_transfer_names_it() {
             lines.iter().find(|line| names(line, req_id) && line["fields"]["message"] == message);
         found.unwrap_or_else(|| panic!("nobody said {message:?} of {req_id}: {lines:#?}"))
     };
-    said("will try again", held);
+    said("held up; others go on", held);
     // The request it came with, and the transfer, whose spans the line was said in.
     let stored = said("stored", &back);
     let spans = stored["spans"].as_array().expect("spans");

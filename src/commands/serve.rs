@@ -46,6 +46,7 @@ use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
 use crate::events::{Bounds, Hub};
 use crate::http::auth::Verifier;
+use crate::http::readiness::Readiness;
 use crate::http::rotation::{self, Rotating};
 use crate::http::service::{Approvals, RequestLimits, Service};
 use crate::http::tls::Tls;
@@ -431,6 +432,7 @@ async fn start(
                 .saturating_sub(api::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
+            cid_required: config.http.cid_required,
             heartbeat: Duration::from_millis(config.events.heartbeat_ms),
         },
         stopping,
@@ -734,10 +736,15 @@ async fn keep_watch(service: Arc<Service>, config: Config) {
     let (clock, metrics) = (Arc::clone(&service.clock), service.metrics);
     let reads = service.reads.clone();
     // The service is dropped by the stop, which waits for its last user.
+    let watched = Arc::downgrade(&service);
     drop(service);
     loop {
         metrics.upkeep();
         name_unreadable(&reads);
+        // For its alerts: a shortage is one before a client meets it.
+        if let Some(service) = watched.upgrade() {
+            Readiness::look(&service).await;
+        }
         match rustix::fs::statvfs(&log_dir) {
             Ok(found) => {
                 let free = found.f_bavail.saturating_mul(found.f_frsize);

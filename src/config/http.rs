@@ -31,6 +31,10 @@ pub struct Http {
     pub request_timeout_ms: u64,
     /// Connections held at once.
     pub connections_max: usize,
+    /// Most of them from one address; absent: half of them.
+    pub connections_per_address_max: Option<usize>,
+    /// Whether a transfer without an idempotency key is refused.
+    pub cid_required: bool,
     /// How long an answer waits for a transfer to become final, ms.
     pub transfer_wait_ms: u64,
     /// Time for what is in flight after a signal to stop, ms.
@@ -56,6 +60,8 @@ impl Default for Http {
             body_read_timeout_ms: 5_000,
             request_timeout_ms: 30_000,
             connections_max: 1_024,
+            connections_per_address_max: None,
+            cid_required: false,
             transfer_wait_ms: 2_000,
             shutdown_timeout_ms: 10_000,
         }
@@ -71,6 +77,7 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("http.body_read_timeout_ms", |c| Some(c.http.body_read_timeout_ms), 100, MINUTE_MS, "ms"),
     bound("http.request_timeout_ms", |c| Some(c.http.request_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
     bound("http.connections_max", |c| Some(c.http.connections_max as u64), 1, 65_536, "connections"),
+    bound("http.connections_per_address_max", |c| c.http.connections_per_address_max.map(|most| most as u64), 1, 65_536, "connections"),
     bound("http.transfer_wait_ms", |c| Some(c.http.transfer_wait_ms), 0, MINUTE_MS, "ms"),
     bound("http.shutdown_timeout_ms", |c| Some(c.http.shutdown_timeout_ms), 0, FIVE_MINUTES_MS, "ms"),
 ];
@@ -79,6 +86,11 @@ impl Http {
     /// How long a transfer may take to be accepted, however short the wait for its end, ms.
     pub fn accept_wait_ms(&self) -> u64 {
         self.transfer_wait_ms.max(ACCEPT_WAIT_MS_MIN)
+    }
+
+    /// Connections held at once from one address.
+    pub fn connections_per_address_max(&self) -> usize {
+        self.connections_per_address_max.unwrap_or(self.connections_max.div_ceil(2))
     }
 
     /// What the listener needs to speak TLS, if it is to.

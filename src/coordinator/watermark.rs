@@ -22,6 +22,7 @@ use crate::crash;
 use crate::gate::Gate;
 use crate::postgres;
 use crate::postgres::watermark::Watermark;
+use crate::shortage::Capacity;
 use crate::telemetry;
 
 /// Transfers passed in one transaction: their totals take well under a second, and the lock at its end milliseconds.
@@ -91,7 +92,7 @@ struct Raiser {
     numbers: Arc<Numbers>,
     trading: Arc<Trading>,
     clock: Arc<dyn Clock>,
-    capacity: Arc<dyn Fn() -> usize + Send + Sync>,
+    capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     gate: Arc<Gate>,
     store: Watermark,
     options: Options,
@@ -199,7 +200,7 @@ impl Raiser {
         for _ in 0..LOOKS {
             self.clock.sleep(self.options.every / LOOKS).await;
             // Each transfer may take two places.
-            if (self.capacity)() < self.options.outcomes_max / 2 / PRESSURE_PART {
+            if (self.capacity)().transfers < self.options.outcomes_max / 2 / PRESSURE_PART {
                 return;
             }
         }

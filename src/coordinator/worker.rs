@@ -43,6 +43,7 @@ use crate::postgres::store::{
     Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
 use crate::quota::Permit;
+use crate::shortage::Shortage;
 use crate::telemetry;
 use crate::transfer::{Intent, Op, Participant, ReqId, State};
 
@@ -505,7 +506,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let mut share = None;
         let (call, whose) = match message {
             Message::Submit { .. } if full => {
-                message.reject(Rejection::of(Code::Overloaded));
+                message.reject(Rejection::overloaded(Shortage::Worker));
                 return;
             }
             Message::Submit { mut intent, fingerprint, permit, reply } => {
@@ -853,7 +854,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         let detail =
                             format!("This cid was used with another {}.", fields.join(", "));
                         let code = Code::DuplicateRequest;
-                        let rejection = Rejection { code, detail: Some(detail), unknown: false };
+                        let rejection = Rejection { detail: Some(detail), ..code.into() };
                         answer_to.send(Err(rejection));
                         return;
                     }

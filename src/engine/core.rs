@@ -22,6 +22,7 @@ use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Ste
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Poller, Slot, Tickets};
 use crate::crash;
+use crate::shortage::{Capacity, Shortage};
 use crate::telemetry::chain;
 use crate::transfer::Op;
 
@@ -64,8 +65,10 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     core_stopped: AtomicBool,
     pub(super) outcomes: AtomicUsize,
-    /// See [`Core::capacity`].
-    pub(super) capacity: AtomicUsize,
+    /// See [`Core::outcome_capacity`].
+    pub(super) outcome_capacity: AtomicUsize,
+    /// See [`Core::log_capacity`].
+    pub(super) log_capacity: AtomicUsize,
     /// Bytes of the log's records since the start.
     pub(super) log_bytes: AtomicU64,
     /// Segments are removed as far as they hold no record from this one on.
@@ -92,7 +95,8 @@ impl Shared {
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
-            capacity: AtomicUsize::new(0),
+            outcome_capacity: AtomicUsize::new(0),
+            log_capacity: AtomicUsize::new(0),
             log_bytes: AtomicU64::new(0),
             remove_before: AtomicU64::new(0),
             segments_removed: AtomicU64::new(0),
@@ -103,7 +107,8 @@ impl Shared {
 impl Shared {
     pub(super) fn publish<M: Medium>(&self, core: &Core<M>) {
         self.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
-        self.capacity.store(core.capacity(), Ordering::Relaxed);
+        self.outcome_capacity.store(core.outcome_capacity(), Ordering::Relaxed);
+        self.log_capacity.store(core.log_capacity(), Ordering::Relaxed);
         self.log_bytes.store(core.log_bytes, Ordering::Relaxed);
     }
 }
@@ -182,18 +187,33 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// How many transfers there is room to see through, in the outcome map and in the log: each may need a withdraw
-    /// and a refund.
-    pub fn capacity(&self) -> usize {
+    /// How many transfers the outcome map has room to see through: each may need a withdraw and a refund.
+    fn outcome_capacity(&self) -> usize {
+        self.ledger.places_left() / 2
+    }
+
+    /// The same of the log.
+    fn log_capacity(&self) -> usize {
         let bytes = self.writer.room().saturating_sub(ROOM_RESERVED_BYTES);
         let records = bytes / wal::record_bytes(PAYLOAD_BYTES_MAX);
-        (self.ledger.places_left() / 2).min(usize::try_from(records / 2).unwrap_or(usize::MAX))
+        usize::try_from(records / 2).unwrap_or(usize::MAX)
+    }
+
+    /// How many transfers there is room to see through, and the table or file that bounds them.
+    pub fn capacity(&self) -> Capacity {
+        capacity(self.outcome_capacity(), self.log_capacity())
     }
 
     /// The state.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
+}
+
+/// The capacity of everything that a transfer needs of UBSCore.
+pub(super) fn capacity(outcomes: usize, log: usize) -> Capacity {
+    let outcomes = Capacity { transfers: outcomes, bound_by: Shortage::Outcomes };
+    outcomes.min(Capacity { transfers: log, bound_by: Shortage::LogSpace })
 }
 
 /// Whether a command begins something that may need the log again, as opposed to ending it, or can wait for room.

@@ -12,13 +12,13 @@ use hyper::{Method, Request, StatusCode};
 use tracing::{debug_span, error, info};
 
 use super::service::{
-    Call, Caller, Matched, Outcome, Route, Routes, Service, number, parse, query,
+    Call, Caller, Matched, Outcome, Route, Routes, Service, invalid, number, parse, query,
 };
 use super::wire::{
     self, Answer, AssetBody, AssetsBody, BalanceBody, BalancesBody, DetailBody, FundsAt, Refusal,
     TransferBody, json, tell_limits, text,
 };
-use super::{events, openapi};
+use super::{events, idempotency, openapi};
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::{Asset, Catalog};
@@ -28,7 +28,7 @@ use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::reads::Passed;
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
 use crate::quota::{self, Standing};
-use crate::telemetry::{chain, count_limited};
+use crate::telemetry::{self, chain, count_limited};
 use crate::transfer::{ReqId, State};
 use crate::validation::Draft;
 
@@ -101,6 +101,16 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     ROUTES.answer(call, handler).await
 }
 
+/// Counts a refusal by its reason. Where something has no room, its answer is counted by itself.
+fn count_refused(refusal: &Refusal) {
+    count_limited(refusal.code);
+    match refusal.code {
+        Code::ServiceHalted => telemetry::refused(telemetry::HALTED_REASON),
+        Code::SystemError if !refusal.unknown => telemetry::refused(telemetry::AWAY_REASON),
+        _ => {}
+    }
+}
+
 /// Answers a transfer, and how the limits stand, where it has come as far as them.
 async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
@@ -110,7 +120,7 @@ async fn post_transfer(service: &Service, caller: Caller, call: Call) -> Outcome
     let mut standings = Vec::new();
     let outcome = transfer(service, caller, call, &mut standings).await;
     let mut answer = outcome.unwrap_or_else(|refusal| {
-        count_limited(refusal.code);
+        count_refused(&refusal);
         refusal.answer(&request_id)
     });
     tell_limits(&mut answer, &standings);
@@ -124,13 +134,20 @@ async fn transfer(
     standings: &mut Vec<Standing>,
 ) -> Outcome {
     let request_id = call.request_id.clone();
-    let draft: Draft = parse(&service.body(call).await?)?;
+    let header = idempotency::key(&call)?;
+    let mut draft: Draft = parse(&service.body(call).await?)?;
     if draft.user_id.is_some_and(|user| user != caller.user.number()) {
         return Err(Code::Forbidden.into());
     }
+    draft.cid = idempotency::one_key(header, "cid", draft.cid)?;
     let cid = draft.cid().map_err(|code| {
         Refusal::because(code, "cid must be 1 to 64 of A-Z a-z 0-9 _ . : -".to_owned())
     })?;
+    if cid.is_none() && service.limits.cid_required {
+        let what =
+            format!("A key is required: the field cid, or the header {}.", idempotency::HEADER);
+        return Err(invalid(what));
+    }
     let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
     let fingerprint = request_fingerprint(&draft, &catalog);
     service.count_transfer(caller.user);
@@ -146,6 +163,7 @@ async fn transfer(
         }
         Err(code) => Err(match draft.paused(&catalog, &pauses) {
             Some(scope) if code == Code::TransferNotAllowed => {
+                telemetry::refused(telemetry::PAUSED_REASON);
                 Refusal::because(code, format!("{} are paused.", wire::paused(scope, &catalog)))
             }
             _ => code.into(),
@@ -185,11 +203,11 @@ async fn transfer(
     };
     let (req_id, accepted) = match service.coordinator.submit(request) {
         Ok(submitted) => submitted,
-        Err(code @ Code::Overloaded) => match glimpse().await {
+        Err(rejection) if rejection.code == Code::Overloaded => match glimpse().await {
             Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
-            None => return Err(code.into()),
+            None => return Err(rejection.into()),
         },
-        Err(code) => return Err(code.into()),
+        Err(rejection) => return Err(rejection.into()),
     };
     let unknown = || Refusal {
         transfer: Some((req_id, None)),
@@ -209,15 +227,13 @@ async fn transfer(
     let mut accepted = match accepted {
         Ok(accepted) => accepted,
         Err(Rejection { unknown: true, .. }) => return Err(unknown()),
-        Err(Rejection { code: code @ (Code::Overloaded | Code::SystemError), .. }) => {
+        Err(rejection) if matches!(rejection.code, Code::Overloaded | Code::SystemError) => {
             match glimpse().await {
                 Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
-                None => return Err(code.into()),
+                None => return Err(rejection.into()),
             }
         }
-        Err(Rejection { code, detail, .. }) => {
-            return Err(Refusal { message: detail, ..code.into() });
-        }
+        Err(rejection) => return Err(rejection.into()),
     };
     let spent = Duration::from_nanos(service.clock.monotonic_ns() - started);
     tokio::select! {

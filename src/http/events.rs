@@ -30,6 +30,7 @@ use crate::code::Code;
 use crate::events::{Full, Place};
 use crate::postgres::events::Event;
 use crate::postgres::reads::Reads;
+use crate::shortage::Shortage;
 use crate::telemetry::{self, chain};
 
 /// What a browser sends when it goes on.
@@ -61,11 +62,11 @@ pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Out
     let after = given.or(after.as_deref()).map(event_id).transpose()?;
     let place = hub.enter(caller.user).map_err(|full| {
         let message = match full {
-            Full::User => "This user follows in as many streams as one may.",
-            Full::All => "As many streams are open as may be; try again shortly.",
+            Full::User => "This user has as many streams open as one may.",
+            Full::All => Shortage::Streams.message(),
             Full::Closed => "The service is stopping.",
         };
-        Refusal::because(Code::Overloaded, message)
+        Refusal { message: Some(message.to_owned()), ..Shortage::Streams.into() }
     })?;
     let position = service.reads.position(after).await.map_err(away)?;
     // An id without an event as well: who is cut off before the first event goes on from here.

@@ -29,12 +29,14 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::api::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::api::{Public, ROUTES, WAIT_MS_MAX};
+use super::idempotency;
 use super::wire::{
     AssetsBody, BalancesBody, DetailBody, EventBody, RefusalBody, SummariesBody, TransferBody,
 };
 use crate::account::AccountType;
 use crate::asset::AssetStatus;
 use crate::code::Code;
+use crate::shortage::Shortage;
 use crate::transfer::{Direction, State};
 use crate::validation::Draft;
 
@@ -111,9 +113,10 @@ fn post_transfer() -> Operation {
         .content(JSON, body.build())
         .build();
     let what = "Answers when the transfer has ended, or after `http.transfer_wait_ms`. A client that hangs up changes \
-                nothing. The same `cid` with the same body is the same transfer: the repeat is answered by its present \
+                nothing. The header `Idempotency-Key` is the same as `cid`. The same `cid` with the same body is the same transfer: the repeat is answered by its present \
                 state, with `Idempotent-Replayed: true`; with another body it is refused.";
     let operation = with_token("postTransfer", "Transfer between Funding and Spot", what)
+        .parameter(idempotency_key())
         .request_body(Some(body))
         .response("200", transfer("The target has credited.", State::Committed.name()))
         .response("202", transfer("Not final yet: ask by its req_id.", PENDING));
@@ -323,6 +326,17 @@ fn replayed_header() -> Header {
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
 
+/// The header that is the same as `cid`.
+fn idempotency_key() -> Parameter {
+    ParameterBuilder::new()
+        .name(idempotency::HEADER)
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The same as cid; where both are present, they must be equal."))
+        .schema(Some(text("^([A-Za-z0-9_.:-]{1,64}|\"[A-Za-z0-9_.:-]{1,64}\")$")))
+        .build()
+}
+
 fn in_query(name: &str, description: &str, schema: impl Into<RefOr<Schema>>) -> Parameter {
     ParameterBuilder::new()
         .name(name)
@@ -419,6 +433,8 @@ texts! {
     ToldState = "ToldState", "Where a transfer stands; PENDING is what POST says of whatever is not final.":
         names(State::ALL.map(State::name).into_iter().chain([PENDING]));
     CodeName = "Code", "Why not.": names(Code::ALL.iter().map(|code| code.name()));
+    ShortageName = "Shortage", "The thing that has no room.":
+        names(Shortage::ALL.map(Shortage::name));
     AccountName = "Account", "An account.":
         names([AccountType::Funding, AccountType::Spot].map(AccountType::name));
     AssetStatusName = "AssetStatus", "Whether an asset moves.":

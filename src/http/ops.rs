@@ -24,7 +24,9 @@ use tracing::{Instrument, error};
 
 use self::approvals::SeenHalt;
 use super::api::{away, replayed_before};
-use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, query};
+use super::idempotency;
+use super::readiness::Readiness;
+use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, invalid, query};
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::trading::Unanswered;
@@ -38,6 +40,7 @@ use crate::coordinator::Rejection;
 use crate::postgres::reads::PoolUse;
 use crate::postgres::reads::assets::AssetChange;
 use crate::postgres::{self, store};
+use crate::shortage::Shortage;
 use crate::telemetry::{self, chain};
 use crate::transfer::{Cid, Decision, Op, State};
 
@@ -148,8 +151,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     let handler = |matched: Matched<Ops>, call: Call| async move {
         match matched.route {
             Ops::Health => Ok(plain("ok\n".into(), &call)),
-            Ops::Ready => ready(&service, &call).await,
+            Ops::Ready => Ok(Readiness::look(&service).await.answer(&call.request_id)),
             Ops::Metrics => {
+                // Noted in the metrics.
+                Readiness::look(&service).await;
                 let metrics = metrics(&service).into();
                 Ok(text(StatusCode::OK, EXPOSITION, metrics, &call.request_id))
             }
@@ -202,7 +207,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Resume => resume(&service, call).await,
             Ops::DeadLetters => webhooks::dead(&service, call).await,
             Ops::Resend => webhooks::resend(&service, &matched.parameters[0], call).await,
-            Ops::Session => session::show(&service, &call),
+            Ops::Session => session::show(&service, &call).await,
             Ops::Totals => to_the_end(async move { totals::show(&service, &call).await }).await,
         }
     };
@@ -227,6 +232,7 @@ pub fn starting(request: &Request<Incoming>) -> Answer {
             let metrics = telemetry::Metrics::install().render();
             text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
         }
+        (&Method::GET, "/readyz") => Readiness::starting().answer(request_id),
         (&Method::GET, path) if let Some(file) = console::file(path, request_id) => file,
         _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
     }
@@ -240,14 +246,6 @@ fn plain(body: Bytes, call: &Call) -> Answer {
     text(StatusCode::OK, PLAIN, body, &call.request_id)
 }
 
-async fn ready(service: &Service, call: &Call) -> Outcome {
-    if let Some(reason) = service.halt.reason() {
-        return Err(Refusal::because(Code::ServiceHalted, format!("Halted: {reason}")));
-    }
-    service.reads.ping().await.map_err(away)?;
-    Ok(plain("ready\n".into(), call))
-}
-
 fn metrics(service: &Service) -> String {
     let engine = service.engine.lock();
     // Gauges lose no meaning in a float: they are far below 2^53.
@@ -256,7 +254,6 @@ fn metrics(service: &Service) -> String {
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);
-    telemetry::ready(!service.halt.is_halted());
     let in_hand = service.coordinator.in_hand();
     for state in State::ALL.into_iter().filter(|state| !state.is_terminal()) {
         let count = in_hand.by_state.get(&state).copied().unwrap_or(0);
@@ -328,7 +325,8 @@ struct ExternalDraft {
     user_id: u64,
     asset: String,
     amount: String,
-    idem_key: String,
+    #[serde(default)]
+    idem_key: Option<String>,
     #[serde(default)]
     reason: Option<String>,
 }
@@ -339,8 +337,14 @@ const NO_REASON: &str = "no reason given";
 async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
     let caller = service.authenticate_admin(&call)?;
+    let header = idempotency::key(&call)?;
     let draft: ExternalDraft = service.json_body(call).await?;
     let ExternalDraft { user_id, asset, amount, idem_key, reason } = draft;
+    let idem_key = idempotency::one_key(header, "idem_key", idem_key)?;
+    let idem_key = idem_key.ok_or_else(|| {
+        let header = idempotency::HEADER;
+        invalid(format!("A key is required: the field idem_key, or the header {header}."))
+    })?;
     reason.as_deref().map_or(Ok(()), check_reason)?;
     let external = External { op: op.name().to_owned(), user_id, asset, amount, idem_key };
     // A known idem_key is told what was decided; the coordinator, which has the order of things, looks for it.
@@ -723,14 +727,15 @@ fn actor(caller: Caller) -> String {
 }
 
 fn refuse(rejection: Rejection) -> Refusal {
-    let Rejection { code, detail, unknown } = rejection;
-    let message = match unknown {
+    let unknown = rejection.unknown;
+    let refusal = Refusal::from(rejection);
+    match unknown {
         true => {
-            Some("Whether it was done is not known; the same request again is told.".to_owned())
+            let message = "Whether it was done is not known; the same request again is told.";
+            Refusal { message: Some(message.to_owned()), ..refusal }
         }
-        false => detail,
-    };
-    Refusal { message, unknown, ..code.into() }
+        false => refusal,
+    }
 }
 
 /// Why an asset's row was not written, where PostgreSQL has answered.
@@ -753,7 +758,7 @@ fn unwritten(failure: postgres::Error) -> Refusal {
 
 fn unanswered(failure: Unanswered) -> Refusal {
     match failure {
-        Unanswered::Overloaded => Code::Overloaded.into(),
+        Unanswered::Overloaded => Shortage::Ring.into(),
         Unanswered::Silent | Unanswered::Violation(_) => {
             Refusal { unknown: true, ..Refusal::away("UBSCore") }
         }

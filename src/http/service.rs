@@ -116,6 +116,8 @@ pub struct RequestLimits {
     pub stuck_ms: u64,
     /// The largest amount, smallest units.
     pub units_max: u64,
+    /// Whether a transfer without an idempotency key is refused.
+    pub cid_required: bool,
     /// After so long without an event, a stream is told that it is alive.
     pub heartbeat: Duration,
 }

@@ -13,11 +13,13 @@ use utoipa::ToSchema;
 
 use super::X_REQUEST_ID;
 use super::openapi::{
-    AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, StateName, ToldState,
+    AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, ShortageName,
+    StateName, ToldState,
 };
 use crate::amount::{plain_text, units_text};
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
+use crate::coordinator::Rejection;
 use crate::coordinator::balances::Balance;
 use crate::engine::outcomes::Recorded;
 use crate::pause::{Pause, Scope};
@@ -27,6 +29,8 @@ use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
 use crate::quota::{Refused, Standing};
+use crate::shortage::Shortage;
+use crate::telemetry;
 use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
@@ -62,6 +66,29 @@ pub struct Refusal {
     pub unknown: bool,
     /// When another try can succeed, s, where that is known.
     pub retry_after_s: Option<u64>,
+    /// The thing that has no room.
+    pub shortage: Option<Shortage>,
+}
+
+impl From<Shortage> for Refusal {
+    fn from(shortage: Shortage) -> Refusal {
+        let message = shortage.message().to_owned();
+        Refusal {
+            shortage: Some(shortage),
+            message: Some(message),
+            ..Refusal::from(Code::Overloaded)
+        }
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Refusal {
+        let Rejection { code, detail, unknown, shortage } = rejection;
+        match shortage {
+            Some(shortage) => shortage.into(),
+            None => Refusal { message: detail, unknown, ..code.into() },
+        }
+    }
 }
 
 impl From<Code> for Refusal {
@@ -74,6 +101,7 @@ impl From<Code> for Refusal {
             transfer: None,
             unknown: false,
             retry_after_s: None,
+            shortage: None,
         }
     }
 }
@@ -81,6 +109,9 @@ impl From<Code> for Refusal {
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Refusal {
         let Refused { code, retry_after_s, retryable } = refused;
+        if code == Code::Overloaded {
+            return Shortage::Limits.into();
+        }
         Refusal { retry_after_s, retryable: Some(retryable), ..Refusal::from(code) }
     }
 }
@@ -106,6 +137,9 @@ impl Refusal {
         let status = self.status.unwrap_or_else(|| {
             StatusCode::from_u16(self.code.http_status()).expect("the table holds HTTP statuses")
         });
+        if let Some(shortage) = self.shortage {
+            telemetry::refused(shortage.name());
+        }
         let body = RefusalBody {
             code: self.code.name(),
             message: self.message.as_deref().unwrap_or(self.code.message()),
@@ -114,6 +148,7 @@ impl Refusal {
             req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
             state: self.transfer.and_then(|(_, state)| state).map(State::name),
             outcome: self.unknown.then_some("unknown"),
+            reason: self.shortage.map(Shortage::name),
         };
         let mut answer = json(status, &body, request_id);
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
@@ -173,6 +208,31 @@ pub struct RefusalBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^unknown$")]
     outcome: Option<&'a str>,
+    /// The thing that has no room, of OVERLOADED.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ShortageName>, nullable = false)]
+    reason: Option<&'a str>,
+}
+
+impl<'a> RefusalBody<'a> {
+    /// A refusal that is told beside other things.
+    pub fn new(
+        code: Code,
+        message: &'a str,
+        request_id: &'a str,
+        shortage: Option<Shortage>,
+    ) -> RefusalBody<'a> {
+        RefusalBody {
+            code: code.name(),
+            message,
+            retryable: true,
+            request_id,
+            req_id: None,
+            state: None,
+            outcome: None,
+            reason: shortage.map(Shortage::name),
+        }
+    }
 }
 
 /// A JSON answer.

@@ -1,10 +1,16 @@
 //! Requests, readiness, logging.
 
+use std::io::Read;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use ubscore::http::auth::Role;
 
-use crate::harness::{Passing, Proxy, Server, Site, Way, crowd, eventually, last_line, refused};
+use crate::harness::{
+    ADMIN, Passing, Proxy, Reply, Request, Server, Site, Way, assert_refused, crowd, eventually,
+    last_line, refused, send, token,
+};
 
 const USER: u64 = 1_001;
 /// More lines than a pipe and the queue hold, at the level of debugging.
@@ -122,5 +128,155 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     proxy.come_back();
     eventually("the alert", || (violations() > before).then_some(()));
     assert_eq!(server.get(USER, "/api/v1/balances").status, 200, "reads go on");
+    server.stop();
+}
+
+/// One part of `/readyz`: whether it takes new transfers.
+fn part(server: &Server, name: &str) -> bool {
+    let body = server.admin_get("/readyz").json();
+    let parts = body["parts"].as_array().unwrap_or_else(|| panic!("no parts: {body}"));
+    let part = parts.iter().find(|part| part["part"] == json!(name));
+    part.and_then(|part| part["ready"].as_bool()).unwrap_or_else(|| panic!("no {name}: {body}"))
+}
+
+/// Story: `/readyz` was 200 while each POST was refused, and `ubscore_ready` was 1 while PostgreSQL was away. Method: a
+/// halt, everything paused, PostgreSQL away: each time the part, the metric and the session agree, and again afterwards.
+/// A full disk is in `a_full_disk_refuses_new_work_and_passes`.
+#[test]
+fn readiness_names_the_part_that_refuses_and_everything_agrees() {
+    let site = Site::new();
+    let server = site.start();
+    let pause = |direction: &str, paused: bool| {
+        let body = json!({"direction": direction, "paused": paused, "reason": "a test"});
+        assert_eq!(server.admin("PUT", "/admin/v1/pauses", &body).status, 200);
+    };
+    let halt = |deed: &str| {
+        let reply =
+            server.admin("POST", &format!("/admin/v1/{deed}"), &json!({"reason": "a test"}));
+        assert_eq!(reply.status, 200, "{reply:?}");
+    };
+    let ready = || {
+        let (status, metric) = (server.ready(), server.metric("ubscore_ready"));
+        assert_eq!(status == 200, metric == 1, "{status} {metric}");
+        status == 200
+    };
+    assert!(ready());
+    halt("halt");
+    assert!(!ready() && !part(&server, "halt"));
+    halt("resume");
+    pause("FUNDING_TO_SPOT", true);
+    assert!(ready(), "the other direction is open");
+    pause("SPOT_TO_FUNDING", true);
+    assert!(!ready() && !part(&server, "pauses"));
+    let session = server.admin_get("/admin/v1/session").json();
+    assert!(session["not_ready"].is_string(), "{session}");
+    pause("SPOT_TO_FUNDING", false);
+    pause("FUNDING_TO_SPOT", false);
+    assert!(ready() && part(&server, "pauses"));
+    site.admit_connections(false);
+    eventually("PostgreSQL to be away", || (!part(&server, "postgres")).then_some(()));
+    assert!(!ready());
+    site.admit_connections(true);
+    eventually("PostgreSQL to be back", || part(&server, "postgres").then_some(()));
+    eventually("readiness", || ready().then_some(()));
+    server.stop();
+}
+
+/// POST of a transfer with these headers, as a user.
+fn post_with(server: &Server, headers: &[(&str, &str)], body: &Value) -> Reply {
+    let token = token(USER, None);
+    let path = "/api/v1/internal_transfer";
+    let request = Request { headers, body: Some(body), ..Request::new(&token, "POST", path) };
+    send(server.http, &request).expect("an answer")
+}
+
+/// Story: a client sent an Idempotency-Key and no cid, as it does elsewhere, and its retry moved the money twice. Method:
+/// the key in the header, bare and quoted, and as cid; keys that are none; two that differ; a server that wants one.
+#[test]
+fn an_idempotency_key_is_the_same_as_a_cid() {
+    const KEY: &str = "Idempotency-Key";
+    let site = Site::new();
+    let server = site.start();
+    let body = Way::ToSpot.body("USDT", "2");
+    let first = eventually("the first", || {
+        Some(post_with(&server, &[(KEY, "order-1")], &body)).filter(|reply| reply.status == 200)
+    });
+    assert_eq!(first.json()["cid"], json!("order-1"));
+    let with_cid = Way::ToSpot.body_with_cid("USDT", "2", "order-1");
+    for (headers, body) in [
+        (&[(KEY, "order-1")][..], &body),
+        (&[(KEY, "\"order-1\"")], &body),
+        (&[(KEY, "order-1")], &with_cid),
+        (&[], &with_cid),
+    ] {
+        let again = post_with(&server, headers, body);
+        assert_eq!((again.status, again.req_id()), (200, first.req_id()), "{again:?}");
+        assert_eq!(again.header("idempotent-replayed"), Some("true"), "{again:?}");
+    }
+    let long = "k".repeat(300);
+    for headers in [
+        &[(KEY, "two words")][..],
+        &[(KEY, long.as_str())],
+        &[(KEY, "")],
+        &[(KEY, "\"half")],
+        &[(KEY, "one"), (KEY, "one")],
+        &[(KEY, "one"), (KEY, "two")],
+    ] {
+        let refused = post_with(&server, headers, &body);
+        assert_refused(&refused, 400, "INVALID_REQUEST");
+        assert!(refused.body.contains(KEY), "{refused:?}");
+    }
+    let other = post_with(&server, &[(KEY, "order-2")], &with_cid);
+    assert_refused(&other, 400, "INVALID_REQUEST");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+
+    let deposit = |headers: &[(&str, &str)], key: Option<&str>| {
+        let mut body = json!({"user_id": USER, "asset": "USDT", "amount": "1"});
+        if let Some(key) = key {
+            body["idem_key"] = json!(key);
+        }
+        let admin = token(ADMIN, Some(Role::Admin));
+        let path = "/admin/v1/deposits";
+        let request = Request { headers, body: Some(&body), ..Request::new(&admin, "POST", path) };
+        send(server.ops, &request).expect("an answer")
+    };
+    for (headers, key) in
+        [(&[(KEY, "in-1")][..], None), (&[], Some("in-1")), (&[(KEY, "in-1")], Some("in-1"))]
+    {
+        let reply = deposit(headers, key);
+        assert_eq!((reply.status, &reply.json()["idem_key"]), (200, &json!("in-1")), "{reply:?}");
+    }
+    let paid = "SELECT count(*) FROM external_operations WHERE idem_key = 'in-1'";
+    assert_eq!(site.sql_value(paid), "1");
+    assert_refused(&deposit(&[(KEY, "in-2")], Some("in-3")), 400, "INVALID_REQUEST");
+    assert_refused(&deposit(&[], None), 400, "INVALID_REQUEST");
+    server.stop();
+
+    let server = site.with("UBSCORE__HTTP__CID_REQUIRED", true).start();
+    assert_refused(&post_with(&server, &[], &body), 400, "INVALID_REQUEST");
+    assert_eq!(post_with(&server, &[(KEY, "order-1")], &body).status, 200);
+    assert_eq!(post_with(&server, &[], &with_cid).status, 200);
+    server.stop();
+}
+
+/// Story: one client without a token held every connection with sockets that said nothing, and reopened those that were
+/// closed. Method: as many silent sockets as there are places, from another address, and more; each transfer is answered.
+#[test]
+fn f17_idle_sockets_leave_for_clients_that_ask() {
+    const PLACES: usize = 64;
+    let site = Site::new()
+        .with("UBSCORE__HTTP__CONNECTIONS_MAX", PLACES)
+        .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 60_000);
+    let server = site.start();
+    let mut silent = Vec::new();
+    for round in 0..4 {
+        silent.extend((0..PLACES).map(|_| TcpStream::connect(server.http).expect("connected")));
+        let body = Way::ToSpot.body_with_cid("USDT", "1", &format!("round-{round}"));
+        let reply = server.post(USER, &body);
+        assert!([200, 202].contains(&reply.status), "{reply:?}");
+    }
+    // The first ones have been closed.
+    let mut rest = Vec::new();
+    assert_eq!(silent[0].read_to_end(&mut rest).map_or(0, |count| count), 0);
     server.stop();
 }

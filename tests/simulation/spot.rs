@@ -19,6 +19,7 @@ use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::replay::Replay;
+use ubscore::shortage::Capacity;
 use ubscore::transfer::{Decision, ExternalOperation, Op, ReqId};
 use ubscore::validation::{Form, check_form};
 use wal::memory::Memory;
@@ -118,7 +119,7 @@ impl Spot {
         self.machine.lock().durable.durable()
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> Capacity {
         self.machine.lock().core.capacity()
     }
 

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::approval::Action;
+use crate::http::readiness::Readiness;
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::json;
 use crate::release;
@@ -22,12 +23,15 @@ struct Body {
     approval_required: Vec<&'static str>,
     stuck_ms: u64,
     halted: Option<Halted>,
+    /// Why no new transfers are taken, if so.
+    not_ready: Option<String>,
 }
 
 /// `GET /admin/v1/session`: of an admin only, so that whoever is let in may do what the console offers.
-pub(super) fn show(service: &Service, call: &Call) -> Outcome {
+pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
     let caller = service.authenticate_admin(call)?;
     query(call, "")?;
+    let readiness = Readiness::look(service).await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
         user_id: caller.user.number(),
@@ -39,6 +43,7 @@ pub(super) fn show(service: &Service, call: &Call) -> Outcome {
         approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
         stuck_ms: service.limits.stuck_ms,
         halted: service.halt.reason().map(|reason| Halted { reason }),
+        not_ready: readiness.problem().and_then(|part| part.why.clone()),
     };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }

@@ -86,13 +86,14 @@ function entranceText(error) {
 }
 
 function show() {
-  const { halted } = session;
+  const { halted, not_ready: notReady } = session;
   const badge = byId("service-state");
-  say(badge, halted === null ? "taking transfers" : "HALTED");
-  badge.className = halted === null ? "badge good" : "badge bad";
+  const refusing = notReady === null ? "taking transfers" : "NO NEW TRANSFERS";
+  say(badge, halted === null ? refusing : "HALTED");
+  badge.className = notReady === null ? "badge good" : "badge bad";
   say(byId("operator"), `operator ${session.user_id}, ubscore ${session.version}`);
-  byId("halted").hidden = halted === null;
-  say(byId("halted"), halted === null ? "" : `Halted: ${halted.reason}`);
+  byId("halted").hidden = notReady === null;
+  say(byId("halted"), notReady ?? "");
   byId("resume").disabled = halted === null;
   byId("halt").disabled = halted !== null;
 }

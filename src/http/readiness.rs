@@ -1,0 +1,118 @@
+//! Whether new transfers are taken, part by part: the one answer that `/readyz`, the metric, the console and alerts give.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Serialize;
+
+use super::service::Service;
+use super::wire::{Answer, RefusalBody, json};
+use crate::code::Code;
+use crate::coordinator::alert_shortage;
+use crate::shortage::Shortage;
+use crate::telemetry;
+use crate::transfer::Direction;
+
+/// How long PostgreSQL may take to answer before it counts as away.
+const PING_MAX: Duration = Duration::from_secs(2);
+
+/// One part that a new transfer needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Its name.
+    pub part: &'static str,
+    /// Whether it takes new transfers.
+    pub ready: bool,
+    /// Why not.
+    pub why: Option<String>,
+    #[serde(skip)]
+    code: Code,
+    #[serde(skip)]
+    shortage: Option<Shortage>,
+}
+
+impl Part {
+    fn new(part: &'static str, code: Code, why: Option<String>) -> Part {
+        Part { part, ready: why.is_none(), why, code, shortage: None }
+    }
+}
+
+/// Every part, the most important first.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    parts: Vec<Part>,
+}
+
+impl Readiness {
+    /// Before there is a service.
+    pub fn starting() -> Readiness {
+        let why = Some("The service is starting.".to_owned());
+        Readiness { parts: vec![Part::new("recovery", Code::SystemError, why)] }
+    }
+
+    /// Looks at every part, and notes the result in the metrics. A lasting shortage is alerted.
+    pub async fn look(service: &Service) -> Readiness {
+        let halt = service.halt.reason().map(|reason| format!("Halted: {reason}"));
+        let postgres = tokio::select! {
+            pong = service.reads.ping() => pong.is_ok(),
+            () = service.clock.sleep(PING_MAX) => false,
+        };
+        let postgres = (!postgres).then(|| "PostgreSQL does not answer; try again.".to_owned());
+        let shortage = service.coordinator.shortage();
+        let mut parts = vec![
+            Part::new("recovery", Code::SystemError, None),
+            Part::new("halt", Code::ServiceHalted, halt),
+            Part::new("postgres", Code::SystemError, postgres),
+        ];
+        for lasting in Shortage::ALL.into_iter().filter(|shortage| shortage.is_lasting()) {
+            let short = shortage.filter(|short| *short == lasting);
+            let why = short.map(|short| short.message().to_owned());
+            let part = Part::new(lasting.name(), Code::Overloaded, why);
+            parts.push(Part { shortage: short, ..part });
+        }
+        parts.push(Part::new("pauses", Code::TransferNotAllowed, all_paused(service)));
+        if let Some(shortage) = shortage {
+            alert_shortage(shortage);
+        }
+        let readiness = Readiness { parts };
+        telemetry::ready(readiness.problem().is_none());
+        readiness
+    }
+
+    /// The first part that takes no new transfers.
+    pub fn problem(&self) -> Option<&Part> {
+        self.parts.iter().find(|part| !part.ready)
+    }
+
+    /// The answer of `/readyz`: 200, or 503 with the first problem as an error.
+    pub fn answer(&self, request_id: &str) -> Answer {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            ready: bool,
+            parts: &'a [Part],
+            #[serde(flatten)]
+            refusal: Option<RefusalBody<'a>>,
+        }
+        let problem = self.problem();
+        let refusal = problem.map(|part| {
+            let message = part.why.as_deref().unwrap_or(part.code.message());
+            RefusalBody::new(part.code, message, request_id, part.shortage)
+        });
+        let status = match problem {
+            Some(_) => StatusCode::SERVICE_UNAVAILABLE,
+            None => StatusCode::OK,
+        };
+        let body = Body { ready: problem.is_none(), parts: &self.parts, refusal };
+        json(status, &body, request_id)
+    }
+}
+
+/// Why every transfer is refused by pauses, if it is.
+fn all_paused(service: &Service) -> Option<String> {
+    let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
+    let assets = catalog.all();
+    let paused =
+        |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());
+    let all = !assets.is_empty() && Direction::ALL.into_iter().all(paused);
+    all.then(|| "Every direction of every asset is paused.".to_owned())
+}

@@ -1,0 +1,121 @@
+//! Why a request is refused as OVERLOADED: the thing that has no room. One table of reason and sentence.
+
+use std::fmt;
+
+/// A thing that has no room for one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shortage {
+    /// UBSCore's ring of orders.
+    Ring,
+    /// The queue of a coordinator's worker, or the transfers that it has under way.
+    Worker,
+    /// UBSCore's outcome map, see `engine.outcomes_max`.
+    Outcomes,
+    /// The log: no room for what a new transfer may need of it.
+    LogSpace,
+    /// UBSCore's accounts, see `engine.accounts_max`.
+    Accounts,
+    /// UBSCore's balances, of which there are two an account.
+    Balances,
+    /// The table of users whose limits are counted.
+    Limits,
+    /// Streams of events.
+    Streams,
+    /// Connections of a listener.
+    Connections,
+}
+
+impl Shortage {
+    /// Every reason.
+    pub const ALL: [Shortage; 9] = [
+        Shortage::Ring,
+        Shortage::Worker,
+        Shortage::Outcomes,
+        Shortage::LogSpace,
+        Shortage::Accounts,
+        Shortage::Balances,
+        Shortage::Limits,
+        Shortage::Streams,
+        Shortage::Connections,
+    ];
+
+    /// Its name on the wire, in metrics and in `/readyz`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shortage::Ring => "ring",
+            Shortage::Worker => "worker",
+            Shortage::Outcomes => "outcomes",
+            Shortage::LogSpace => "log_space",
+            Shortage::Accounts => "accounts",
+            Shortage::Balances => "balances",
+            Shortage::Limits => "limits",
+            Shortage::Streams => "streams",
+            Shortage::Connections => "connections",
+        }
+    }
+
+    /// A sentence for people.
+    pub fn message(self) -> &'static str {
+        match self {
+            Shortage::Ring => "UBSCore has too many orders at once. Retry shortly.",
+            Shortage::Worker => "Too many transfers are under way. Retry shortly.",
+            Shortage::Outcomes => "No new transfers: the table of outcomes is full. Retry later.",
+            Shortage::LogSpace => "No new transfers: the log's disk is full. Retry later.",
+            Shortage::Accounts => "No new accounts: the table of accounts is full. Retry later.",
+            Shortage::Balances => "No new balances: the table of balances is full. Retry later.",
+            Shortage::Limits => "Too many users are counted at once. Retry shortly.",
+            Shortage::Streams => "Too many streams of events are open. Retry shortly.",
+            Shortage::Connections => "Too many connections are open. Retry shortly.",
+        }
+    }
+
+    /// Whether it stands until an operator, or time, makes room: the service is then not ready.
+    pub fn is_lasting(self) -> bool {
+        match self {
+            Shortage::Outcomes | Shortage::LogSpace | Shortage::Accounts | Shortage::Balances => {
+                true
+            }
+            Shortage::Ring
+            | Shortage::Worker
+            | Shortage::Limits
+            | Shortage::Streams
+            | Shortage::Connections => false,
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// Transfers that there is room for, those under way included, and the thing that bounds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// So many transfers.
+    pub transfers: usize,
+    /// This has no room for one more.
+    pub bound_by: Shortage,
+}
+
+impl Capacity {
+    /// The lesser of two.
+    #[must_use]
+    pub fn min(self, other: Capacity) -> Capacity {
+        if other.transfers < self.transfers { other } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lesser_capacity_says_what_bounds_it() {
+        let capacity = |transfers, bound_by| Capacity { transfers, bound_by };
+        let (outcomes, log) = (capacity(7, Shortage::Outcomes), capacity(3, Shortage::LogSpace));
+        assert_eq!(outcomes.min(log), log);
+        assert_eq!(log.min(outcomes), log);
+    }
+}
