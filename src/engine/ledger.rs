@@ -2,6 +2,7 @@
 //! holds. No I/O, no clock, no random number: the same log gives the same ledger on any machine.
 
 pub mod builder;
+mod carried;
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -353,6 +354,7 @@ impl Ledger {
             Command::RaiseWatermark { order_number } => {
                 Step::Append(Entry::Watermark { order_number })
             }
+            Command::CarryTotals { user, asset, totals } => self.step_totals(user, asset, totals),
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
                 let available = self.status(user).map(|_| self.balance(user, asset));
@@ -536,6 +538,10 @@ impl Ledger {
                 self.watermark = order_number;
                 self.outcomes.risen();
                 self.exchange(Some(before), Fact::Watermark { order_number });
+                Answer::Done
+            }
+            Entry::Totals { user, asset, totals } => {
+                self.carry_totals(user, asset, totals);
                 Answer::Done
             }
             Entry::Mark | Entry::Digest { .. } => Answer::Done,

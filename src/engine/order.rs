@@ -12,6 +12,7 @@
 //! | 6 digest | digest 16: of everything the records before this one add up to, see [`super::fact`] |
 //! | 8 refusal | as an order, of a WITHDRAW or a DEPOSIT, with a code: refused whatever balance and status had said |
 //! | 9 external | see [`super::external`]: an operation of Funding with the outside, decided by PostgreSQL |
+//! | 10 totals | user 8, asset 4, deposits 16, withdrawals 16, refunds 16: what a balance came to before this log began |
 //!
 //! Kind 7 (shard fence) is reserved. A refusal is the one decision that no state leads to: an operator has ended the wait for it,
 //! or its record was lost in a cut ([`Command::Refuse`]).
@@ -22,6 +23,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::external::External;
+use super::fact::Totals;
 use crate::account::{AccountStatus, UserId};
 use crate::amount::Amount;
 use crate::asset::{AssetId, SYMBOL_BYTES_MAX};
@@ -48,6 +50,8 @@ pub enum Kind {
     Refusal = 8,
     /// A decided operation of Funding with the outside.
     External = 9,
+    /// What a balance came to before this log began: the log was lost, and is rebuilt from PostgreSQL.
+    Totals = 10,
 }
 
 impl Kind {
@@ -62,6 +66,7 @@ impl Kind {
             6 => Some(Kind::Digest),
             8 => Some(Kind::Refusal),
             9 => Some(Kind::External),
+            10 => Some(Kind::Totals),
             _ => None,
         }
     }
@@ -77,6 +82,7 @@ impl Kind {
             Kind::Digest => "DIGEST",
             Kind::Refusal => "REFUSE",
             Kind::External => "EXTERN",
+            Kind::Totals => "TOTALS",
         }
     }
 }
@@ -202,6 +208,16 @@ pub enum Command {
         /// The smallest that must be kept.
         order_number: u64,
     },
+    /// Begin a balance with what it came to before this log began, creating the account where it is absent. Only for a
+    /// balance that nothing has moved yet.
+    CarryTotals {
+        /// Whose.
+        user: u64,
+        /// Of what.
+        asset: u32,
+        /// What it came from.
+        totals: Totals,
+    },
     /// Write down what the state adds up to.
     Digest,
     /// Read one balance.
@@ -279,6 +295,15 @@ pub enum Entry {
         /// The smallest that is kept.
         order_number: u64,
     },
+    /// What a balance came to before this log began.
+    Totals {
+        /// Whose.
+        user: u64,
+        /// Of what.
+        asset: u32,
+        /// What it came from.
+        totals: Totals,
+    },
     /// Nothing.
     Mark,
     /// What the state adds up to.
@@ -315,6 +340,16 @@ struct StatusBytes {
 struct AssetBytes {
     asset: U32,
     precision: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TotalsBytes {
+    user: U64,
+    asset: U32,
+    deposits: U128,
+    withdrawals: U128,
+    refunds: U128,
 }
 
 const _: () = assert!(size_of::<OrderBytes>() == 65);
@@ -359,6 +394,7 @@ impl Entry {
             Entry::AccountStatus { .. } => Kind::AccountStatus,
             Entry::Asset { .. } => Kind::Asset,
             Entry::Watermark { .. } => Kind::Watermark,
+            Entry::Totals { .. } => Kind::Totals,
             Entry::Mark => Kind::Mark,
             Entry::Digest { .. } => Kind::Digest,
         }
@@ -396,6 +432,16 @@ impl Entry {
             }
             Entry::Watermark { order_number } => {
                 join(buffer, U64::from(*order_number).as_bytes(), &[])
+            }
+            Entry::Totals { user, asset, totals } => {
+                let fixed = TotalsBytes {
+                    user: (*user).into(),
+                    asset: (*asset).into(),
+                    deposits: totals.deposits.into(),
+                    withdrawals: totals.withdrawals.into(),
+                    refunds: totals.refunds.into(),
+                };
+                join(buffer, fixed.as_bytes(), &[])
             }
             Entry::Mark => 0,
             Entry::Digest { digest } => join(buffer, U128::from(*digest).as_bytes(), &[]),
@@ -460,6 +506,15 @@ impl Entry {
             Kind::Watermark => {
                 let order_number = U64::read_from_bytes(payload).map_err(|_| malformed())?.get();
                 Ok(Entry::Watermark { order_number })
+            }
+            Kind::Totals => {
+                let fixed = TotalsBytes::ref_from_bytes(payload).map_err(|_| malformed())?;
+                let totals = Totals {
+                    deposits: fixed.deposits.get(),
+                    withdrawals: fixed.withdrawals.get(),
+                    refunds: fixed.refunds.get(),
+                };
+                Ok(Entry::Totals { user: fixed.user.get(), asset: fixed.asset.get(), totals })
             }
             Kind::Mark => payload.is_empty().then_some(Entry::Mark).ok_or_else(malformed),
             Kind::Digest => {
@@ -552,6 +607,11 @@ mod tests {
             Entry::AccountStatus { user: 9, status: AccountStatus::Frozen },
             Entry::Asset { asset: 3, precision: 8, symbol },
             Entry::Watermark { order_number: 7 },
+            Entry::Totals {
+                user: 9,
+                asset: 3,
+                totals: Totals { deposits: 1 << 100, withdrawals: 7, refunds: 5 },
+            },
             Entry::Mark,
             Entry::Digest { digest: u128::MAX - 1 },
         ] {

@@ -216,6 +216,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             Command::RegisterAsset { asset, precision, symbol }
         }
         Entry::Watermark { order_number } => Command::RaiseWatermark { order_number },
+        Entry::Totals { user, asset, totals } => Command::CarryTotals { user, asset, totals },
         Entry::Digest { .. } => Command::Digest,
         Entry::Mark => {
             ledger.apply(&entry, sequence, time_ns);
@@ -255,6 +256,7 @@ mod tests {
     use crate::account::AccountStatus;
     use crate::code::Code;
     use crate::engine::core::Core;
+    use crate::engine::fact::Totals;
     use crate::engine::ledger::{Answer, Places};
     use crate::engine::order::{Order, Text};
     use crate::transfer::{Direction, Op};
@@ -301,6 +303,11 @@ mod tests {
             6 => Command::SetStatus { user, status: AccountStatus::Frozen },
             7 => Command::SetStatus { user, status: AccountStatus::Active },
             8 => Command::RaiseWatermark { order_number: number / 2 },
+            13 => {
+                let (deposits, withdrawals) = (u128::from(amount), u128::from(number % amount));
+                let totals = Totals { deposits, withdrawals, refunds: 0 };
+                Command::CarryTotals { user, asset: 3, totals }
+            }
             _ => Command::Digest,
         }
     }
@@ -341,7 +348,7 @@ mod tests {
         /// with digests among them; a snapshot at each; the rest of the log from there.
         #[test]
         fn every_snapshot_leads_where_the_whole_log_leads(
-            deeds in prop::collection::vec((0..13_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
+            deeds in prop::collection::vec((0..14_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
         ) {
             let memory = history(&deeds);
             let whole = replayed(&memory, from_nothing(), 1, 0);

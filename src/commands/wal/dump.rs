@@ -101,7 +101,9 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, order::Error>) -> bool {
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
         Ok(Entry::External(external)) => (None, Some(external.user), Some(external.op)),
-        Ok(Entry::AccountStatus { user, .. }) => (None, Some(*user), None),
+        Ok(Entry::AccountStatus { user, .. } | Entry::Totals { user, .. }) => {
+            (None, Some(*user), None)
+        }
         Ok(Entry::Asset { .. } | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. })
         | Err(_) => (None, None, None),
     };

@@ -15,6 +15,7 @@ use crate::amount::{PRECISION_MAX, push_units, units_text};
 use crate::asset::SYMBOL_BYTES_MAX;
 use crate::config::format::Format;
 use crate::engine::external::External;
+use crate::engine::fact::Totals;
 use crate::engine::order::{self, Entry, Text};
 use crate::transfer::Decision;
 
@@ -262,6 +263,28 @@ impl Printer {
                 escaped = escape(symbol);
                 Columns { asset: &escaped, ..Columns::ABSENT }
             }
+            Entry::Totals { user: whose, asset, totals } => {
+                user = itoa::Buffer::new();
+                let known = self.assets.known.get(asset);
+                let units = totals.available().unwrap_or(0);
+                self.balance_after.clear();
+                match known {
+                    Some(known) => push_units(&mut self.balance_after, units, known.precision),
+                    None => self.balance_after = format!("{units}u"),
+                }
+                Columns {
+                    user: user.format(*whose),
+                    asset: match known {
+                        Some(known) => &known.escaped,
+                        None => {
+                            unknown = self.assets.name(*asset);
+                            &unknown
+                        }
+                    },
+                    balance_after: &self.balance_after,
+                    ..Columns::ABSENT
+                }
+            }
             Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
         columns.push(line);
@@ -279,6 +302,15 @@ impl Printer {
             }
             Entry::Watermark { order_number } => {
                 write(line, format_args!("order_number={order_number}"));
+            }
+            Entry::Totals { totals, .. } => {
+                let Totals { deposits, withdrawals, refunds } = totals;
+                write(
+                    line,
+                    format_args!(
+                        "deposits={deposits}u withdrawals={withdrawals}u refunds={refunds}u"
+                    ),
+                );
             }
             Entry::Mark => write(line, format_args!("durable={}", record.durable)),
             Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
@@ -340,6 +372,18 @@ impl Printer {
             }
             Ok(Entry::Watermark { order_number }) => {
                 member!(line, "order_number", push_integer, (*order_number).into());
+            }
+            Ok(Entry::Totals { user, asset, totals }) => {
+                let known = self.assets.known.get(asset);
+                let (text, units) = (&mut self.amount, totals.available().unwrap_or(0));
+                member!(line, "user", push_integer, (*user).into());
+                member!(line, "asset", push_text, known.map(|known| known.symbol.as_str()));
+                member!(line, "asset_id", push_integer, (*asset).into());
+                member!(line, "balance_after", push_amount, known, units, text);
+                member!(line, "balance_after_units", push_integer, units);
+                member!(line, "deposits_units", push_integer, totals.deposits);
+                member!(line, "withdrawals_units", push_integer, totals.withdrawals);
+                member!(line, "refunds_units", push_integer, totals.refunds);
             }
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {

@@ -141,7 +141,7 @@ impl Tally {
                 let key = (external.op.name(), outcome(external.decision));
                 self.orders.entry(key).or_default().add(record);
             }
-            Entry::AccountStatus { user, .. } => self.add_user(*user),
+            Entry::AccountStatus { user, .. } | Entry::Totals { user, .. } => self.add_user(*user),
             Entry::Asset { .. } => self.assets.learn(entry),
             Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => {}
         }

@@ -47,7 +47,7 @@ pub enum Error {
 }
 
 /// With 2^62 more of the largest amounts a total is still within a u128. Beyond, no log can have led here.
-const TOTAL_MAX: u128 = 1 << 126;
+pub(super) const TOTAL_MAX: u128 = 1 << 126;
 
 /// A ledger under construction. Assets and accounts come before what names them.
 pub struct Builder {

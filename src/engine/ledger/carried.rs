@@ -1,0 +1,96 @@
+//! A balance whose history is not in this log: the log before it was lost, and PostgreSQL proved what it came to.
+
+use super::builder::TOTAL_MAX;
+use super::{ACCOUNTS_MAX, Answer, Ledger, Step};
+use crate::account::{AccountStatus, UserId};
+use crate::engine::accounts::Balance;
+use crate::engine::fact::Totals;
+use crate::engine::order::Entry;
+
+impl Ledger {
+    /// Decides [`Command::CarryTotals`](crate::engine::order::Command::CarryTotals).
+    pub(super) fn step_totals(&self, user: u64, asset: u32, totals: Totals) -> Step {
+        if UserId::new(user).is_none() {
+            return Step::Violation("no such user");
+        }
+        let Some(entry) = self.assets.get(&asset) else {
+            return Step::Violation("no such asset");
+        };
+        let Some(available) = totals.available().filter(|_| totals.leave_room()) else {
+            return Step::Violation(
+                "more withdrawn than there was, or more than any log adds up to",
+            );
+        };
+        match self.totals(user, asset) {
+            known if known == totals => return Step::Known(Answer::Done),
+            known if known == Totals::default() => {}
+            _ => return Step::Violation("the balance has moved already"),
+        }
+        if entry.total.checked_add(available).is_none_or(|total| total > TOTAL_MAX) {
+            return Step::Violation("more of the asset than any log adds up to");
+        }
+        if self.lacks_account(user) || self.balances.places_left() == 0 {
+            return Step::Full(ACCOUNTS_MAX);
+        }
+        Step::Append(Entry::Totals { user, asset, totals })
+    }
+
+    /// Carries out [`Entry::Totals`].
+    pub(super) fn carry_totals(&mut self, user: u64, asset: u32, totals: Totals) {
+        if self.status(user).is_none() {
+            self.set_status(user, AccountStatus::Active);
+        }
+        let before = self.balances.get((user, asset)).map(Balance::fact);
+        assert_eq!(before, None, "nothing has moved this balance yet");
+        let after = Balance { totals, user, asset };
+        self.balances.insert(after);
+        self.exchange(None, after.fact());
+        let entry = self.assets.get_mut(&asset).expect("step_totals looked for it");
+        entry.total += after.available();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ledger::Places;
+    use crate::engine::order::{Command, Text};
+
+    const USDT: u32 = 3;
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::new(Places { accounts_max: 2, outcomes_max: 16 });
+        let symbol = Text::new("USDT").expect("short");
+        apply(&mut ledger, &Command::RegisterAsset { asset: USDT, precision: 8, symbol });
+        ledger
+    }
+
+    fn apply(ledger: &mut Ledger, command: &Command) {
+        let Step::Append(entry) = ledger.step(command) else { panic!("{command:?}") };
+        ledger.apply(&entry, ledger.sequence() + 1, 0);
+    }
+
+    fn carry(user: u64, deposits: u128, withdrawals: u128) -> Command {
+        let totals = Totals { deposits, withdrawals, refunds: 1 };
+        Command::CarryTotals { user, asset: USDT, totals }
+    }
+
+    /// Goal: totals are carried once, to a balance that nothing has moved. Method: the same again, others, and totals that
+    /// no history leaves.
+    #[test]
+    fn totals_begin_a_balance_and_change_none() {
+        let mut ledger = ledger();
+        apply(&mut ledger, &carry(7, 10, 4));
+        assert_eq!(ledger.balances(), [(7, USDT, 7)]);
+        assert_eq!(ledger.total(USDT), 7);
+        assert_eq!(ledger.step(&carry(7, 10, 4)), Step::Known(Answer::Done));
+        for refused in [carry(7, 11, 4), carry(8, 1, 3), carry(0, 1, 0), carry(8, u128::MAX, 0)] {
+            assert!(matches!(ledger.step(&refused), Step::Violation(_)), "{refused:?}");
+        }
+        let unknown = Command::CarryTotals { user: 8, asset: 4, totals: Totals::default() };
+        assert!(matches!(ledger.step(&unknown), Step::Violation(_)));
+        apply(&mut ledger, &carry(8, 2, 0));
+        assert_eq!(ledger.step(&carry(9, 2, 0)), Step::Full(ACCOUNTS_MAX));
+        assert_eq!(ledger.total(USDT), 10);
+    }
+}
