@@ -4,7 +4,7 @@
 //! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
 //! [`settled`] (what lies below the watermark), [`verify`] (the same on a log that is only read), [`repair`]
 //! (what the log proves of transfers that PostgreSQL has lost), [`redecision`] (what PostgreSQL proves of decisions that a cut
-//! of the log has lost), [`halt`] (the flag that stops the service until an operator resumes),
+//! of the log has lost), [`rebuild`] (a lost log from PostgreSQL alone), [`halt`] (the flag that stops the service until an operator resumes),
 //! [`frequency`] (users who transfer more often than anybody should), [`statement`] (one user's account statement),
 //! [`totals`] (what there is of each asset, exact at every read).
 
@@ -12,6 +12,7 @@ pub mod conservation;
 pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod rebuild;
 pub mod redecision;
 pub mod repair;
 pub mod rounds;

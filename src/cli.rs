@@ -75,6 +75,11 @@ pub enum Command {
     ///
     /// For example after a restored backup; no service may run. Exit code 1: something is left that nothing proves.
     Repair(RepairArgs),
+    /// Rebuild a log that is lost from what PostgreSQL proves.
+    ///
+    /// Exit code 1: something is left that nothing proves. 2: refused, or it cannot run.
+    #[command(subcommand)]
+    Engine(EngineCommand),
     /// Back up both stores at one consistent point.
     ///
     /// The service may run. Exit code 1: no backup was written.
@@ -273,6 +278,40 @@ pub enum StatementFormat {
     Csv,
     /// One JSON object a line.
     Json,
+}
+
+/// What can be done with UBSCore's log as a whole.
+#[derive(Debug, Subcommand)]
+pub enum EngineCommand {
+    /// Write a new log from what PostgreSQL proves: Spot balances, statuses and decisions.
+    ///
+    /// For a log directory that is empty or cannot be repaired; no service may run. The same command continues an interrupted
+    /// rebuild. Exit code 1: something is left that nothing proves. 2: refused, or it cannot run.
+    Adopt(AdoptArgs),
+}
+
+/// What `ubscore engine adopt` is told.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub struct AdoptArgs {
+    /// Say what would be done, and change nothing.
+    #[arg(long, group = "what")]
+    pub plan: bool,
+    /// Do it.
+    #[arg(long, group = "what", requires = "reason")]
+    pub apply: bool,
+    /// Why, for those who come later.
+    #[arg(long, value_name = "TEXT", conflicts_with = "plan", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
+    /// A file with the token of the admin who adopts; needed where `approval.required` names a repair.
+    #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
+    pub token_file: Option<PathBuf>,
+    /// A file with the token of the other admin, who approves it.
+    #[arg(long, value_name = "FILE", requires = "token_file")]
+    pub approver_token_file: Option<PathBuf>,
+    /// Where both stores are.
+    #[command(flatten)]
+    pub stores: StoreArgs,
 }
 
 /// What `ubscore repair` is told.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, EngineCommand};
 use crate::clock::SystemClock;
 use crate::config;
 use crate::config::format::Format;
@@ -16,6 +16,7 @@ use crate::http::tls::TlsError;
 use crate::telemetry::lines::last_words;
 
 pub mod account;
+pub mod adopt;
 pub mod approval;
 pub mod backup;
 pub mod completions;
@@ -96,6 +97,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
+        Command::Engine(EngineCommand::Adopt(args)) => {
+            return adopt::run(&args, &mut io::stdout().lock());
+        }
         Command::Statement(args) => return statement::run(&args, &mut Out::lock()),
         Command::Doctor(args) => {
             return doctor::run(&args, &SystemClock::new(), &mut io::stdout().lock());

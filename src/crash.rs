@@ -39,6 +39,16 @@ pub const CUT_POINTS: &[&str] =
 pub const REPAIR_POINTS: &[&str] =
     &["repair_after_fence", "repair_before_deed", "repair_after_deeds", "repair_after_postgres"];
 
+/// The points at which a lost log is rebuilt from PostgreSQL, in their order.
+pub const ADOPT_POINTS: &[&str] = &[
+    "adopt_before_aside",
+    "adopt_after_aside",
+    "adopt_after_postgres",
+    "adopt_after_carried",
+    "adopt_after_deeds",
+    "adopt_after_renumbering",
+];
+
 /// The points of a backup and of what brings it back, in their order. No service meets them.
 pub const BACKUP_POINTS: &[&str] = &[
     "backup_after_log",
@@ -64,6 +74,7 @@ pub const ALL_POINTS: [&[&str]; 8] = [
     WATERMARK_POINTS,
     CUT_POINTS,
     REPAIR_POINTS,
+    ADOPT_POINTS,
     BACKUP_POINTS,
     APPROVAL_POINTS,
     EXTERNAL_POINTS,

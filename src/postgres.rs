@@ -8,6 +8,7 @@
 //! [`webhooks`] (the same on its way to endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for
 //! one machine).
 
+pub mod adopt;
 pub mod books;
 mod columns;
 pub mod cut;
@@ -86,6 +87,11 @@ pub enum Error {
         "the log has been cut, and not been repaired since: stop the service, and run `ubscore repair --apply`"
     )]
     Unrepaired,
+    /// A rebuild of the log has begun, and is not finished.
+    #[error(
+        "the log is being rebuilt from PostgreSQL by `ubscore engine adopt`, and that is not finished"
+    )]
+    Unadopted,
     /// A row that this version cannot read.
     #[error("{table} holds what this version cannot read: {what}")]
     Row {

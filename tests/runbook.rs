@@ -194,6 +194,13 @@ impl Desk {
                 self.serve();
             }
             ("The log is damaged", "damaged") => self.damage(),
+            ("The log is lost", "lost") => {
+                self.rest();
+                self.stop();
+                for directory in [self.site.log_dir(), self.site.snapshot_dir()] {
+                    drop(fs::remove_dir_all(directory));
+                }
+            }
             ("It has halted", "changed") => {
                 self.site.sql("UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3");
                 eventually("a halt", || (self.server.as_ref()?.ready() == 503).then_some(()));

@@ -27,6 +27,7 @@ use super::fit::{Fit, Operations, Seen, fit};
 use crate::account::{AccountStatus, UserId};
 use crate::asset::{Asset, AssetId, Catalog};
 use crate::code::Code;
+use crate::engine::fact::Totals;
 use crate::engine::ledger::{Answer, Ledger, Step};
 use crate::engine::order::{Command, Entry, Order, Text};
 use crate::engine::outcomes::Recorded;
@@ -41,6 +42,20 @@ use crate::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId,
 pub enum Deed {
     /// Teach it an asset whose record was lost.
     Learn(Asset),
+    /// Begin a balance with what its transfers below PostgreSQL's watermark come to, in a log that is rebuilt.
+    Carry {
+        /// Whose.
+        user: UserId,
+        /// Of what.
+        asset: AssetId,
+        /// What it came from.
+        totals: Totals,
+    },
+    /// Raise UBSCore's watermark to PostgreSQL's, in a log that is rebuilt.
+    Raise {
+        /// The smallest order number that is decided one by one.
+        order_number: u64,
+    },
     /// Set a Spot account's status.
     SetStatus {
         /// Whose.
@@ -77,6 +92,10 @@ impl Deed {
                 precision: asset.precision,
                 symbol: Text::new(&asset.symbol).expect("checked by Catalog"),
             },
+            Deed::Carry { user, asset, totals } => {
+                Command::CarryTotals { user: user.number(), asset: asset.0, totals: *totals }
+            }
+            Deed::Raise { order_number } => Command::RaiseWatermark { order_number: *order_number },
             Deed::SetStatus { user, status, .. } => {
                 Command::SetStatus { user: user.number(), status: *status }
             }
@@ -93,7 +112,8 @@ impl Deed {
     /// Whether this is what UBSCore had to answer.
     pub fn is_answer(&self, answer: &Answer) -> bool {
         match (self, answer) {
-            (Deed::Learn(_) | Deed::SetStatus { .. }, answer) => *answer == Answer::Done,
+            (Deed::Decide { .. } | Deed::Ask { .. }, Answer::Done) => false,
+            (_, Answer::Done) => true,
             (Deed::Decide { decision, .. }, Answer::Decided(recorded)) => {
                 recorded.decision == *decision
             }
@@ -106,7 +126,11 @@ impl Deed {
     pub fn transfer(&self) -> Option<&Intent> {
         match self {
             Deed::Decide { intent, .. } => Some(intent),
-            Deed::Learn(_) | Deed::SetStatus { .. } | Deed::Ask { .. } => None,
+            Deed::Learn(_)
+            | Deed::Carry { .. }
+            | Deed::Raise { .. }
+            | Deed::SetStatus { .. }
+            | Deed::Ask { .. } => None,
         }
     }
 }
@@ -119,6 +143,18 @@ impl fmt::Display for Deed {
         match self {
             Deed::Learn(asset) => {
                 write!(out, "asset {}: teach UBSCore {} again", asset.id.0, asset.symbol)
+            }
+            Deed::Carry { user, asset, totals } => {
+                let Totals { deposits, withdrawals, refunds } = totals;
+                write!(
+                    out,
+                    "user {user}, asset {}: begin the SPOT balance with deposits {deposits}, withdrawals {withdrawals}, \
+                     refunds {refunds} smallest units",
+                    asset.0
+                )
+            }
+            Deed::Raise { order_number } => {
+                write!(out, "raise UBSCore's watermark to {order_number}")
             }
             Deed::SetStatus { user, status, why } => {
                 write!(out, "user {user}: set the SPOT account to {} again, {why}", status.name())

@@ -120,6 +120,8 @@ pub struct Logged {
     first: Option<Sequence>,
     /// The last one that a later record knows durable.
     durable: Sequence,
+    /// Order numbers below it were over before this log began: it holds their totals, and no record of each. 0 for none.
+    carried: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,12 +140,19 @@ struct LoggedMovement {
 pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
     let mut logged = Logged::default();
+    let mut decided = false;
     while let Some(record) = reader.next()? {
         let (sequence, time_ns) = (record.sequence, record.time_ns);
         logged.first.get_or_insert(sequence);
         logged.durable = logged.durable.max(record.durable);
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
+        match entry {
+            // A rebuilt log has all totals, then the watermark, and only then orders.
+            Entry::Watermark { order_number } if !decided => logged.carried = order_number,
+            Entry::Order { .. } => decided = true,
+            _ => {}
+        }
         if let Entry::Order { order, decision: Decision::Success, balance_after, .. } = entry
             && order.user == user.number()
             && let Some(req_id) = ReqId::new(order.req_id)
@@ -164,23 +173,29 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
         let movement = funding_movement(movement);
         accounts.entry((movement.account, movement.asset)).or_default().push(movement);
     }
-    let Logged { mut operations, first, durable } = logged;
+    let Logged { mut operations, first, durable, carried } = logged;
     let first = first.unwrap_or(1);
     for passage in &movements.transfers {
         let claimed = claimed(passage);
+        let is_carried = passage.transfer.intent.order_number < carried;
         for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
             let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
             // What is told must not be taken back: durable by a later record, or because PostgreSQL was told.
             let logged = operations
                 .remove(&(passage.transfer.intent.req_id, op))
                 .filter(|logged| claim.is_some() || logged.sequence <= durable);
-            let movement = match (logged, claim) {
+            let mut movement = match (logged, claim) {
                 (Some(logged), _) => spot_movement(passage, op, Some(&logged), logged.at),
                 (None, Some(at)) => spot_movement(passage, op, None, at),
                 (None, None) => continue,
             };
+            if is_carried && logged.is_none() {
+                // PostgreSQL names a record of the log before this one.
+                movement.sequence = None;
+            }
             // Where nobody remembers its place, only a log that has its first record must have it.
-            if logged.is_none() && movement.sequence.unwrap_or(1) >= first {
+            let missed = logged.is_none() && !is_carried;
+            if missed && movement.sequence.unwrap_or(1) >= first {
                 let (name, reference) = (op.name(), &movement.reference);
                 statement.mismatches.push(format!(
                     "PostgreSQL has a {name} of {reference} on Spot, the log has none"

@@ -87,6 +87,16 @@ pub fn replayed(log: &Path, snapshots: &Path, places: Places) -> Result<Led, Err
     Ok(Led { identity: reader.identity(), sequence, watermark })
 }
 
+/// The ledger that the log and its newest snapshot lead to; an empty one where there is neither.
+///
+/// # Errors
+/// [`Error`]: a start would refuse.
+pub fn led(stores: &Stores) -> Result<Ledger, Error> {
+    let Stores { log, snapshots, places, .. } = stores;
+    let open = || Replayed::open(log, snapshots, *places);
+    Ok(tokio::task::block_in_place(open)?.ledger)
+}
+
 /// A log that is read to its end, and further when it has grown.
 struct Replayed {
     reader: Reader<Directory>,

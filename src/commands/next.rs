@@ -8,6 +8,7 @@ use crate::engine;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::postgres;
+use crate::postgres::incarnation::Refusal;
 
 /// The next step after a start that failed with `error`. Chapters are those of `docs/runbook.md`.
 pub fn after(error: &anyhow::Error) -> &'static str {
@@ -24,6 +25,10 @@ pub fn after(error: &anyhow::Error) -> &'static str {
 const OTHER_PAIR: &str =
     "ubscore doctor, then runbook, \"PostgreSQL is lost, or older than the log\"";
 
+/// The log is not there, or nothing of it is left to begin with.
+const LOG_LOST: &str = "mount or name the right data_dir; if the log is lost, ubscore engine adopt --plan and runbook, \
+                        \"The log is lost\"";
+
 /// The next step where one of the causes is known by its type.
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     if cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>() {
@@ -37,12 +42,17 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
             // The source says more.
             engine::Error::Log { .. } => None,
             engine::Error::Replay(_) => Some("runbook, \"The log is damaged\""),
+            engine::Error::NoSnapshot { .. } => Some(LOG_LOST),
             engine::Error::Thread(_) => Some("ubscore doctor"),
             _ => Some("ubscore snapshot inspect DATA_DIR, then runbook, \"The log is damaged\""),
         };
     }
+    if let Some(Refusal::LogMissing { .. }) = cause.downcast_ref() {
+        return Some(LOG_LOST);
+    }
     if let Some(error) = cause.downcast_ref::<postgres::Error>() {
         return match error {
+            postgres::Error::Unadopted => Some("ubscore engine adopt --apply --reason TEXT"),
             postgres::Error::Unrepaired => Some("ubscore repair --plan"),
             postgres::Error::Migration(_) => Some("runbook, \"Upgrading\""),
             postgres::Error::Superseded => Some("make sure that only one service is started"),

@@ -25,8 +25,10 @@ use crate::config::format::Format;
 use crate::crash;
 use crate::engine::ledger::Answer;
 use crate::engine::ring::Overloaded;
-use crate::engine::{Closed, Engine};
+use crate::engine::{Closed, Engine, Handle};
 use crate::http::auth::{Role, Verifier};
+use crate::postgres;
+use crate::postgres::adopt::Asked;
 use crate::postgres::mend::{Author, Mended, carry_out, fence, renumber};
 
 /// How long a record may wait for room in the log.
@@ -63,7 +65,12 @@ async fn repair(
     target: &Target,
     out: &mut impl Write,
 ) -> anyhow::Result<usize> {
-    let actor = actor(args, &target.configured)?;
+    let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
+    let actor = actor("ubscore repair", args.apply, tokens, &target.configured)?;
+    if args.apply {
+        let asked = Asked::connect(&target.config, &target.limits).await?;
+        ensure!(!asked.bound().await?.begun, postgres::Error::Unadopted);
+    }
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
     // Nobody may write to the log, or go on from what PostgreSQL had, in the meantime; and what it ends with is to be on the
     // disk before anything is built upon it.
@@ -159,13 +166,18 @@ async fn repair(
 
 /// Who repairs, as it is written down. With tokens it is those they name; without, whoever may read the configuration, unless
 /// that asks for two people.
-fn actor(args: &RepairArgs, config: &Config) -> anyhow::Result<String> {
-    let (Some(one), Some(other)) = (&args.token_file, &args.approver_token_file) else {
+pub(super) fn actor(
+    command: &str,
+    apply: bool,
+    tokens: (Option<&Path>, Option<&Path>),
+    config: &Config,
+) -> anyhow::Result<String> {
+    let (Some(one), Some(other)) = tokens else {
         ensure!(
-            !args.apply || !config.approval.required.contains(&Action::Repair),
+            !apply || !config.approval.required.contains(&Action::Repair),
             "approval.required names repair: give --token-file and --approver-token-file, of two admins"
         );
-        return Ok("ubscore repair".to_owned());
+        return Ok(command.to_owned());
     };
     let verifier = Verifier::new(&config.auth).context("read the token key")?;
     let admin = |file: &Path| -> anyhow::Result<u64> {
@@ -179,7 +191,7 @@ fn actor(args: &RepairArgs, config: &Config) -> anyhow::Result<String> {
     };
     let (maker, approver) = (admin(one)?, admin(other)?);
     ensure!(maker != approver, "both tokens are of user {maker}: another admin has to approve it");
-    Ok(format!("ubscore repair by admin/{maker}, approved by admin/{approver}"))
+    Ok(format!("{command} by admin/{maker}, approved by admin/{approver}"))
 }
 
 /// Has UBSCore decide again what PostgreSQL proves, and then tells PostgreSQL which records that are. Returns what was done.
@@ -217,26 +229,49 @@ async fn restore_log(
     Ok(planned)
 }
 
-/// One after the other: what one brings another may need.
-async fn decide(engine: &Engine, deeds: &[Deed]) -> anyhow::Result<()> {
+/// One after the other: what one brings another may need. Balances that are carried need nothing of each other, and share
+/// syncs of the log.
+pub(super) async fn decide(engine: &Engine, deeds: &[Deed]) -> anyhow::Result<()> {
     let (mut handle, clock) = (engine.handle(), SystemClock::new());
-    for deed in deeds {
+    let mut rest = deeds;
+    while !rest.is_empty() {
         crash::point("repair_before_deed");
-        let began = clock.monotonic_ns();
-        let answer = loop {
-            let answer = match handle.submit(deed.command(), clock.now_ns()) {
+        let carried = rest.iter().take_while(|deed| matches!(deed, Deed::Carry { .. })).count();
+        let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
+        let commands = together.iter().map(Deed::command);
+        let submitted = handle.submit_all(commands, clock.now_ns());
+        for (deed, submitted) in together.iter().zip(submitted) {
+            let answer = match submitted {
                 Ok(pending) => pending.await.ok().context("UBSCore has stopped")?,
                 Err(Overloaded) => Answer::Overloaded,
             };
-            if answer != Answer::Overloaded {
-                break answer;
-            }
-            // Nothing has happened: the next segment is not ready yet, or there is no room for it.
-            let waited = Duration::from_nanos(clock.monotonic_ns() - began);
-            ensure!(waited < ROOM_WAIT, "{deed}: UBSCore has no room for it");
-            clock.sleep(ROOM_PAUSE).await;
-        };
-        ensure!(deed.is_answer(&answer), "{deed}: UBSCore answers {answer:?}");
+            let answer = match answer {
+                Answer::Overloaded => ask_again(&mut handle, &clock, deed).await?,
+                answer => answer,
+            };
+            ensure!(deed.is_answer(&answer), "{deed}: UBSCore answers {answer:?}");
+        }
+        rest = behind;
     }
     Ok(())
+}
+
+/// Until there is room: nothing has happened, the next segment is not ready yet, or there is no room for it.
+async fn ask_again(
+    handle: &mut Handle,
+    clock: &SystemClock,
+    deed: &Deed,
+) -> anyhow::Result<Answer> {
+    let began = clock.monotonic_ns();
+    loop {
+        let waited = Duration::from_nanos(clock.monotonic_ns() - began);
+        ensure!(waited < ROOM_WAIT, "{deed}: UBSCore has no room for it");
+        clock.sleep(ROOM_PAUSE).await;
+        if let Ok(pending) = handle.submit(deed.command(), clock.now_ns()) {
+            let answer = pending.await.ok().context("UBSCore has stopped")?;
+            if answer != Answer::Overloaded {
+                return Ok(answer);
+            }
+        }
+    }
 }

@@ -4,12 +4,12 @@
 //! pipe gets records alone. Exit codes: 0 also for a torn end, which is said; 1 for damage; 2 where
 //! there is no log to read.
 
-mod aside;
+pub(super) mod aside;
 mod dump;
 mod finding;
 pub mod ink;
 pub(super) mod line;
-mod repair;
+pub(super) mod repair;
 mod stat;
 mod verify;
 

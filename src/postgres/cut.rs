@@ -30,9 +30,9 @@ pub(super) const CLOSED: &str = "cut repaired";
 /// # Errors
 /// [`Error::Unrepaired`]; PostgreSQL is away.
 pub(super) async fn refuse_unrepaired(client: &impl GenericClient) -> Result<(), Error> {
-    let open = "SELECT 1 FROM admin_audit WHERE actor = $1 AND action = 'cut' \
-                AND id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $2), 0) LIMIT 1";
-    match client.query_opt(open, &[&ACTOR, &CLOSED]).await? {
+    let open = "SELECT 1 FROM admin_audit WHERE action = 'cut' \
+                AND id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $1), 0) LIMIT 1";
+    match client.query_opt(open, &[&CLOSED]).await? {
         Some(_) => Err(Error::Unrepaired),
         None => Ok(()),
     }
@@ -140,25 +140,38 @@ impl Witness {
                       (min(substring(detail FROM 'kept_until=([^ ]+)')::timestamptz) FILTER (WHERE open) \
                         - interval '1 minute')::text, \
                       COALESCE(bool_or(open), FALSE) \
-                    FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $2), 0) AS open \
-                            FROM admin_audit WHERE actor = $1 AND action = 'cut') AS cuts";
-        let row = self.client.query_one(cuts, &[&ACTOR, &CLOSED]).await?;
+                    FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = $1), 0) AS open \
+                            FROM admin_audit WHERE action = 'cut') AS cuts";
+        let row = self.client.query_one(cuts, &[&CLOSED]).await?;
         // The time of the last cut, if there has been any.
         let Some(until) = row.try_get(1)? else { return Ok(None) };
         let from = columns::count(&row, 0, "admin_audit")?;
         let (since, open): (Option<&str>, bool) = (row.try_get(2)?, row.try_get(3)?);
-        let since = since.unwrap_or("infinity");
+        let statuses = self.statuses(since.unwrap_or("infinity"), Some(until)).await?;
+        Ok(Some(Past { from, until, statuses, open }))
+    }
+
+    /// The last status of every Spot account whose status was set since `since`, as PostgreSQL reads a time, and at least
+    /// once until `until`, now by default; in the order of users.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn statuses(
+        &self,
+        since: &str,
+        until: Option<Timestamp>,
+    ) -> Result<Vec<LostStatus>, Error> {
         // What has been set since the cut is in the log, and counts.
         let statuses = "SELECT * FROM (SELECT DISTINCT ON (subject) subject, detail, actor, at, \
                             bool_or(detail = 'ACTIVE') OVER (PARTITION BY subject), \
-                            bool_or(at <= $2) OVER (PARTITION BY subject) AS lost \
+                            bool_or(at <= COALESCE($2, clock_timestamp())) OVER (PARTITION BY subject) AS lost \
                           FROM admin_audit WHERE action = 'account status' AND subject LIKE '% SPOT' \
                             AND at >= $1::text::timestamptz ORDER BY subject, id DESC) AS last \
                         WHERE lost";
         let rows = self.client.query(statuses, &[&since, &until]).await?;
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
-        Ok(Some(Past { from, until, statuses, open }))
+        Ok(statuses)
     }
 
     /// Every transfer that waits for an answer by which Spot is paid.
@@ -199,7 +212,8 @@ impl Witness {
     }
 
     /// Every transfer whose last outcome on Spot has, as PostgreSQL knows it, the record `from` or a later one, in the order
-    /// of these records; of those accepted until `until`, where that is given.
+    /// of these records; of those accepted until `until`, where that is given. Transfers whose totals a rebuilt log carries
+    /// are left out: they name records of the log before it.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
@@ -212,6 +226,8 @@ impl Witness {
         let query = format!(
             "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
              WHERE log_sequence >= $1 AND ($2::timestamptz IS NULL OR created_at <= $2) \
+               AND order_number >= COALESCE((SELECT max(substring(detail FROM 'carried=([0-9]+)')::bigint) \
+                                               FROM admin_audit WHERE action = 'cut'), 0) \
              ORDER BY log_sequence, order_number"
         );
         let rows = self.client.query(&query, &[&bigint(from), &until]).await?;

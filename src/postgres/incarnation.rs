@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config};
 use wal::{Identity, Sequence};
 
+use super::adopt::is_begun;
 use super::{Error, Limits, columns, connect};
 
 /// The low bits of an order number that count within one incarnation.
@@ -50,7 +51,9 @@ pub enum Refusal {
         database: String,
     },
     /// The database has used a log, and there is none.
-    #[error("the database belongs to log {database}, but the log directory is empty")]
+    #[error(
+        "the database belongs to log {database}, but the log directory is empty"
+    )]
     LogMissing {
         /// In `engine_state`.
         database: String,
@@ -118,6 +121,9 @@ pub async fn begin(
         )
         .await?;
     let bound: Option<String> = row.try_get(0)?;
+    if is_begun(&transaction).await? {
+        return Err(Error::Unadopted.into());
+    }
     match (log, &bound) {
         (None, Some(database)) => {
             return Err(Refusal::LogMissing { database: database.clone() });

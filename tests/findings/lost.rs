@@ -1,1 +1,433 @@
-//! Findings about a log that is lost.
+//! F7: the log is gone, PostgreSQL is not. `ubscore engine adopt` writes a new log from what PostgreSQL proves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use ubscore::http::auth::Role;
+
+use crate::harness::{
+    Balance, Reply, Server, Site, Way, copy_files, eventually, forgetful, said, snapshots, token,
+    wait_for_all_below,
+};
+
+const USERS: [u64; 3] = [1001, 1002, 1003];
+const REASON: &str = "the disk is gone";
+const PLAN: [&str; 1] = ["--plan"];
+const APPLY: [&str; 3] = ["--apply", "--reason", REASON];
+
+/// What a command has come to.
+#[derive(Debug)]
+struct Done {
+    /// None where it was killed.
+    code: Option<i32>,
+    out: String,
+    why: String,
+}
+
+impl Done {
+    #[track_caller]
+    fn with_code(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.why);
+        self.out
+    }
+
+    /// Asserts a refusal that says `what` and names the next command.
+    #[track_caller]
+    fn refused(self, what: &str) {
+        assert_eq!(self.code, Some(2), "{}{}", self.out, self.why);
+        assert!(self.why.contains(what) && self.why.contains("next: "), "{}", self.why);
+    }
+}
+
+fn run(mut command: Command) -> Done {
+    let output = command.output().expect("the binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Done { code: output.status.code(), out: text(output.stdout), why: text(output.stderr) }
+}
+
+/// `ubscore engine adopt`.
+fn adopt(site: &Site, words: &[&str]) -> Done {
+    run(site.tool([&["engine", "adopt"], words].concat()))
+}
+
+fn remove(directory: PathBuf) {
+    if directory.is_dir() {
+        fs::remove_dir_all(directory).expect("removed");
+    }
+}
+
+/// The disk with the log and its snapshots dies.
+fn lose(site: &Site) {
+    remove(site.log_dir());
+    remove(site.snapshot_dir());
+}
+
+/// What a site was before it lost its log.
+struct Before {
+    told: Vec<(u64, Value, Reply)>,
+    balances: Vec<BTreeMap<String, Balance>>,
+}
+
+fn balances(server: &Server) -> Vec<BTreeMap<String, Balance>> {
+    USERS.map(|user| server.balances(user)).to_vec()
+}
+
+/// One transfer with a cid, whose answer is final.
+fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Way, amount: &str) {
+    let body = way.body_with_cid("USDT", amount, &format!("cid-{}", told.len()));
+    let reply = server.post_ended(user, &body);
+    assert!([200, 422].contains(&reply.status), "{reply:?}");
+    told.push((user, body, reply));
+}
+
+/// Transfers of each end, both ways, and statuses that come and go.
+fn each_end(told: &mut Vec<(u64, Value, Reply)>, server: &Server) {
+    let mut post = |user, way, amount: &str| post(told, server, user, way, amount);
+    for user in USERS {
+        server.deposit(user, "USDT", "100");
+        post(user, Way::ToSpot, "50.5");
+        post(user, Way::ToFunding, "20");
+        post(user, Way::ToFunding, "99999");
+        post(user, Way::ToSpot, "99999");
+        server.set_status(user, "SPOT", "DISABLED");
+        post(user, Way::ToSpot, "4");
+        post(user, Way::ToFunding, "1");
+        server.set_status(user, "SPOT", "ACTIVE");
+        server.set_status(user, "FUNDING", "DISABLED");
+        post(user, Way::ToFunding, "5");
+        server.set_status(user, "FUNDING", "ACTIVE");
+        post(user, Way::ToFunding, "0.75");
+    }
+}
+
+/// Users with a history of each end: the first part below the watermark, the second above it; killed at rest.
+fn history(site: &Site) -> Before {
+    let mut told = Vec::new();
+    let server = forgetful(site.clone()).start();
+    each_end(&mut told, &server);
+    site.wait_for_rest();
+    wait_for_all_below(site);
+    server.kill();
+    let server = site.start();
+    each_end(&mut told, &server);
+    // A status that is in force when the log is lost.
+    server.set_status(USERS[2], "SPOT", "FROZEN");
+    site.wait_for_rest();
+    let balances = balances(&server);
+    server.kill();
+    Before { told, balances }
+}
+
+/// Starts halted, resumes, and asserts that everything is as it was, and goes on.
+fn assert_as_before(site: &Site, before: &Before) {
+    site.assert_verified();
+    let server = site.start();
+    assert_eq!(server.ready(), 503, "it is halted");
+    let resumed = server.resume("rebuilt");
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    site.wait_for_rest();
+    assert_eq!(balances(&server), before.balances);
+    for (user, body, told) in &before.told {
+        let now = server.post(*user, body);
+        assert_eq!((now.status, now.req_id()), (told.status, told.req_id()), "{now:?}");
+        for field in ["state", "code"] {
+            assert_eq!(now.json()[field], told.json()[field], "{now:?}");
+        }
+    }
+    let frozen = server.transfer_ended(USERS[2], Way::ToFunding, "1");
+    assert_eq!(frozen.json()["code"], json!("ACCOUNT_FROZEN"), "{frozen:?}");
+    assert_eq!(balances(&server), before.balances);
+    for way in Way::BOTH {
+        let reply = server.transfer_ended(USERS[0], way, "1");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    site.wait_for_rest();
+    site.assert_books(&server);
+    server.stop();
+    // Without what the first start still had in memory.
+    let server = site.start();
+    assert_eq!(server.ready(), 200);
+    assert_eq!(balances(&server), before.balances);
+    site.assert_books(&server);
+    server.stop();
+}
+
+/// A copy of a site in the state it is in, which nothing is connected to.
+fn twin(site: &Site) -> Site {
+    let copy = site.with_copied_database().with_fresh_data_dir();
+    copy_files(&site.log_dir(), &copy.log_dir());
+    if site.snapshot_dir().is_dir() {
+        copy_files(&site.snapshot_dir(), &copy.snapshot_dir());
+    }
+    copy
+}
+
+/// The doctor's line about log and database.
+fn pair(site: &Site) -> String {
+    let (_, out, err) = said(&site.tool(["doctor"]).output().expect("the binary"));
+    let lines: Vec<&str> = out.lines().collect();
+    let at = lines.iter().position(|line| line.contains("  log and database")).expect(&err);
+    lines[at..lines.len().min(at + 2)].join("\n")
+}
+
+/// Goal: a log that is lost is rebuilt from PostgreSQL alone: every balance, status and answer, below the watermark and
+/// above it; and until then each refusal names the next command. Method: the history above, the log and its snapshots
+/// removed, and every step of the way.
+#[test]
+fn f07_a_lost_log_is_rebuilt_from_postgresql() {
+    let site = Site::new();
+    let before = history(&site);
+    assert!(pair(&site).starts_with("ok "), "{}", pair(&site));
+    let old = twin(&site);
+    lose(&site);
+    let (code, why) = site.start_refused();
+    assert!(code != 0 && why.contains("ubscore engine adopt --plan"), "{why}");
+    let seen = pair(&site);
+    assert!(seen.starts_with("bad ") && seen.contains("next: "), "{seen}");
+    assert!(seen.contains("ubscore engine adopt --plan"), "{seen}");
+
+    let planned = adopt(&site, &PLAN).with_code(0);
+    assert!(
+        planned.contains("would    carry ") && planned.contains("USDT on 3 balances"),
+        "{planned}"
+    );
+    assert!(planned.contains("user 1003: set the SPOT account to FROZEN"), "{planned}");
+    assert!(planned.contains("planned transfers=24 open=0 left=0\n"), "{planned}");
+    let done = adopt(&site, &APPLY).with_code(0);
+    assert!(done.contains("rebuilt transfers=24 open=0 left=0\n"), "{done}");
+    let note = "SELECT actor, reason FROM admin_audit WHERE action = 'cut'";
+    assert_eq!(site.sql(note), [["ubscore engine adopt", REASON]]);
+    adopt(&site, &APPLY).refused("is there and can be read");
+    assert!(pair(&site).starts_with("ok "), "{}", pair(&site));
+    assert_as_before(&site, &before);
+    let statement = run(site.tool(["statement", "--user", "1001"]));
+    assert_eq!(statement.code, Some(0), "{}{}", statement.out, statement.why);
+
+    // A disk that was only unmounted comes back: its log is foreign now.
+    let back = site.with_data_dir(&old.data_dir);
+    let (code, why) = back.start_refused();
+    assert!(code != 0 && why.contains("not a pair") && why.contains("next: "), "{why}");
+    assert!(pair(&back).starts_with("bad "), "{}", pair(&back));
+    adopt(&back, &PLAN).refused("not a pair");
+}
+
+/// Goal: a rebuild that dies anywhere is finished by the same command, and nothing starts before. Method: killed at each
+/// point, alone and one after the other.
+#[cfg(feature = "crash")]
+#[test]
+fn f07_a_rebuild_that_is_killed_is_finished_by_the_next() {
+    let site = Site::new();
+    let before = history(&site);
+    lose(&site);
+    // What is left of the old log is set aside as well.
+    fs::create_dir_all(site.log_dir()).expect("made");
+    fs::write(site.log_dir().join("segment-0000000000000007.wal"), [7; 4096]).expect("written");
+    let all = ubscore::crash::ADOPT_POINTS;
+    for chain in all.iter().map(|point| vec![*point]).chain([all.to_vec()]) {
+        let twin = twin(&site);
+        for point in chain {
+            // What has been done by an earlier run is not met again.
+            let bound = "SELECT count(*) FROM admin_audit WHERE action = 'cut repaired'";
+            if twin.sql_value(bound) == "0" {
+                let mut command = twin.tool([&["engine", "adopt"][..], &APPLY].concat());
+                command.env("UBSCORE_CRASH", point);
+                let done = run(command);
+                assert!(done.code.is_none() || point == "adopt_before_aside", "{done:?}");
+                if done.code.is_none() && point != "adopt_after_renumbering" {
+                    let (code, why) = twin.start_refused();
+                    assert!(code != 0 && why.contains("ubscore engine adopt"), "{point}: {why}");
+                }
+            }
+        }
+        let done = adopt(&twin, &APPLY);
+        match done.code {
+            Some(0) => {}
+            _ => done.refused("is there and can be read"),
+        }
+        let aside = fs::read_dir(&twin.data_dir).expect("a directory").flatten();
+        let aside =
+            aside.filter(|entry| entry.file_name().to_string_lossy().starts_with("wal-lost-"));
+        let kept: Vec<_> =
+            aside.flat_map(|entry| fs::read_dir(entry.path()).expect("one").flatten()).collect();
+        assert!(
+            kept.iter().any(|file| file.file_name() == "segment-0000000000000007.wal"),
+            "{kept:?}"
+        );
+        assert_as_before(&twin, &before);
+    }
+}
+
+/// Goal: a log whose first segment is gone before any snapshot is set aside whole, and rebuilt; a damaged one that can be
+/// mended is left to `wal repair`.
+#[test]
+fn f07_a_log_without_its_first_segment_is_set_aside() {
+    let site = Site::new();
+    let before = history(&site);
+    assert_eq!(snapshots(&site).len(), 0);
+    let mut segments: Vec<_> = fs::read_dir(site.log_dir())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.to_string_lossy().contains("segment-"))
+        .collect();
+    segments.sort();
+    let damaged = twin(&site);
+    let first = damaged.log_dir().join(segments[0].file_name().expect("a name"));
+    let mut bytes = fs::read(&first).expect("a segment");
+    bytes[4096 + 40] ^= 1;
+    fs::write(&first, bytes).expect("written");
+    adopt(&damaged, &PLAN).refused("damaged, not lost");
+
+    let last = segments.last().expect("some");
+    let last_bytes = fs::read(last).expect("a segment");
+    fs::remove_file(&segments[0]).expect("removed");
+    let (code, why) = site.start_refused();
+    assert!(code != 0 && why.contains("next: "), "{why}");
+    let planned = adopt(&site, &PLAN).with_code(0);
+    assert!(planned.contains("would    set aside "), "{planned}");
+    assert!(last.is_file(), "a plan changes nothing");
+    let done = adopt(&site, &APPLY).with_code(0);
+    let aside = done.lines().find_map(|line| line.split_once("set aside to ")).expect("named").1;
+    let kept = PathBuf::from(aside).join(last.file_name().expect("a name"));
+    assert!(fs::read(kept).expect("kept") == last_bytes, "kept as it was");
+    assert_as_before(&site, &before);
+}
+
+/// Goal: nothing is rebuilt over what is there, over a running service, from a database that proves nothing, or beside what
+/// no rebuild knows. Method: each, by name.
+#[test]
+fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
+    let site = Site::new();
+    adopt(&site, &PLAN).refused("never used a log");
+    let server = site.start();
+    server.deposit(1001, "USDT", "10");
+    assert_eq!(server.transfer_ended(1001, Way::ToSpot, "5").status, 200);
+    site.wait_for_rest();
+    let running = adopt(&site, &APPLY);
+    assert!(
+        running.code == Some(2) && running.why.contains(&server.pid().to_string()),
+        "{running:?}"
+    );
+    server.stop();
+    adopt(&site, &PLAN).refused("is there and can be read");
+    let other = Site::new();
+    other.start().stop();
+    adopt(&other.with_data_dir(&site.data_dir), &PLAN).refused("not a pair");
+
+    lose(&site);
+    let before = site.sql("SELECT log_identity, incarnation, halted FROM engine_state");
+    for (change, back, what) in [
+        (
+            "ALTER TABLE external_operations DROP CONSTRAINT external_operations_op_check; \
+             INSERT INTO external_operations (idem_key, op, outcome, user_id, asset_id, amount) \
+             VALUES ('spot', 9, 1, 1001, 3, 5)",
+            "ALTER TABLE external_operations DISABLE TRIGGER USER; \
+             DELETE FROM external_operations WHERE op = 9; \
+             ALTER TABLE external_operations ENABLE TRIGGER USER",
+            "external_operations, op 9",
+        ),
+        (
+            "ALTER TABLE watermark_totals ADD COLUMN spot_traded DECIMAL(38,8) NOT NULL DEFAULT 0",
+            "ALTER TABLE watermark_totals DROP COLUMN spot_traded",
+            "watermark_totals.spot_traded",
+        ),
+        (
+            "INSERT INTO watermark_totals (user_id, asset_id, spot_deposited) VALUES (1001, 3, 7)",
+            "DELETE FROM watermark_totals WHERE user_id = 1001",
+            "contradicts itself",
+        ),
+    ] {
+        site.sql(change);
+        let done = adopt(&site, &APPLY);
+        assert!(done.code == Some(2) && done.why.contains(what), "{done:?}");
+        site.sql(back);
+    }
+    assert_eq!(site.sql("SELECT log_identity, incarnation, halted FROM engine_state"), before);
+    let (code, out) = (adopt(&site, &APPLY), "rebuilt transfers=");
+    assert!(code.out.contains(out), "{code:?}");
+}
+
+/// Goal: a service whose log's directory is removed from under it is not taken for a stopped one.
+#[test]
+fn f07_a_service_whose_directory_is_gone_from_under_it_still_runs() {
+    let site = Site::new();
+    let server = site.start();
+    lose(&site);
+    let refused = adopt(&site, &APPLY);
+    assert!(refused.code == Some(2) && refused.why.contains("next: stop it"), "{refused:?}");
+    server.kill();
+    adopt(&site, &APPLY).with_code(0);
+}
+
+/// Goal: what was under way when the log was lost is listed, and decided by what PostgreSQL proves; nothing is lost and
+/// nothing moves twice. Method: transfers held in each state that waits for Spot, killed, log lost.
+#[test]
+fn f07_what_was_under_way_is_listed_and_decided() {
+    let site = Site::new();
+    let server = site.start();
+    for user in USERS {
+        server.deposit(user, "USDT", "100");
+        assert_eq!(server.transfer_ended(user, Way::ToSpot, "50").status, 200);
+    }
+    site.wait_for_rest();
+    // The mark of the end never comes to PostgreSQL: the client may know COMMITTED already.
+    let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state IN (40, 20, -10)");
+    let mut held = Vec::new();
+    for (index, user) in USERS.into_iter().enumerate() {
+        let way = Way::BOTH[index % 2];
+        let body = way.body_with_cid("USDT", "7", &format!("held-{user}"));
+        held.push((user, body.clone(), server.post_held(&site, user, &body)));
+    }
+    site.wait_for_held();
+    server.kill();
+    drop(hold);
+    let hidden = "SELECT count(*) FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
+    eventually("the killed service's commits", || {
+        let sessions = site.connection_pids();
+        sessions.is_empty().then_some(())
+    });
+    let open: usize = site.sql_value(hidden).parse().expect("a number");
+    lose(&site);
+    let planned = adopt(&site, &PLAN).with_code(0);
+    assert_eq!(planned.matches("open     transfer ").count(), open, "{planned}");
+    let done = adopt(&site, &APPLY).with_code(0);
+    assert!(done.contains(&format!("open={open} left=0\n")), "{done}");
+    let server = site.start();
+    assert_eq!(server.resume("rebuilt").status, 200);
+    site.wait_for_rest();
+    for (user, body, req_id) in &held {
+        let now = server.post_ended(*user, body);
+        assert_eq!((now.status, &now.req_id()), (200, req_id), "{now:?}");
+    }
+    for (index, user) in USERS.into_iter().enumerate() {
+        let moved = if index % 2 == 0 { 57 } else { 43 };
+        let usdt = server.usdt(user);
+        assert_eq!(usdt.spot, Some(moved * crate::harness::COIN), "{usdt:?}");
+    }
+    site.assert_books(&server);
+}
+
+/// Goal: where a repair needs two people, a rebuild does.
+#[test]
+fn f07_a_rebuild_needs_two_people_where_a_repair_does() {
+    let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "repair");
+    site.start().stop();
+    lose(&site);
+    let file = |name: &str, user: u64| {
+        let path = site.data_dir.join(name);
+        fs::write(&path, token(user, Some(Role::Admin))).expect("written");
+        path.to_str().expect("text").to_owned()
+    };
+    let (one, other) = (file("one", 5), file("other", 6));
+    let alone = adopt(&site, &APPLY);
+    assert!(alone.code == Some(2) && alone.why.contains("approval.required"), "{alone:?}");
+    let twice = ["--token-file", &one, "--approver-token-file", &one];
+    let twice = adopt(&site, &[&APPLY[..], &twice].concat());
+    assert!(twice.code == Some(2) && twice.why.contains("another admin"), "{twice:?}");
+    let both = ["--token-file", &one, "--approver-token-file", &other];
+    adopt(&site, &[&APPLY[..], &both].concat()).with_code(0);
+    let actor = "SELECT actor FROM admin_audit WHERE action = 'cut'";
+    assert_eq!(site.sql(actor), [["ubscore engine adopt by admin/5, approved by admin/6"]]);
+}

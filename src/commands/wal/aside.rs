@@ -1,4 +1,5 @@
-//! Copies of files that are about to be changed: beside the data, whole, durable, and never in the place of others.
+//! Copies of files that are about to be changed, and a lost log's own files: beside the data, whole, durable, and never in
+//! the place of others.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,6 +10,8 @@ use jiff::Timestamp;
 
 /// What a directory of copies is called, before the time.
 const PREFIX: &str = "wal-cut-";
+/// What a directory of a lost log's files is called, before the time.
+const PREFIX_LOST: &str = "wal-lost-";
 /// What it is called behind, until every copy in it is durable.
 const SUFFIX_UNFINISHED: &str = ".unfinished";
 /// Bytes compared in one step.
@@ -18,7 +21,7 @@ const COMPARED_BYTES: usize = 64 * 1024;
 ///
 /// When this returns every copy has been compared with what it is of, and is durable under its name.
 pub(super) fn copy(data_dir: &Path, files: &[PathBuf], now_ns: u64) -> anyhow::Result<PathBuf> {
-    let directory = vacant(data_dir, now_ns)?;
+    let directory = vacant(data_dir, PREFIX, now_ns)?;
     let unfinished = directory.with_extension(SUFFIX_UNFINISHED.trim_start_matches('.'));
     fs::create_dir(&unfinished).with_context(|| format!("make {}", unfinished.display()))?;
     for file in files {
@@ -35,14 +38,40 @@ pub(super) fn copy(data_dir: &Path, files: &[PathBuf], now_ns: u64) -> anyhow::R
     Ok(directory)
 }
 
+/// Moves files into a new directory in `data_dir`, and returns it. `now_ns`: gives it its name, ns since the Unix epoch.
+///
+/// When this returns every file is durable under its new name, and gone from its old one. Dying in between leaves some
+/// moved and the others where they were.
+pub(in crate::commands) fn move_away(
+    data_dir: &Path,
+    files: &[PathBuf],
+    now_ns: u64,
+) -> anyhow::Result<PathBuf> {
+    let directory = vacant(data_dir, PREFIX_LOST, now_ns)?;
+    fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
+    sync_directory(data_dir).with_context(|| format!("keep {}", directory.display()))?;
+    for file in files {
+        let name = file.file_name().context("a file has a name")?;
+        let moved = directory.join(name);
+        ensure!(!moved.exists(), "two files are called {}", moved.display());
+        fs::rename(file, &moved)
+            .with_context(|| format!("move {} to {}", file.display(), moved.display()))?;
+    }
+    let sources = files.iter().filter_map(|file| file.parent());
+    for changed in sources.chain([directory.as_path()]) {
+        sync_directory(changed).with_context(|| format!("sync {}", changed.display()))?;
+    }
+    Ok(directory)
+}
+
 /// A name that nothing has, finished or not.
-fn vacant(data_dir: &Path, now_ns: u64) -> anyhow::Result<PathBuf> {
+fn vacant(data_dir: &Path, prefix: &str, now_ns: u64) -> anyhow::Result<PathBuf> {
     let time = Timestamp::from_nanosecond(i128::from(now_ns)).context("the machine's clock")?;
     let time = time.strftime("%Y%m%dT%H%M%SZ");
     for number in 1_u32.. {
         let name = match number {
-            1 => format!("{PREFIX}{time}"),
-            number => format!("{PREFIX}{time}-{number}"),
+            1 => format!("{prefix}{time}"),
+            number => format!("{prefix}{time}-{number}"),
         };
         let (directory, unfinished) =
             (data_dir.join(&name), data_dir.join(format!("{name}{SUFFIX_UNFINISHED}")));

@@ -44,6 +44,10 @@ use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
 use crate::transfer::ReqId;
 
+/// What is left where nothing of a log is.
+const ADOPT: &str = "next: ubscore restore --only-log with a backup, or ubscore engine adopt --plan, which rebuilds the log \
+                     from PostgreSQL";
+
 /// Readable records that are looked up in PostgreSQL at a time.
 const LOOKED_UP: usize = 1_000;
 
@@ -63,6 +67,26 @@ pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> ExitCode {
             ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
+}
+
+/// Whether a cut leaves anything of a log to go on with.
+///
+/// # Errors
+/// A file cannot be read, or belongs to another log than `identity`.
+pub(in crate::commands) fn leaves_a_log(
+    log: &Directory,
+    snapshots: &Path,
+    identity: Identity,
+) -> anyhow::Result<bool> {
+    let found = Survey::open(log.clone(), 0, Some(identity))?.identity();
+    if let Some(found) = found.filter(|found| *found != identity) {
+        bail!(
+            "the log has identity {found}, the database belongs to log {identity}: they are not a pair"
+        );
+    }
+    let shelved = Snapshots { all: shelved(snapshots, identity)?, identity, log };
+    let Some(mut way) = shelved.way_through()? else { return Ok(false) };
+    Ok(way.survey.cut()?.is_some())
 }
 
 /// Where everything lies.
@@ -211,8 +235,9 @@ impl Repair<'_> {
         }
         let known = postgres.as_ref().and_then(|postgres| postgres.claims.log);
         let identity = Survey::open(place.log.clone(), 0, known)?.identity();
-        let identity = identity
-            .context("no header of the log can be read, and nobody else knows which it is")?;
+        let identity = identity.with_context(|| {
+            format!("no header of the log can be read, and nobody else knows which it is; {ADOPT}")
+        })?;
         if let Some(Postgres { claims, .. }) = postgres {
             ensure!(
                 claims.log == Some(identity),
@@ -246,12 +271,12 @@ impl Repair<'_> {
         let Some(mut way) = shelved.way_before(from)? else {
             bail!(
                 "nothing would be left to begin with: what the log still has before record {from} does not begin with \
-                 record 1, and no whole snapshot stands in it; nothing was changed"
+                 record 1, and no whole snapshot stands in it; nothing was changed; {ADOPT}"
             );
         };
         let Some(cut) = way.survey.cut()? else {
             bail!(
-                "nothing would be left to go on with: the log's first segment is not there; nothing was changed"
+                "nothing would be left to go on with: the log's first segment is not there; nothing was changed; {ADOPT}"
             );
         };
         let mut files: Vec<PathBuf> =
@@ -373,7 +398,7 @@ impl Repair<'_> {
         let Some(Way { survey, snapshot, .. }) = way else {
             bail!(
                 "what the log still has does not begin with record 1, and no whole snapshot stands in it: nothing is left \
-                 to begin with"
+                 to begin with; {ADOPT}"
             );
         };
         let stop = survey.stop().context("it has been gone to its end")?;

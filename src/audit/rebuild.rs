@@ -1,0 +1,162 @@
+//! A log that is lost, rebuilt from PostgreSQL alone.
+//!
+//! As long as nothing but transfers moves Spot, PostgreSQL proves every Spot balance:
+//!
+//! | transfers | prove | the rebuilt log holds |
+//! |---|---|---|
+//! | below PostgreSQL's watermark | sums by user and asset (`watermark_totals`) | one record a balance, then the watermark |
+//! | from the watermark on | each decision that their state follows from ([`redecision`](super::redecision)) | the decision |
+//! | under way | the same; UBSCore is asked again for the rest | the decision, then what the coordinator asks for |
+//!
+//! Statuses of Spot accounts come from `admin_audit`, where each was written before UBSCore was asked for it.
+//!
+//! Everything is rehearsed on the ledger that the log leads to: an empty one, or what an interrupted rebuild has left.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::conservation::Error;
+use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
+use super::verify::Stores;
+use crate::engine::fact::Totals;
+use crate::engine::ledger::{Ledger, Step};
+use crate::postgres::adopt::Asked;
+use crate::postgres::books::{Ending, Passed};
+use crate::postgres::mend::Renumbering;
+use crate::postgres::store::Transfer;
+use crate::transfer::ReqId;
+
+/// What a rebuild comes to.
+#[derive(Debug, Default)]
+pub struct Rebuild {
+    /// PostgreSQL's watermark.
+    pub watermark: u64,
+    /// What the log begins with: assets, the sums below the watermark, the watermark.
+    pub carried: Vec<Deed>,
+    /// What is decided again, in this order.
+    pub deeds: Vec<Deed>,
+    /// Transfers from the watermark on.
+    pub transfers: usize,
+    /// Those of them that are under way.
+    pub open: Vec<Transfer>,
+    /// Transfers of which nothing is decided, each with why not.
+    pub left: Vec<(ReqId, &'static str)>,
+    /// Of what is decided again already, what PostgreSQL is still to be given.
+    pub renumberings: Vec<Renumbering>,
+}
+
+/// A rebuild that is refused, or could not be planned. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A store cannot be read.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// PostgreSQL.
+    #[error("read PostgreSQL")]
+    Postgres(#[from] crate::postgres::Error),
+    /// PostgreSQL's rows contradict each other.
+    #[error("PostgreSQL contradicts itself, and so proves no balance: {0}")]
+    Contradiction(String),
+    /// Something else than transfers has moved Spot.
+    #[error("not only transfers have moved Spot: {0}; a rebuild knows nothing of it")]
+    Beside(String),
+}
+
+/// Finds what PostgreSQL proves of a log that is lost. Changes nothing.
+///
+/// `ledger`: what the log leads to: an empty ledger, or what an interrupted rebuild has left.
+///
+/// # Errors
+/// [`Refusal`].
+pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<Rebuild, Refusal> {
+    let beside = asked.beside_transfers().await?;
+    if !beside.is_empty() {
+        return Err(Refusal::Beside(beside.join(", ")));
+    }
+    let mut books = stores.books.another();
+    let catalog = stores.catalog.load_full();
+    let recounted = books.recount().await?;
+    let unbalanced = recounted
+        .unbalanced
+        .iter()
+        .map(|found| format!("user {}, asset {}: {}", found.user, found.asset.0, found.what));
+    let wrong: Vec<String> = recounted.strange.iter().cloned().chain(unbalanced).collect();
+    if !wrong.is_empty() {
+        return Err(Refusal::Contradiction(wrong.join("; ")));
+    }
+    let (watermark, passed) = books.passed().await?;
+    let carried = carry(&mut ledger, watermark, &passed, stores)?;
+    let names: BTreeSet<ReqId> = asked.numbered_from(watermark).await?.into_iter().collect();
+    // The books hand out what they sweep over as well.
+    let mut pages = books.open(&names).await?.pages;
+    books.close(Ending::Again).await?;
+    pages.retain(|page| names.contains(&page.req_id));
+    let witness = books.witness().await?;
+    let statuses = witness.statuses("-infinity", None).await?;
+    let mut rebuild = Rebuild { watermark, carried, transfers: pages.len(), ..Rebuild::default() };
+    let (mut lost, mut paying) = (Vec::new(), Vec::new());
+    for page in &pages {
+        match lacking(page, &ledger, 1) {
+            Ok(found) => lost.extend(found),
+            Err(why) => rebuild.left.push((page.req_id, why)),
+        }
+        let Some(transfer) = &page.transfer else { continue };
+        if !transfer.state.is_terminal() {
+            paying.extend(pending(transfer));
+            rebuild.open.push(transfer.clone());
+        }
+        rebuild.renumberings.extend(renumbering(transfer, &ledger));
+    }
+    rebuild.open.sort_by_key(|transfer| transfer.intent.order_number);
+    let rehearsed = rehearse(&mut ledger, lost, &paying, &statuses, &catalog);
+    rebuild.deeds = rehearsed.deeds;
+    rebuild.left.extend(rehearsed.left);
+    Ok(rebuild)
+}
+
+/// What the rebuilt log begins with, carried out on `ledger`; nothing where the log has it already.
+fn carry(
+    ledger: &mut Ledger,
+    watermark: u64,
+    passed: &[Passed],
+    stores: &Stores,
+) -> Result<Vec<Deed>, Refusal> {
+    if ledger.watermark() >= watermark {
+        return Ok(Vec::new());
+    }
+    let catalog = stores.catalog.load();
+    let mut wanted = Vec::new();
+    let mut sums = BTreeMap::new();
+    for Passed { user, asset, claimed: [withdrawals, deposits, refunds] } in passed {
+        let totals = Totals { withdrawals: *withdrawals, deposits: *deposits, refunds: *refunds };
+        if totals != Totals::default() {
+            sums.insert((*user, *asset), totals);
+        }
+    }
+    let assets: BTreeSet<_> = sums.keys().map(|(_, asset)| *asset).collect();
+    wanted.extend(assets.iter().filter_map(|id| catalog.by_id(*id)).cloned().map(Deed::Learn));
+    wanted.extend(sums.into_iter().map(|((user, asset), totals)| Deed::Carry {
+        user,
+        asset,
+        totals,
+    }));
+    wanted.push(Deed::Raise { order_number: watermark });
+    let mut carried = Vec::new();
+    for deed in wanted {
+        match ledger.step(&deed.command()) {
+            Step::Append(entry) => {
+                ledger.apply(&entry, ledger.sequence() + 1, 0);
+                carried.push(deed);
+            }
+            // By a rebuild that was interrupted.
+            Step::Known(_) => {}
+            Step::Violation(why) => {
+                return Err(Refusal::Contradiction(format!("{deed}: {why}")));
+            }
+            Step::Full(key) => {
+                return Err(Refusal::Contradiction(format!("{deed}: {key} is too small for it")));
+            }
+            Step::Forgotten => unreachable!("no order"),
+        }
+    }
+    Ok(carried)
+}

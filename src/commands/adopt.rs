@@ -1,0 +1,425 @@
+//! `ubscore engine adopt`: a log that is lost, rebuilt from what PostgreSQL proves.
+//!
+//! # The order of its deeds, and what dying between two of them leaves
+//!
+//! | done | what a start finds | what the same command does |
+//! |---|---|---|
+//! | files of the old log set aside | an empty directory: refused | sets aside the rest |
+//! | PostgreSQL bound to the new log, halted | an empty directory, and a rebuild that is not finished: refused | goes on with the log |
+//! | sums, decisions and statuses recorded | a rebuild that is not finished: refused | records what is missing |
+//! | PostgreSQL given the records' numbers, the rebuild closed | the log, halted | is refused: the log is sound |
+//!
+//! The new log has an identity of its own, so that the old one is foreign if it ever comes back. The service starts halted:
+//! `resume` checks the money first.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use wal::{Directory, DirectoryLock, Identity, Medium};
+
+use super::repair::{actor, decide};
+use super::snapshot::SNAPSHOT_DIRECTORY;
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target};
+use super::wal::repair::leaves_a_log;
+use super::wal::{LOG_DIRECTORY, aside};
+use super::{restore, serve};
+use crate::asset::Catalog;
+use crate::audit::rebuild::{Rebuild, plan};
+use crate::audit::redecision::Deed;
+use crate::audit::verify::{Led, Stores, led, replayed, verify};
+use crate::cli::AdoptArgs;
+use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
+use crate::crash;
+use crate::engine::Closed;
+use crate::engine::ledger::Ledger;
+use crate::entropy::{Entropy, SystemEntropy};
+use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
+use crate::postgres::mend::{Author, renumber};
+use crate::postgres::store::Transfer;
+
+/// A database that proves nothing of any log.
+const NEVER_USED: &str =
+    "the database has never used a log: there is nothing to rebuild; next: ubscore serve";
+/// How long connections of a killed service may take to end.
+const OTHERS_WAIT: Duration = Duration::from_secs(20);
+/// Between two looks at them.
+const OTHERS_PAUSE: Duration = Duration::from_millis(50);
+/// What a log's own files begin with; everything else in its directory stays.
+const LOG_FILES: [&str; 3] = ["segment-", "spare-", "cut"];
+/// What a snapshot's file begins with.
+const SNAPSHOT_FILES: [&str; 1] = ["snapshot-"];
+
+/// Says what PostgreSQL proves of a lost log, or rebuilds it; one line each.
+///
+/// Exit code 0: all of it is proven; 1: something is left; 2: refused, or it cannot run.
+pub fn run(args: &AdoptArgs, out: &mut impl Write) -> ExitCode {
+    #[cfg(feature = "crash")]
+    if let Err(why) = crash::arm() {
+        writeln!(std::io::stderr(), "error: {why}").ok();
+        return ExitCode::from(EXIT_CANNOT_RUN);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let left = runtime.context("start").and_then(|runtime| runtime.block_on(prepare(args, out)));
+    match left {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(EXIT_MISMATCH),
+        Err(error) => {
+            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            ExitCode::from(EXIT_CANNOT_RUN)
+        }
+    }
+}
+
+async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize> {
+    let given = &args.stores;
+    let config = Config::load(given.config.as_deref(), given.overrides(), given.dev)
+        .context("load the configuration")?;
+    let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
+    let actor = actor("ubscore engine adopt", args.apply, tokens, &config)?;
+    let log = config.data_dir.join(LOG_DIRECTORY);
+    let snapshots = config.data_dir.join(SNAPSHOT_DIRECTORY);
+    let lock = match args.apply {
+        true => {
+            let directory = Directory::create(&log).context("open the log")?;
+            Some(directory.lock().context("lock the log; next: stop the service that holds it")?)
+        }
+        false => None,
+    };
+    if config.data_dir.is_dir() {
+        restore::refuse_unfinished(&config.data_dir)?;
+    }
+    let server = serve::start_embedded(&config).await?;
+    let done = async {
+        let target = Target::new(config, server.as_ref())?;
+        let asked = Asked::connect(&target.config, &target.patient()).await?;
+        if asked.claimed().await.context("ask PostgreSQL")?.is_none() {
+            bail!("{NEVER_USED}");
+        }
+        if args.apply {
+            refuse_others(&asked).await?;
+        }
+        let stores = target.stores().await?;
+        let adoption = Adoption { target: &target, stores, asked, log, snapshots };
+        let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
+        adoption.run(author, lock, out).await
+    }
+    .await;
+    if server.as_ref().is_some_and(|server| !server.is_adopted()) {
+        serve::stop_embedded(server).await;
+    }
+    done
+}
+
+/// Refuses a database that a service is connected to: its log may be gone from under it.
+async fn refuse_others(asked: &Asked) -> anyhow::Result<()> {
+    let clock = SystemClock::new();
+    let began = clock.monotonic_ns();
+    loop {
+        let others = asked.others().await.context("look for other connections")?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        // Those of a process that was killed end within moments.
+        let waited = Duration::from_nanos(clock.monotonic_ns() - began);
+        ensure!(
+            waited < OTHERS_WAIT,
+            "a service is still connected to the database, as PostgreSQL's processes {others:?}; next: stop it"
+        );
+        clock.sleep(OTHERS_PAUSE).await;
+    }
+}
+
+/// What is found in the log's directory.
+enum Found {
+    /// Nothing that a log goes on from; these files are set aside.
+    Lost(Vec<PathBuf>),
+    /// What an interrupted rebuild has left.
+    Begun,
+}
+
+struct Adoption<'a> {
+    target: &'a Target,
+    stores: Stores,
+    asked: Asked,
+    log: PathBuf,
+    snapshots: PathBuf,
+}
+
+impl Adoption<'_> {
+    /// Returns how much is left.
+    async fn run(
+        self,
+        author: Option<Author<'_>>,
+        lock: Option<DirectoryLock>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<usize> {
+        let bound = self.asked.bound().await.context("ask PostgreSQL")?;
+        let Some(identity) = bound.log else {
+            bail!("{NEVER_USED}");
+        };
+        let found = tokio::task::block_in_place(|| self.find(identity, &bound))?;
+        let ledger = match &found {
+            Found::Lost(_) => Ledger::new(self.stores.places),
+            Found::Begun => led(&self.stores).context("read the log")?,
+        };
+        let planned = plan(&self.stores, &self.asked, ledger).await?;
+        let catalog = self.stores.catalog.load_full();
+        let (Some(author), Some(lock)) = (author, lock) else {
+            return tell(&planned, &found, &self.log, &catalog, out);
+        };
+        let (identity, detail) = match &found {
+            Found::Begun => (identity, String::new()),
+            Found::Lost(files) => {
+                let aside = self.set_aside(files, out)?;
+                (if bound.begun { identity } else { Identity(SystemEntropy.u128()) }, aside)
+            }
+        };
+        crash::point("adopt_after_aside");
+        if !bound.begun {
+            let was = bound.log.context("it was there above")?;
+            let rebinding = Rebinding { was, log: identity, detail, author };
+            let Target { config, limits, .. } = self.target;
+            rebind(config, limits, &rebinding).await.context("bind PostgreSQL to the new log")?;
+            say(out, "done", &format_args!("PostgreSQL belongs to log {identity}, and is halted"))?;
+        }
+        crash::point("adopt_after_postgres");
+        // Locked again by the engine. Until then PostgreSQL refuses every start.
+        drop(lock);
+        self.rebuild(identity, author, out).await
+    }
+
+    /// What is in the log's directory, or why nothing is rebuilt over it.
+    fn find(&self, identity: Identity, bound: &Bound) -> anyhow::Result<Found> {
+        let data_dir = &self.target.configured.data_dir;
+        let files = || -> anyhow::Result<Vec<PathBuf>> {
+            let mut files = named(&self.log, &LOG_FILES)?;
+            files.extend(named(&self.snapshots, &SNAPSHOT_FILES)?);
+            Ok(files)
+        };
+        if !self.log.is_dir() {
+            return Ok(Found::Lost(files()?));
+        }
+        match replayed(&self.log, &self.snapshots, self.stores.places) {
+            Ok(Led { identity: None, .. }) => Ok(Found::Lost(files()?)),
+            Ok(Led { identity: Some(found), .. }) if found != identity => bail!(
+                "the log in {} has identity {found}, the database belongs to log {identity}: they are not a pair; next: name \
+                 the right data directory and database, or move that log elsewhere",
+                self.log.display()
+            ),
+            Ok(_) if bound.begun => Ok(Found::Begun),
+            Ok(_) => bail!(
+                "the log in {} is there and can be read: nothing is rebuilt over it; next: ubscore serve, or ubscore wal repair \
+                 {} if PostgreSQL knows more of it",
+                self.log.display(),
+                data_dir.display()
+            ),
+            Err(error) => {
+                let directory = Directory::at(&self.log);
+                if leaves_a_log(&directory, &self.snapshots, identity)? {
+                    return Err(error).with_context(|| {
+                        format!(
+                            "the log is damaged, not lost; next: ubscore wal repair {}",
+                            data_dir.display()
+                        )
+                    });
+                }
+                Ok(Found::Lost(files()?))
+            }
+        }
+    }
+
+    /// Moves what is left of the old log to where nothing reads it. Returns what is to be written down of it.
+    fn set_aside(&self, files: &[PathBuf], out: &mut impl Write) -> anyhow::Result<String> {
+        crash::point("adopt_before_aside");
+        if files.is_empty() {
+            return Ok(String::new());
+        }
+        let data_dir = &self.target.configured.data_dir;
+        let now_ns = SystemClock::new().now_ns();
+        let to = aside::move_away(data_dir, files, now_ns).context("set the old log aside")?;
+        say(
+            out,
+            "done",
+            &format_args!("{} files of the old log set aside to {}", files.len(), to.display()),
+        )?;
+        let name = to.file_name().context("a directory has a name")?;
+        Ok(format!("aside={}", name.to_string_lossy()))
+    }
+
+    /// Records everything that PostgreSQL proves, and closes the rebuild. Returns how much is left.
+    async fn rebuild(
+        self,
+        identity: Identity,
+        author: Author<'_>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<usize> {
+        let Target { config, limits, engine, .. } = self.target;
+        let open = || Closed::open(engine.clone());
+        let closed = tokio::task::block_in_place(open).context("open the log")?;
+        if let Some(found) = closed.identity() {
+            ensure!(found == identity, "the log has identity {found}, and not {identity}");
+        }
+        // Again: every process that wrote before has been ended by PostgreSQL.
+        let planned = plan(&self.stores, &self.asked, led(&self.stores)?).await?;
+        let replayed = tokio::task::block_in_place(|| closed.replay(0, |_| {}));
+        let engine = replayed.context("replay the log")?;
+        let engine = engine.start(identity, |sync| sync()).context("start the engine")?;
+        let done = async {
+            decide(&engine, &planned.carried).await?;
+            crash::point("adopt_after_carried");
+            decide(&engine, &planned.deeds).await
+        }
+        .await;
+        // What is decided is durable before anything is said of it, also where one of them failed.
+        tokio::task::block_in_place(|| engine.stop());
+        done?;
+        crash::point("adopt_after_deeds");
+        for line in carried_lines(&planned, &self.stores.catalog.load()) {
+            say(out, "done", &line)?;
+        }
+        for deed in &planned.deeds {
+            say(out, "done", deed)?;
+        }
+        let decided = plan(&self.stores, &self.asked, led(&self.stores)?).await?.renumberings;
+        renumber(config, limits, identity, 0, &decided, author)
+            .await
+            .context("write PostgreSQL")?;
+        crash::point("adopt_after_renumbering");
+        let verdict = verify(self.stores.again()).await.context("compare the two stores")?;
+        let mut left = planned
+            .left
+            .iter()
+            .map(|(id, why)| format!("transfer {id}: {why}"))
+            .collect::<Vec<_>>();
+        left.extend(verdict.mismatches.iter().map(ToString::to_string));
+        for transfer in &planned.open {
+            say(out, "open", &OpenLine(transfer))?;
+        }
+        for left in &left {
+            say(out, "left", left)?;
+        }
+        let Rebuild { transfers, open, .. } = &planned;
+        writeln!(out, "rebuilt transfers={transfers} open={} left={}", open.len(), left.len())?;
+        writeln!(
+            out,
+            "next     ubscore serve, which starts halted; then ubscore resume --reason TEXT, which checks the money first"
+        )?;
+        Ok(left.len())
+    }
+}
+
+/// Says what an adoption would do. Returns how much is left.
+fn tell(
+    planned: &Rebuild,
+    found: &Found,
+    log: &Path,
+    catalog: &Catalog,
+    out: &mut impl Write,
+) -> anyhow::Result<usize> {
+    let log = log.display();
+    match found {
+        Found::Begun => say(out, "begun", &format_args!("a rebuild in {log} is not finished"))?,
+        Found::Lost(files) if files.is_empty() => {
+            say(out, "lost", &format_args!("no log is in {log}"))?;
+        }
+        Found::Lost(files) => {
+            say(out, "lost", &format_args!("nothing in {log} is left to begin with"))?;
+            for file in files {
+                say(out, "would", &format_args!("set aside {}", file.display()))?;
+            }
+        }
+    }
+    for line in carried_lines(planned, catalog) {
+        say(out, "would", &line)?;
+    }
+    for deed in &planned.deeds {
+        say(out, "would", deed)?;
+    }
+    for transfer in &planned.open {
+        say(out, "open", &OpenLine(transfer))?;
+    }
+    for (req_id, why) in &planned.left {
+        say(out, "left", &format_args!("transfer {req_id}: {why}"))?;
+    }
+    let Rebuild { transfers, open, left, .. } = planned;
+    writeln!(out, "planned transfers={transfers} open={} left={}", open.len(), left.len())?;
+    writeln!(
+        out,
+        "note     make sure first that the log is lost, and not on a disk that is not mounted: once rebuilt, it is foreign"
+    )?;
+    writeln!(out, "next     ubscore engine adopt --apply --reason TEXT")?;
+    Ok(left.len())
+}
+
+fn say(out: &mut impl Write, word: &str, what: &dyn Display) -> std::io::Result<()> {
+    writeln!(out, "{word:<8} {what}")
+}
+
+/// What the log begins with, one line an asset: there may be millions of balances.
+fn carried_lines(planned: &Rebuild, catalog: &Catalog) -> Vec<String> {
+    let mut sums = BTreeMap::<_, (u64, u128)>::new();
+    for deed in &planned.carried {
+        if let Deed::Carry { asset, totals, .. } = deed {
+            let (balances, sum) = sums.entry(*asset).or_default();
+            *balances += 1;
+            *sum += totals.available().unwrap_or(0);
+        }
+    }
+    let line = |(asset, (balances, sum))| {
+        let named = catalog.by_id(asset);
+        let sum = match named {
+            Some(named) => {
+                format!("{} {}", crate::amount::units_text(sum, named.precision), named.symbol)
+            }
+            None => format!("{sum} smallest units of asset {}", asset.0),
+        };
+        format!(
+            "carry {sum} on {balances} balances, the sums of transfers below the watermark {}",
+            planned.watermark
+        )
+    };
+    sums.into_iter().map(line).collect()
+}
+
+/// A transfer that was under way.
+struct OpenLine<'a>(&'a Transfer);
+
+impl Display for OpenLine<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Transfer { intent, state, .. } = self.0;
+        write!(
+            out,
+            "transfer {}, user {}, asset {}: {} in PostgreSQL; the service goes on from there and asks UBSCore again",
+            intent.req_id,
+            intent.user,
+            intent.asset.0,
+            state.name()
+        )
+    }
+}
+
+/// Files of a directory whose names begin so; none where there is no directory.
+fn named(directory: &Path, prefixes: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    let failed = || format!("list {}", directory.display());
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
