@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Site, Way, eventually, said, text};
 
 /// Every check, as it is told.
-const CHECKS: [&str; 20] = [
+const CHECKS: [&str; 21] = [
     "configuration",
     "postgres version",
     "postgres fsync",
@@ -21,6 +21,7 @@ const CHECKS: [&str; 20] = [
     "postgres max_connections",
     "postgres data_checksums",
     "clocks",
+    "log and database",
     "disk sync",
     "file system",
     "disk space",

@@ -1,10 +1,11 @@
 //! `ubscore doctor`: whether the machine, PostgreSQL and the configuration are fit for what is promised, and what to change
 //! where they are not. Changes nothing, also while the service runs.
 //!
-//! `machine` looks; `judgement` judges what was seen, one small function a check, and touches nothing.
+//! `machine` and `pair` look; `judgement` judges what was seen, one small function a check, and touches nothing.
 
 mod judgement;
 mod machine;
+mod pair;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,15 @@ use serde::Serialize;
 
 use self::judgement::CHECKS;
 use self::machine::Machine;
+use self::pair::Pair;
+use super::snapshot::SNAPSHOT_DIRECTORY;
 use super::{serve, wal};
 use crate::cli::DoctorArgs;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::format::Format;
-use crate::postgres::embedded;
 use crate::postgres::settings::Settings;
+use crate::postgres::{self, embedded};
 use crate::telemetry::chain;
 
 /// Something is bad.
@@ -63,6 +66,8 @@ struct Seen {
     config: Config,
     /// PostgreSQL's settings, or why it was not asked.
     postgres: Result<Settings, Unasked>,
+    /// What log and database say of each other; none where PostgreSQL was not asked.
+    pair: Option<Pair>,
     machine: Machine,
 }
 
@@ -106,13 +111,17 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
             Err(Unasked::Failed("the configuration does not say where it is".to_owned()))
         }
     };
+    let (postgres, pair) = match postgres {
+        Ok((settings, pair)) => (Ok(settings), Some(pair)),
+        Err(unasked) => (Err(unasked), None),
+    };
     let machine = Machine::look(&log_dir(&config), clock);
-    let seen = Seen { config, postgres, machine };
+    let seen = Seen { config, postgres, pair, machine };
     let findings = CHECKS.iter().flat_map(|check| check(&seen));
     [valid].into_iter().chain(findings).collect()
 }
 
-fn ask(config: &Config, clock: &impl Clock) -> Result<Settings, Unasked> {
+fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked> {
     let failed = |error: &dyn std::error::Error| Unasked::Failed(chain(error));
     let target = match &config.postgres.url {
         Some(url) => url.expose().parse().map_err(|error: tokio_postgres::Error| failed(&error))?,
@@ -121,8 +130,13 @@ fn ask(config: &Config, clock: &impl Clock) -> Result<Settings, Unasked> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
     let limits = serve::postgres_limits(config);
-    let settings = runtime.block_on(Settings::read(&target, &limits, || clock.now_ns()));
-    settings.map_err(|error| failed(&error))
+    let (log, snapshots) =
+        (config.data_dir.join(wal::LOG_DIRECTORY), config.data_dir.join(SNAPSHOT_DIRECTORY));
+    let asked = runtime.block_on(async {
+        let settings = Settings::read(&target, &limits, || clock.now_ns()).await?;
+        Ok((settings, Pair::look(&target, &limits, &log, &snapshots).await?))
+    });
+    asked.map_err(|error: postgres::Error| failed(&error))
 }
 
 /// Where the log is, or the nearest directory above that is there: it will be made in there.

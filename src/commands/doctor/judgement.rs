@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::pair::Pair;
 use super::{Finding, Seen, Unasked, Verdict};
 use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
@@ -10,6 +11,7 @@ use crate::postgres::settings::Settings;
 /// Every check, in the order in which they are told.
 pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
     |seen| postgres(seen.postgres.as_ref(), connections_needed(seen)),
+    |seen| seen.pair.iter().map(|seen| pair(seen)).collect(),
     |seen| vec![disk_sync(&seen.machine.syncs)],
     |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
     |seen| vec![space(seen)],
@@ -192,6 +194,59 @@ fn clocks(ahead_ms: i64) -> Finding {
         Verdict::Bad
     };
     finding("clocks", verdict, found, "keep both by the same time servers")
+}
+
+fn pair(seen: &Pair) -> Finding {
+    let check = "log and database";
+    let bad =
+        |found: String, next: &str| finding(check, Verdict::Bad, found, format!("next: {next}"));
+    let Pair { database, log } = seen;
+    let bound = database.as_ref().and_then(|(bound, claimed)| Some((bound.log?, bound, *claimed)));
+    let Some((database, bound, claimed)) = bound else {
+        return match log.identity {
+            Some(found) if log.last > 0 => bad(
+                format!("the log is {found}, the database has never used one: they are not a pair"),
+                "name the database that belongs to this log in postgres.url",
+            ),
+            _ => fine(check, "neither has been used"),
+        };
+    };
+    if bound.begun {
+        return bad(
+            format!("the rebuild of log {database} has begun, and is not finished"),
+            "ubscore engine adopt --apply --reason TEXT",
+        );
+    }
+    match (log.identity, &log.unreadable) {
+        (_, _) if !log.is_there => bad(
+            format!("the database belongs to log {database}, and there is no log"),
+            "mount or name the right data_dir; if the log is lost, ubscore restore --only-log with a backup, or \
+             ubscore engine adopt --plan",
+        ),
+        (Some(found), _) if found != database => bad(
+            format!(
+                "the log is {found}, the database belongs to log {database}: they are not a pair"
+            ),
+            "name the data_dir and the postgres.url that belong together",
+        ),
+        (_, Some(why)) => bad(
+            format!("log {database} cannot be read: {why}"),
+            "ubscore wal repair, or ubscore engine adopt --plan if that finds nothing to begin with",
+        ),
+        (None, None) => {
+            bad(format!("no header of log {database} can be read"), "ubscore wal repair")
+        }
+        (Some(_), None) if log.last < claimed => bad(
+            format!(
+                "log {database} ends at record {}, and PostgreSQL knows record {claimed} to have been durable",
+                log.last
+            ),
+            "ubscore wal repair",
+        ),
+        (Some(_), None) => {
+            fine(check, format!("a pair: log {database}, up to record {}", log.last))
+        }
+    }
 }
 
 /// More than this, and the log's sync is what a transfer waits for, p50 and p99.
