@@ -68,7 +68,7 @@ pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after
 pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
 
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 8] = [
+pub const ALL_POINTS: [&[&str]; 9] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
