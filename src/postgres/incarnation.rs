@@ -51,9 +51,7 @@ pub enum Refusal {
         database: String,
     },
     /// The database has used a log, and there is none.
-    #[error(
-        "the database belongs to log {database}, but the log directory is empty"
-    )]
+    #[error("the database belongs to log {database}, but the log directory is empty")]
     LogMissing {
         /// In `engine_state`.
         database: String,

@@ -238,7 +238,10 @@ fn f07_a_rebuild_that_is_killed_is_finished_by_the_next() {
                 assert!(done.code.is_none() || point == "adopt_before_aside", "{done:?}");
                 if done.code.is_none() && point != "adopt_after_renumbering" {
                     let (code, why) = twin.start_refused();
-                    assert!(code != 0 && why.contains("ubscore engine adopt"), "{point}: {why}");
+                    assert_ne!(code, 0, "{point}: {why}");
+                    if point != "adopt_before_aside" {
+                        assert!(why.contains("ubscore engine adopt"), "{point}: {why}");
+                    }
                 }
             }
         }
