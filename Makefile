@@ -31,6 +31,7 @@ DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
 LINTERS := target/linters
+DIST_BUILD := target/dist-build
 TOOLS := target/tools
 CARGO_CYCLONEDX_VERSION := 0.5.9
 
@@ -139,13 +140,29 @@ sbom: need-rust need-linters
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
 	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
 
+# Built apart, with the build machine's paths replaced: they say nothing to others, and two builds of one commit are then alike. The
+# symbols lie beside the stripped binary, which names their file: backtraces and debuggers find them there.
 dist: need-rust sbom
-	@$(CARGO) build --release --locked
+	@home=$${CARGO_HOME:-$$HOME/.cargo}
+	sysroot=$$(rustc --print sysroot)
+	maps=("$$home/registry/src=/cargo" "$$sysroot/lib/rustlib/src/rust=/rust" "$$PWD=/ubscore")
+	flags=$$(printf -- '--remap-path-prefix=%s\x1f' "$${maps[@]}")
+	c_flags=$$(printf -- '-ffile-prefix-map=%s ' "$${maps[@]}")
+	CARGO_ENCODED_RUSTFLAGS="$${flags%$$'\x1f'}" CFLAGS="$${CFLAGS:-} $$c_flags" \
+	  $(CARGO) build --release --locked --target-dir $(DIST_BUILD)
 	version=$$($(CARGO) metadata --locked --no-deps --format-version 1 | grep -o '"name":"ubscore","version":"[^"]*"' | cut -d'"' -f8)
 	name=ubscore-$$version-$$(rustc -vV | sed -n 's/^host: //p')
 	place=target/dist/$$name
 	rm -rf -- target/dist && mkdir -p "$$place"/{bin,completions,config,docs,packaging}
-	cp target/release/ubscore "$$place/bin/"
+	built=$(DIST_BUILD)/release/ubscore
+	objcopy --only-keep-debug --compress-debug-sections "$$built" "$$place/bin/ubscore.debug"
+	strip --strip-all -o "$$place/bin/ubscore" "$$built"
+	objcopy --add-gnu-debuglink="$$place/bin/ubscore.debug" "$$place/bin/ubscore"
+	chmod -x "$$place/bin/ubscore.debug"
+	if grep --quiet --fixed-strings --text -e "$$home/" -e "$$PWD/" "$$place/bin/ubscore"; then
+	  echo "warning: the binary names directories of this machine" >&2
+	fi
+	ls -l "$$place/bin"
 	"$$place/bin/ubscore" man "$$place/man1"
 	for shell in bash zsh fish; do "$$place/bin/ubscore" completions $$shell > "$$place/completions/ubscore.$$shell"; done
 	cp -r packaging/{ubscore.service,pinned.conf,ubscore.toml,sysusers.d,tmpfiles.d} "$$place/packaging/"

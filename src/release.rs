@@ -9,3 +9,6 @@ pub const COMMIT: &str = env!("UBSCORE_BUILT_FROM");
 
 /// Both, as `ubscore --version` prints them behind the name.
 pub const LINE: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("UBSCORE_BUILT_FROM"), ")");
+
+/// Who calls, in the requests that this program makes.
+pub const USER_AGENT: &str = concat!("ubscore/", env!("CARGO_PKG_VERSION"));

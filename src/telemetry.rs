@@ -209,7 +209,7 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
     if telemetry.otlp_endpoint.is_some() {
         return Err(LogError::NoTraces);
     }
-    let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
+    let filter = filter(log)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(lines::open(log.format))
@@ -227,13 +227,19 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
     })
 }
 
+/// What is logged. The migrations' library announces each migration that `postgres::migrate` reports anyway.
+fn filter(log: &Log) -> Result<EnvFilter, LogError> {
+    let quiet = "refinery_core=warn".parse().expect("a directive");
+    Ok(EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?.add_directive(quiet))
+}
+
 /// The same with a collector: it is sent every span of ours, and the lines are those that the filter lets through.
 #[cfg(feature = "otel")]
 fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, LogError> {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer, SubscriberExt};
 
-    let filter = EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?;
+    let filter = filter(log)?;
     let provider = otlp::provider(endpoint, sample_ratio).map_err(LogError::Endpoint)?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(lines::open(log.format))

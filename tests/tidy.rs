@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gate", &[]),
     ("release", &[]),
     ("telemetry", &["code", "config", "release", "shortage"]),
-    ("alert", &["clock", "config", "telemetry"]),
+    ("alert", &["clock", "config", "release", "telemetry"]),
     (
         "engine",
         &[
@@ -91,7 +91,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "events",
-        &["account", "alert", "asset", "clock", "config", "entropy", "postgres", "telemetry"],
+        &[
+            "account",
+            "alert",
+            "asset",
+            "clock",
+            "config",
+            "entropy",
+            "postgres",
+            "release",
+            "telemetry",
+        ],
     ),
     (
         "coordinator",

@@ -15,6 +15,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::config::secret::Secret;
+use crate::release;
 use crate::telemetry;
 
 /// Alerts waiting to be delivered; the next one is not sent, and counted.
@@ -104,8 +105,11 @@ fn count(outcome: &'static str) {
 }
 
 fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waiting) {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(options.timeout)).build().into();
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(options.timeout))
+        .user_agent(release::USER_AGENT)
+        .build()
+        .into();
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let instance = format!("{node}/{}", std::process::id());
     while let Ok(message) = messages.recv() {

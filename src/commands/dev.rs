@@ -1,7 +1,7 @@
 //! What `serve --dev` adds: assets, money for two users, and a guide for the first minutes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -23,6 +23,8 @@ const USERS: [u64; 2] = [1001, 1002];
 const GIFTS: [(&str, u64); 2] = [("USDT", 10_000), ("BTC", 10)];
 /// How long the printed tokens are good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The data directory of `make run`, which `make reset` removes.
+const DATA_DIR: &str = "./data";
 /// The most coins one development transfer moves.
 const COINS_MAX: u64 = 1_000_000;
 const PRECISION: u8 = 8;
@@ -104,6 +106,14 @@ pub fn guide(
         "{curl_http} -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
          {scheme}://{http}/api/v1/internal_transfer \\\n    -d"
     );
+    // The first process of a container may have no name on the disk.
+    let program =
+        std::env::current_exe().map_or("ubscore".to_owned(), |path| path.display().to_string());
+    let reset = match (config.data_dir == Path::new(DATA_DIR), &config.postgres.url) {
+        (true, None) => "`make reset`".to_owned(),
+        (false, None) => format!("remove {data}"),
+        (_, Some(_)) => format!("remove {data}, and name an empty database"),
+    };
     Ok(format!(
         r#"
 data directory   {data}
@@ -124,10 +134,10 @@ Balances, and the history of one transfer:
   {curl_http} -s -H "Authorization: Bearer $TOKEN" {scheme}://{http}/api/v1/internal_transfer/REQ_ID
 
 The log of Spot:
-  ./target/release/ubscore wal dump {data}
+  {program} wal dump {data}
 
 User {b}: export TOKEN={second}
-Stop: Ctrl-C. Reset: stop, then `make reset`."#,
+Stop: Ctrl-C. Reset: stop, then {reset}."#,
         a = USERS[0],
         b = USERS[1],
     ))

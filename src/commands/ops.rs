@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::config::file::read_key_file;
 use crate::config::{Config, Overrides};
 use crate::http::auth::{self, Role, SignError};
+use crate::release;
 
 /// Until a connection stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,6 +100,7 @@ impl Ops {
             }
         };
         let agent = ureq::Agent::config_builder()
+            .user_agent(release::USER_AGENT)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))
             .http_status_as_error(false)

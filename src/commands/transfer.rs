@@ -169,7 +169,7 @@ fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     };
     writeln!(out, "history")?;
     let passed = rows("history", &["state", "at", "attempt", "reason"]);
-    write!(out, "{}", aligned("  ", &["STATE", "AT", "TRIES", "REASON"], passed))?;
+    write!(out, "{}", aligned("  ", &["STATE", "AT", "ATTEMPT", "REASON"], passed))?;
     writeln!(out, "operations")?;
     let keys =
         ["account", "op", "outcome", "code", "amount", "balance_after", "at", "log_sequence"];

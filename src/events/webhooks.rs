@@ -29,6 +29,7 @@ use crate::entropy::Entropy;
 use crate::postgres::events::Event;
 use crate::postgres::webhooks::{Backlog, Deliveries, Due, Tried};
 use crate::postgres::{Error, Limits};
+use crate::release;
 use crate::telemetry;
 
 /// The name of the one endpoint there is, in rows.
@@ -126,6 +127,7 @@ impl Webhooks {
         // As many at most as there are letters in hand.
         let (answer, answers) = mpsc::unbounded_channel();
         let agent: ureq::Agent = ureq::Agent::config_builder()
+            .user_agent(release::USER_AGENT)
             .timeout_global(Some(options.timeout))
             // A redirect would take what is signed for one address to another.
             .max_redirects(0)

@@ -34,6 +34,7 @@ pub(super) fn provider(
     sample_ratio: f64,
 ) -> Result<SdkTracerProvider, opentelemetry_otlp::ExporterBuildError> {
     let agent = ureq::Agent::config_builder()
+        .user_agent(crate::release::USER_AGENT)
         .timeout_global(Some(TIMEOUT))
         // What the collector answers is for the SDK to read.
         .http_status_as_error(false)

@@ -342,15 +342,19 @@ fn space(seen: &Seen) -> Finding {
     let wal = &seen.config.wal;
     // The segment in use, those ahead of it, and a snapshot at least as large as one.
     let needed = wal.segment_bytes * (wal.spares_ready as u64 + 2);
-    let mib = |bytes: u64| bytes >> 20;
-    let found = format!("{} MiB are free for {}", mib(free), seen.machine.log_dir.display());
+    // Below 1 MiB in KiB: "0 MiB" says nothing.
+    let size = |bytes: u64| match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mib => format!("{mib} MiB"),
+    };
+    let found = format!("{} are free for {}", size(free), seen.machine.log_dir.display());
     let (verdict, want) = match free {
         free if free < needed => (Verdict::Bad, needed),
         free if free < wal.space_low_bytes => (Verdict::Warn, wal.space_low_bytes),
         _ => (Verdict::Ok, needed),
     };
     let change =
-        format!("have {} MiB free: new transfers are refused when there is no room", mib(want));
+        format!("have {} free: new transfers are refused when there is no room", size(want));
     finding(check, verdict, found, change)
 }
 

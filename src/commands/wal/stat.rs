@@ -287,6 +287,9 @@ impl Default for Spread {
     }
 }
 
+/// The most empty buckets in a row that are printed; a longer run is one line with an ellipsis.
+const EMPTY_MAX: usize = 2;
+
 /// The quantiles that are told.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
@@ -320,7 +323,19 @@ impl Spread {
             write!(out, " {name}={}", text(&self.histogram.value_at_quantile(quantile)))?;
         }
         writeln!(out, " max={}", text(&self.histogram.max()))?;
-        for (from, count) in self.buckets() {
+        let buckets: Vec<(u64, u64)> = self.buckets().collect();
+        let mut empty = 0;
+        for (index, (from, count)) in buckets.iter().copied().enumerate() {
+            empty = if count == 0 { empty + 1 } else { 0 };
+            if empty > 0 {
+                let run = buckets[index..].iter().take_while(|(_, count)| *count == 0).count();
+                if empty + run > EMPTY_MAX + 1 {
+                    if empty == 1 {
+                        writeln!(out, "{:>9}", "…")?;
+                    }
+                    continue;
+                }
+            }
             // What is there is seen, however little.
             let length = (count.saturating_mul(BAR_WIDTH) / highest).max(u64::from(count > 0));
             let bar: String = (0..length).map(|_| '#').collect();
@@ -522,6 +537,9 @@ mod tests {
         let gap = lines.iter().position(|line| line.starts_with("sync gap: ")).expect(&out);
         assert!(lines[gap + 1].starts_with("    >=0ns            1 "), "{out}");
         assert!(lines.last().expect("lines").starts_with("     >=2s            1 "), "{out}");
+        let zeros = |lines: &[&str]| lines.iter().filter(|line| line.ends_with(" 0 ")).count();
+        assert!(lines[gap..].iter().any(|line| line.trim() == "…"), "{out}");
+        assert!(zeros(&lines[gap..]) <= 2 * EMPTY_MAX, "{out}");
     }
 
     #[test]
