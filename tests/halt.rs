@@ -40,7 +40,7 @@ fn halt(server: &Server) -> Value {
 
 fn resume(server: &Server) {
     let reply = server.resume("they agree again");
-    assert_eq!((reply.status, reply.json()), (200, json!({"halted": false})), "{reply:?}");
+    assert_eq!((reply.status, &reply.json()["halted"]), (200, &json!(false)), "{reply:?}");
 }
 
 fn ready(server: &Server) -> Reply {
