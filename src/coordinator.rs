@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, error};
 
-use self::hand::{Hands, InHand};
+use self::hand::{Hands, InHand, LastError};
 use self::worker::Worker;
 use self::worker::message::{AcceptReply, Envelope, Message};
 use self::worker::operator::Deed;
@@ -396,7 +396,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let user = external.user;
         let room = self.shortage().is_none();
         self.send(user, Message::External { external, room, reply })?;
-        receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
+        let decided = receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()));
+        decided.map_err(|rejection| match (rejection.code, rejection.shortage) {
+            (Code::Overloaded, None) => {
+                Rejection::overloaded(self.shortage().unwrap_or(Shortage::Worker))
+            }
+            _ => rejection,
+        })
     }
 
     /// Sets a Funding account's status. Once answered it holds for every withdraw decided afterwards.
@@ -424,6 +430,23 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let (reply, receiver) = oneshot::channel();
         self.send(user, Message::FindCid { user, cid, reply })?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
+    }
+
+    /// Whether an accept under this cid was handed over and may still be committed. Where it is not so, a read of PostgreSQL
+    /// that begins afterwards finds every transfer that was accepted under the cid.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: it is not known.
+    pub async fn is_undecided(&self, user: UserId, cid: Cid) -> Result<bool, Rejection> {
+        let (reply, receiver) = oneshot::channel();
+        self.send(user, Message::IsUndecided { user, cid, reply })?;
+        receiver.await.map_err(|_| Rejection::of(Code::SystemError))
+    }
+
+    /// The last error of a transfer in hand since it last moved; `None` where there was none.
+    pub fn last_error(&self, intent: &Intent) -> Option<LastError> {
+        let worker = worker::shard_of(intent.user, self.inboxes.len());
+        self.hands.last_error(worker, intent.order_number)
     }
 
     /// Has a transfer of this user's tried at once, as if for the first time. Answers how it stands and how it goes on.

@@ -147,6 +147,19 @@ pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
     }
 }
 
+/// PostgreSQL's code in an error or its causes, such as 55P03; `None` where PostgreSQL did not answer.
+pub fn sqlstate(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let code = error.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.code());
+        if let Some(code) = code {
+            return Some(code.code().to_owned());
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// Whether the server is ending the connection: what was sent in the same flight may have been carried out.
 pub fn is_going_away(error: &tokio_postgres::Error) -> bool {
     let Some(state) = error.code() else { return true };

@@ -178,10 +178,29 @@ impl User {
     }
 }
 
+/// Counts one request of a user's; returns how many more there may be now.
+fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
+    if limiter.len() >= USERS_PER_SECOND_MAX {
+        limiter.retain_recent();
+        if limiter.len() >= USERS_PER_SECOND_MAX {
+            return Err(Code::Overloaded.into());
+        }
+    }
+    let counted = limiter.check_key(&user);
+    counted.map(|state| state.remaining_burst_capacity()).map_err(|until| {
+        let wait = until.wait_time_from(limiter.clock().now());
+        let retry_after_s = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let retry_after_s = Some(retry_after_s.max(1));
+        Refused { retry_after_s, ..Refused::from(Code::RateLimitExceeded) }
+    })
+}
+
 /// Every limit of every user.
 pub struct Quotas {
     clock: Arc<dyn Clock>,
     second: Option<(NonZeroU32, PerSecond)>,
+    /// Searches for the cid of a refused request: as many as there may be requests.
+    searches: Option<(NonZeroU32, PerSecond)>,
     day: DayMax,
     users: Mutex<HashMap<UserId, Arc<User>>>,
     users_max: usize,
@@ -197,6 +216,7 @@ impl Quotas {
         };
         Quotas {
             second: options.requests_per_second.map(per_second),
+            searches: options.requests_per_second.map(per_second),
             clock,
             day: options.day,
             users: Mutex::default(),
@@ -249,16 +269,22 @@ impl Quotas {
         }
     }
 
+    /// Counts a search for the cid of a refused request.
+    ///
+    /// # Errors
+    /// [`Refused`]: the user has no more of them in this second.
+    pub fn admit_search(&self, user: UserId) -> Result<(), Refused> {
+        let Some((_, limiter)) = &self.searches else { return Ok(()) };
+        count(limiter, user).map(drop)
+    }
+
     fn count_second(&self, user: UserId, told: &mut Vec<Standing>) -> Result<(), Refused> {
         let Some((max, limiter)) = &self.second else { return Ok(()) };
-        if limiter.len() >= USERS_PER_SECOND_MAX {
-            limiter.retain_recent();
-            if limiter.len() >= USERS_PER_SECOND_MAX {
-                return Err(Code::Overloaded.into());
-            }
+        let counted = count(limiter, user);
+        if matches!(&counted, Err(refused) if refused.code == Code::Overloaded) {
+            return counted.map(drop);
         }
-        let counted = limiter.check_key(&user);
-        let left = counted.as_ref().map_or(0, |state| state.remaining_burst_capacity());
+        let left = counted.as_ref().map_or(0, |left| *left);
         told.push(Standing {
             name: "second".to_owned(),
             units: false,
@@ -267,12 +293,7 @@ impl Quotas {
             left: left.into(),
             reset_s: 1,
         });
-        counted.map(drop).map_err(|until| {
-            let wait = until.wait_time_from(limiter.clock().now());
-            let retry_after_s = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            let retry_after_s = Some(retry_after_s.max(1));
-            Refused { retry_after_s, ..Refused::from(Code::RateLimitExceeded) }
-        })
+        counted.map(drop)
     }
 
     /// The user's place in the table, which they keep as long as somebody holds it.

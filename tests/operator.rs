@@ -690,7 +690,7 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let head: Vec<&str> = lines[0].split_whitespace().collect();
     assert_eq!(
         head.join(" "),
-        "REQ_ID CREATED AGE STATE DIRECTION USER ASSET AMOUNT TRIES WAITS FOR CID"
+        "REQ_ID CREATED AGE STATE DIRECTION USER ASSET AMOUNT TRIES WAITS FOR LAST ERROR CID"
     );
     let cells: Vec<&str> = lines[1].split_whitespace().collect();
     assert_eq!((cells[0], cells[3]), (&*req_id, "TARGET_PENDING"), "{out}");

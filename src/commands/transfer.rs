@@ -99,6 +99,7 @@ fn list(
                 "AMOUNT",
                 "TRIES",
                 "WAITS FOR",
+                "LAST ERROR",
                 "CID",
             ];
             write!(out, "{}", aligned("", &head, transfers.iter().map(row)))?;
@@ -131,6 +132,7 @@ fn row(transfer: &Value) -> Vec<String> {
         text(&transfer["amount"]),
         text(&transfer["retry_count"]),
         waits_for(transfer),
+        error_name(transfer),
         text(&transfer["cid"]),
     ]
 }
@@ -158,6 +160,11 @@ fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     writeln!(out, "  last moved {}", of("updated_at"))?;
     writeln!(out, "  waits for {}", waits_for(&transfer))?;
     writeln!(out, "  {} tries, next {}", of("retry_count"), of("next_retry_at"))?;
+    if transfer["last_error"].is_object() {
+        let error = &transfer["last_error"];
+        let (message, at) = (text(&error["message"]), text(&error["at"]));
+        writeln!(out, "  last error at {at}: {message} ({})", error_name(&transfer))?;
+    }
     if transfer["error"].is_object() {
         let error = &transfer["error"];
         writeln!(out, "  {}: {}", text(&error["code"]), text(&error["message"]))?;
@@ -204,6 +211,15 @@ fn waits_for(transfer: &Value) -> String {
     match &transfer["waits_for"] {
         Value::Null => "-".to_owned(),
         waits => format!("{} {}", text(&waits["account"]), text(&waits["op"])),
+    }
+}
+
+/// PostgreSQL's code of the last error, or its kind.
+fn error_name(transfer: &Value) -> String {
+    match &transfer["last_error"] {
+        Value::Null => "-".to_owned(),
+        error if error["sqlstate"].is_string() => text(&error["sqlstate"]),
+        error => text(&error["class"]),
     }
 }
 

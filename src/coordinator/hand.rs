@@ -13,8 +13,22 @@ use crate::transfer::State;
 #[derive(Debug)]
 pub(super) struct Hands(Box<[Mutex<HashMap<u64, Held>>]>);
 
+/// Why the last try of a transfer came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// What kind it is: `held_up`, `refused`, `store`, or an outcome of a participant, such as `timeout`.
+    pub class: &'static str,
+    /// PostgreSQL's code, where it gave one, such as 55P03.
+    pub sqlstate: Option<String>,
+    /// The error and its causes.
+    pub text: String,
+    /// When, ns since the Unix epoch.
+    pub at_ns: u64,
+}
+
 #[derive(Debug)]
 struct Held {
+    last_error: Option<LastError>,
     state: State,
     asset: AssetId,
     /// What of it is in flight, smallest units.
@@ -50,7 +64,9 @@ impl Hands {
             | State::Failed
             | State::RolledBack => 0,
         };
-        let held = Held { state: *state, asset: intent.asset, in_flight, created_at: *created_at };
+        let (state, asset, created_at) = (*state, intent.asset, *created_at);
+        // It has moved: an earlier error says nothing about this state.
+        let held = Held { last_error: None, state, asset, in_flight, created_at };
         self.0[worker].lock().insert(intent.order_number, held);
     }
 
@@ -59,6 +75,18 @@ impl Hands {
         if let Some(held) = self.0[worker].lock().get_mut(&order_number) {
             held.in_flight = 0;
         }
+    }
+
+    /// A try of it came to nothing.
+    pub(super) fn fail(&self, worker: usize, order_number: u64, error: LastError) {
+        if let Some(held) = self.0[worker].lock().get_mut(&order_number) {
+            held.last_error = Some(error);
+        }
+    }
+
+    /// See [`super::Coordinator::last_error`].
+    pub(super) fn last_error(&self, worker: usize, order_number: u64) -> Option<LastError> {
+        self.0[worker].lock().get(&order_number)?.last_error.clone()
     }
 
     /// It has ended.

@@ -10,6 +10,7 @@ pub(super) mod message;
 pub(super) mod operator;
 mod queued;
 mod recording;
+mod undecided;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -29,7 +30,8 @@ use self::message::{Envelope, Message};
 use self::operator::Resolving;
 use self::queued::{Queued, Whose};
 use self::recording::Recordings;
-use super::hand::Hands;
+use self::undecided::Undecided;
+use super::hand::{Hands, LastError};
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, Numbers, Parts, Rejection, Superseded};
 use crate::account::UserId;
@@ -39,6 +41,7 @@ use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::gate::Pass;
+use crate::postgres::sqlstate;
 use crate::postgres::store::{
     Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
@@ -155,6 +158,7 @@ pub(super) struct Worker<T, F> {
     /// Calls that the store does not take now, each with the time of its next try, monotonic ns.
     parked: Vec<(u64, Queued)>,
     active: HashMap<ReqId, Active>,
+    undecided: Undecided,
     under_way: BTreeSet<u64>,
     asks: Vec<Question>,
     /// External operations that are not recorded yet.
@@ -207,6 +211,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             arrivals: 0,
             parked: Vec::new(),
             active: HashMap::new(),
+            undecided: Undecided::default(),
             under_way: BTreeSet::new(),
             asks: Vec::new(),
             recordings: Recordings::default(),
@@ -503,7 +508,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             return;
         }
         let full = self.under_way.len() >= self.parts.options.active_max;
-        let mut share = None;
+        let (mut share, mut claim) = (None, None);
         let (call, whose) = match message {
             Message::Submit { .. } if full => {
                 message.reject(Rejection::overloaded(Shortage::Worker));
@@ -511,6 +516,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Message::Submit { mut intent, fingerprint, permit, reply } => {
                 share = permit;
+                claim = intent.cid.clone().map(|cid| self.undecided.claim(intent.user, cid));
                 intent.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(intent.order_number);
                 self.numbers.set_count(self.shard, self.under_way.len());
@@ -524,6 +530,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Message::FindCid { user, cid, reply } => {
                 (Call::Find(Sought::Cid(user, cid)), Whose::Cid(reply))
+            }
+            Message::IsUndecided { user, cid, reply } => {
+                // An error is a caller who has gone.
+                reply.send(self.undecided.holds(user, &cid)).ok();
+                return;
             }
             // Without room for its record a new one waits; what has been decided before is told.
             Message::External { external, room, reply } if full || !room => {
@@ -555,7 +566,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 return;
             }
         };
-        self.enqueue(Queued { deadline_ns, permit: share, span, ..Queued::own(call, whose) });
+        let own = Queued::own(call, whose);
+        self.enqueue(Queued { deadline_ns, permit: share, claim, span, ..own });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -590,7 +602,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Leaves one call aside for a while; the others go on.
-    fn park(&mut self, mut queued: Queued, why: &dyn std::error::Error) {
+    fn park(&mut self, mut queued: Queued, why: &(dyn std::error::Error + 'static)) {
         queued.tries = queued.tries.saturating_add(1);
         let stepping = match (&queued.whose, &mut queued.call) {
             (Whose::Step(req_id), Call::Step { attempt, .. }) => {
@@ -602,6 +614,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             _ => None,
         };
+        if let Some(req_id) = stepping {
+            self.note_error(req_id, "held_up", why);
+        }
         let why = telemetry::chain(why);
         let delay_ms = match stepping {
             Some(req_id) => self.back_off(req_id, &why, "held up; others go on"),
@@ -613,6 +628,24 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
         };
         self.parked.push((self.now() + ns(delay_ms), queued));
+    }
+
+    /// Keeps why a try of a transfer came to nothing, for operators.
+    fn note_error(
+        &self,
+        req_id: ReqId,
+        class: &'static str,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        self.note(req_id, class, sqlstate(error), telemetry::chain(error));
+    }
+
+    fn note(&self, req_id: ReqId, class: &'static str, sqlstate: Option<String>, text: String) {
+        if let Some(active) = self.active.get(&req_id) {
+            let at_ns = self.parts.clock.now_ns();
+            let error = LastError { class, sqlstate, text, at_ns };
+            self.hands.fail(self.shard, active.order_number(), error);
+        }
     }
 
     fn row(&self, intent: &Intent, state: State) -> Row {
@@ -729,6 +762,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let unreachable = matches!(failure, Failure::Unreachable(_));
                 self.store_failed(&failure)?;
                 for queued in batch.into_iter().rev() {
+                    if let Whose::Step(req_id) = queued.whose {
+                        self.note_error(req_id, "store", &failure);
+                    }
                     self.requeue(queued, maybe, unreachable);
                 }
                 Ok(())
@@ -791,8 +827,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             (Call::Accept { intent, .. }, true) => {
                 let call = Call::Find(Sought::ReqId(intent.req_id));
                 let whose = Whose::Lost(intent.order_number);
-                let permit = queued.permit.take();
-                self.enqueue(Queued { permit, ..Queued::own(call, whose) });
+                let (permit, claim) = (queued.permit.take(), queued.claim.take());
+                self.enqueue(Queued { permit, claim, ..Queued::own(call, whose) });
             }
             (Call::External(external), true) => self.look_for_external(external.clone()),
             _ => self.forget(&queued.call),
@@ -802,7 +838,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// The store refused this one call; nothing of it was done.
-    fn on_refused(&mut self, queued: Queued, violation: bool, source: &dyn std::error::Error) {
+    fn on_refused(
+        &mut self,
+        queued: Queued,
+        violation: bool,
+        source: &(dyn std::error::Error + 'static),
+    ) {
         let why = telemetry::chain(source);
         let (call, req_id) = (queued.call.name(), queued.call.req_id().map(display));
         if violation {
@@ -813,7 +854,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             error!(why, req_id, call, "the store refused a call");
         }
         match queued.whose {
-            Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
+            Whose::Step(req_id) => {
+                self.note_error(req_id, "refused", source);
+                self.advance(req_id, Happened::Refused);
+            }
             Whose::Nobody => {}
             // Not to be forgotten, whatever it costs.
             Whose::Lost(_) | Whose::LostExternal => self.park(queued, source),
@@ -992,6 +1036,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let what = format_args!("UBSCore: {} of {req_id}", op.name());
             alert_about(Alert::ProtocolViolation, &req_id, what);
         }
+        if outcome.decision().is_none() {
+            let text = format!("UBSCore did not decide {}: {}", op.name(), outcome.name());
+            self.note(req_id, outcome.name(), None, text);
+        }
         self.advance(req_id, Happened::Answered(op, answer));
     }
 
@@ -1138,8 +1186,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         };
         let (req_id, state) = (oldest.transfer.intent.req_id, oldest.row.state.name());
         let (seconds, others) = (age_ns(oldest) / 1_000_000_000, count - 1);
+        let waits_for = oldest.row.state.waits_for(oldest.row.direction);
+        let waits_for = waits_for.map_or("its last commit".to_owned(), |(who, op)| {
+            format!("{} {}", who.account(), op.name())
+        });
+        let why = self.hands.last_error(self.shard, oldest.order_number());
+        let why = why.map_or("no answer yet".to_owned(), |error| error.text);
         let what = format_args!(
-            "{req_id} is under way for {seconds} s, in {state}; {others} others of shard {} too",
+            "{req_id} has been under way for {seconds} s and is {state}, waiting for {waits_for}: {why}; {others} others \
+             of shard {} are stuck too",
             self.shard
         );
         alert_about(Alert::TransferStuck, &req_id, what);

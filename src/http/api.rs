@@ -29,7 +29,7 @@ use crate::postgres::reads::Passed;
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
 use crate::quota::{self, Standing};
 use crate::telemetry::{self, chain, count_limited};
-use crate::transfer::{ReqId, State};
+use crate::transfer::{Cid, ReqId, State};
 use crate::validation::Draft;
 
 /// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
@@ -175,13 +175,9 @@ async fn transfer(
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
         Err(refusal) => {
             let Some(cid) = &cid else { return Err(refusal) };
-            let transfer = match service.coordinator.find_cid(caller.user, cid.clone()).await {
-                Ok(found) => found.ok_or(refusal)?,
-                Err(rejection) => {
-                    let sought = Sought::Cid(caller.user, cid.clone());
-                    glimpse(service, &sought).await.ok_or(rejection.code)?
-                }
-            };
+            // A refusal for good must not be told where a search may find the transfer: come again.
+            service.quotas.admit_search(caller.user)?;
+            let transfer = find_cid(service, caller.user, cid).await?.ok_or(refusal)?;
             check_same_body(&transfer, &fingerprint)?;
             return respond(service, &transfer, true, &request_id).await;
         }
@@ -249,6 +245,24 @@ async fn transfer(
     let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
     info!(req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
     respond(service, &transfer, accepted.replayed, &request_id).await
+}
+
+/// The transfer of a user's cid, every accept that was handed over before this included. A read finds it, which costs no
+/// commit; an accept that may still be committed is waited for in its worker's order.
+async fn find_cid(service: &Service, user: UserId, cid: &Cid) -> Result<Option<Transfer>, Refusal> {
+    let sought = Sought::Cid(user, cid.clone());
+    let found = match service.coordinator.is_undecided(user, cid.clone()).await {
+        Ok(false) => return service.reads.transfer(&sought).await.map_err(away),
+        Ok(true) => service.coordinator.find_cid(user, cid.clone()).await,
+        Err(rejection) => Err(rejection),
+    };
+    match found {
+        Ok(found) => Ok(found),
+        Err(rejection) => match glimpse(service, &sought).await {
+            Some(transfer) => Ok(Some(transfer)),
+            None => Err(rejection.into()),
+        },
+    }
 }
 
 /// A transfer, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.

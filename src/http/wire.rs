@@ -21,6 +21,7 @@ use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::coordinator::balances::Balance;
+use crate::coordinator::hand::LastError;
 use crate::engine::outcomes::Recorded;
 use crate::pause::{Pause, Scope};
 use crate::postgres::events::Event;
@@ -537,15 +538,39 @@ pub struct ListedBody {
     transfer: OperatorBody,
     next_retry_at: Option<Timestamp>,
     age_ms: u64,
+    last_error: Option<LastErrorBody>,
+}
+
+/// Why the last try of a transfer came to nothing.
+#[derive(Debug, Serialize)]
+struct LastErrorBody {
+    class: &'static str,
+    sqlstate: Option<String>,
+    message: String,
+    at: Timestamp,
+}
+
+impl From<LastError> for LastErrorBody {
+    fn from(error: LastError) -> LastErrorBody {
+        let LastError { class, sqlstate, text: message, at_ns } = error;
+        let at = Timestamp::from_nanosecond(i128::from(at_ns)).unwrap_or(Timestamp::MAX);
+        LastErrorBody { class, sqlstate, message, at }
+    }
 }
 
 impl ListedBody {
-    /// One row of the list.
-    pub fn new(listed: &Listed, funds_at: FundsAt, catalog: &Catalog) -> ListedBody {
+    /// One row of the list. `last_error`: since it last moved.
+    pub fn new(
+        listed: &Listed,
+        funds_at: FundsAt,
+        catalog: &Catalog,
+        last_error: Option<LastError>,
+    ) -> ListedBody {
         ListedBody {
             transfer: OperatorBody::new(&listed.transfer, funds_at, catalog),
             next_retry_at: listed.next_retry_at,
             age_ms: listed.age_ms,
+            last_error: last_error.map(LastErrorBody::from),
         }
     }
 }

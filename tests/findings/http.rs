@@ -280,3 +280,71 @@ fn f17_idle_sockets_leave_for_clients_that_ask() {
     assert_eq!(silent[0].read_to_end(&mut rest).map_or(0, |count| count), 0);
     server.stop();
 }
+
+/// Story: why a transfer was stuck stood in the log only, seven times. Method: a deposit waits for a row until it is stuck;
+/// the error in an operator's GET, the list, the command, and the alert; it goes with the transfer's next move.
+#[test]
+fn the_last_error_of_an_open_transfer_is_told_everywhere() {
+    let site = Site::new().with("UBSCORE__ALERT__STUCK_MS", 500);
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "5");
+    let lock = site.lock_usdt(&[USER]);
+    let req_id = server.transfer_held(&site, USER, Way::ToFunding, "1");
+    let path = format!("/admin/v1/transfers/{req_id}");
+    let shown = eventually("an error", || {
+        let shown = server.admin_get(&path).json();
+        let waits = shown["state"] == json!("TARGET_PENDING") && shown["last_error"].is_object();
+        waits.then_some(shown)
+    });
+    let error = &shown["last_error"];
+    assert_eq!((&error["class"], &error["sqlstate"]), (&json!("held_up"), &json!("55P03")));
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("lock timeout")), "{error}");
+    assert!(error["at"].is_string(), "{error}");
+    let listed = server.admin_get("/admin/v1/transfers").json();
+    assert_eq!(listed["transfers"][0]["last_error"]["sqlstate"], json!("55P03"), "{listed}");
+    server.says(
+        "waiting for FUNDING DEPOSIT: db error: ERROR: canceling statement due to lock timeout",
+    );
+    lock.sql("ROLLBACK");
+    site.wait_for_rest();
+    assert_eq!(server.admin_get(&path).json()["last_error"], Value::Null);
+    server.stop();
+}
+
+/// Commits of the workers, as the metrics count them.
+fn flights(server: &Server) -> u64 {
+    server.metric("ubscore_step_seconds_count{step=\"commit\"}")
+}
+
+/// Story: each refused request with a cid cost a commit in PostgreSQL, those beyond the rate limit too. Method: refused
+/// requests, each with a cid of its own, and no commit of theirs; a known cid is answered by its transfer all the same.
+#[test]
+fn f18_a_refused_request_with_a_cid_costs_no_commit() {
+    const REFUSED: usize = 50;
+    let site = Site::new().with("UBSCORE__LIMITS__USER_REQUESTS_PER_SECOND_MAX", 1_000);
+    let server = site.start();
+    let known = Way::ToSpot.body_with_cid("USDT", "1", "known");
+    assert_eq!(server.post_ended(USER, &known).status, 200);
+    site.wait_for_rest();
+    let before = flights(&server);
+    for index in 0..REFUSED {
+        let body = Way::ToSpot.body_with_cid("USDT", "-1", &format!("refused-{index}"));
+        assert_refused(&server.post(USER, &body), 400, "INVALID_AMOUNT");
+    }
+    assert_eq!(flights(&server), before, "a refusal was looked up by a commit");
+    let pause = json!({"direction": "FUNDING_TO_SPOT", "paused": true, "reason": "a test"});
+    assert_eq!(server.admin("PUT", "/admin/v1/pauses", &pause).status, 200);
+    let again = server.post(USER, &known);
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    server.stop();
+
+    // Beyond the limit nothing is looked for, and no refusal is one for good.
+    let server = site.with("UBSCORE__LIMITS__USER_REQUESTS_PER_SECOND_MAX", 1).start();
+    let limited = eventually("a limit", || {
+        let body = Way::ToSpot.body_with_cid("USDT", "-1", "refused-too");
+        Some(server.post(USER, &body)).filter(|reply| reply.status == 429)
+    });
+    assert_refused(&limited, 429, "RATE_LIMIT_EXCEEDED");
+    server.stop();
+}

@@ -49,6 +49,12 @@ pub(crate) enum Message {
         cid: Cid,
         reply: oneshot::Sender<Result<Option<Transfer>, Rejection>>,
     },
+    /// Whether an accept under this cid may still be committed.
+    IsUndecided {
+        user: UserId,
+        cid: Cid,
+        reply: oneshot::Sender<bool>,
+    },
     External {
         external: External,
         /// Whether UBSCore has room for its record.
@@ -89,6 +95,7 @@ impl Message {
             Message::SetFundingStatus { reply, .. } => drop(reply.send(Err(rejection))),
             Message::Attend { reply, .. } => drop(reply.send(Err(rejection))),
             // Nothing is an answer.
+            Message::IsUndecided { reply, .. } => drop(reply),
             Message::Follow { reply, .. } => drop(reply),
             Message::UnderWay { reply } => drop(reply),
         }

@@ -5,6 +5,7 @@ use tracing::Span;
 
 use super::message::AcceptReply;
 use super::operator::{Attended, Deed};
+use super::undecided::Claim;
 use crate::account::UserId;
 use crate::code::Code;
 use crate::coordinator::{ExternalDecided, Rejection};
@@ -28,6 +29,8 @@ pub(super) struct Queued {
     pub(super) arrival: u64,
     /// Of an accept that is not decided.
     pub(super) permit: Option<Permit>,
+    /// Of an accept with a cid that is not decided.
+    pub(super) claim: Option<Claim>,
     /// What it is a part of.
     pub(super) span: Span,
 }
@@ -35,8 +38,9 @@ pub(super) struct Queued {
 impl Queued {
     /// What nobody outside waits for.
     pub(super) fn own(call: Call, whose: Whose) -> Queued {
-        let (maybe, deadline_ns, permit, span) = (false, u64::MAX, None, Span::none());
-        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit, span }
+        let (maybe, deadline_ns, span) = (false, u64::MAX, Span::none());
+        let (permit, claim) = (None, None);
+        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit, claim, span }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.

@@ -42,7 +42,8 @@ pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     let catalog = &*service.reads.catalog();
     let settled = page.transfers.into_iter().map(|listed| async move {
         let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
-        ListedBody::new(&Listed { transfer, ..listed }, funds_at, catalog)
+        let last_error = service.coordinator.last_error(&transfer.intent);
+        ListedBody::new(&Listed { transfer, ..listed }, funds_at, catalog, last_error)
     });
     #[derive(Serialize)]
     struct Body {
@@ -128,8 +129,10 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     bodies.extend(of_spot);
     // As they were decided, whatever the two clocks say: each waits for the one before it.
     bodies.sort_by_key(|(op, _)| *op);
+    let last_error = service.coordinator.last_error(&intent);
+    let listed = Listed { transfer, ..listed };
     let body = ShownBody {
-        transfer: ListedBody::new(&Listed { transfer, ..listed }, funds_at, &catalog),
+        transfer: ListedBody::new(&listed, funds_at, &catalog, last_error),
         history: history.into_iter().map(PassedBody::from).collect(),
         operations: bodies.into_iter().map(|(_, body)| body).collect(),
         spot_answered,

@@ -52,6 +52,8 @@ export function transferElement(shown, actions) {
     ["Tries", shown.retry_count],
     ["Next try", shown.next_retry_at === null ? "—" : timeText(shown.next_retry_at)],
   ];
+  const { last_error: failed } = shown;
+  if (failed !== null) facts.push(["Last error", `${failed.message} (${failed.sqlstate ?? failed.class}, ${timeText(failed.at)})`]);
   if (shown.error !== null) facts.push(["Error", `${shown.error.code}: ${shown.error.message}`]);
   const notes = [];
   if (!shown.spot_answered) notes.push("UBSCore did not answer: its records are missing here.");
