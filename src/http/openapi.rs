@@ -265,7 +265,8 @@ fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder
 
 /// What every operation has that is a user's.
 fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
-    let unauthorized = refusal("The token is not accepted.", &[Code::Unauthorized]);
+    let unauthorized = refusal("The token is not accepted.", &[Code::Unauthorized])
+        .header("WWW-Authenticate", header("The scheme: Bearer.", Type::String));
     without_token(id, summary, description)
         .security(SecurityRequirement::new(BEARER, [""; 0]))
         .response(Code::Unauthorized.http_status().to_string(), unauthorized.build())

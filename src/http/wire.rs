@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -36,6 +36,9 @@ use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
+
+/// What a 401 asks for.
+const CHALLENGE: &str = "Bearer realm=\"ubscore\"";
 
 /// What is allowed, and of which window.
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
@@ -155,6 +158,10 @@ impl Refusal {
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             let retry_after_s = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, 15.5.2: a 401 names the scheme that is accepted.
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
         }
         answer
     }

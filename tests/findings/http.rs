@@ -348,3 +348,21 @@ fn f18_a_refused_request_with_a_cid_costs_no_commit() {
     assert_refused(&limited, 429, "RATE_LIMIT_EXCEEDED");
     server.stop();
 }
+
+/// Story: a 401 did not name the scheme that is accepted, as RFC 9110 demands. Method: both listeners, without a token and
+/// with one that is none.
+#[test]
+fn a_401_names_the_scheme_on_both_listeners() {
+    let server = Site::new().start();
+    for token in ["", "no-token"] {
+        for (address, path) in
+            [(server.http, "/api/v1/balances"), (server.ops, "/admin/v1/transfers")]
+        {
+            let reply = send(address, &Request::new(token, "GET", path)).expect("an answer");
+            assert_refused(&reply, 401, "UNAUTHORIZED");
+            let challenge = reply.header("www-authenticate");
+            assert_eq!(challenge, Some("Bearer realm=\"ubscore\""), "{reply:?}");
+        }
+    }
+    server.stop();
+}

@@ -13,7 +13,7 @@ const FOUND_MAX = 20;
 let sought = { text: "", shown: null, user: null };
 
 export function watchTransfers() {
-  watch(2_000, () => get("transfers?order=oldest&limit=10"), ({ transfers }) => showList("oldest", transfers, "Nothing is under way."));
+  watch(2_000, () => get("transfers?order=oldest&limit=10"), ({ transfers }) => showOldest(transfers));
   watch(4_000, () => get("transfers?stuck=true&limit=50"), showStuck);
   watch(2_000, async () => (sought.shown === null ? null : get(`transfers/${sought.shown}`)), showAgain);
   watch(4_000, async () => (sought.user === null ? null : [sought, await userElement(sought.user)]), showUserAgain);
@@ -76,6 +76,12 @@ async function find(text) {
   if (problems.length > 0) say(byId("find-problem"), problems[0]);
   else if (parts.length === 0) say(byId("find-problem"), `There is no transfer, no user and no cid “${text}”.`);
   replace(byId("found"), ...parts);
+}
+
+/// Those that are not stuck: the others stand in the list above.
+function showOldest(transfers) {
+  const fresh = transfers.filter(({ age_ms: ageMs }) => ageMs <= current().stuck_ms);
+  showList("oldest", fresh, transfers.length === 0 ? "Nothing is under way." : "The oldest are stuck, see above.");
 }
 
 function showStuck({ transfers, next_cursor: more }) {

@@ -24,7 +24,8 @@ const HALT = {
   verb: "Halt",
   what: "Nothing new begins and nothing moves until somebody resumes, also after a restart. Reads go on.",
   ask: (reason) => change("POST", "halt", { reason }),
-  done: (answer) => [`Halted: ${answer.reason}.`, ...HALTED_ONLY.filter(([key]) => !answer[key]).map(([, told]) => told)].join(" "),
+  // The reason stands above, where it stays.
+  done: (answer) => ["The halt is in force.", ...HALTED_ONLY.filter(([key]) => !answer[key]).map(([, told]) => told)].join(" "),
 };
 
 /// What a halt has not achieved, where that is so.
