@@ -178,6 +178,17 @@ impl User {
     }
 }
 
+/// Searches a second for the cids of refused requests. A repeat of a known cid is answered beyond the limit of requests too,
+/// so there may be more of them; each costs a read of PostgreSQL.
+const SEARCHES_PER_REQUEST: u32 = 10;
+/// The least of them, for a client whose many repeats come at once.
+const SEARCHES_MIN: NonZeroU32 = NonZeroU32::new(100).expect("above zero");
+
+fn searches(requests: NonZeroU32) -> NonZeroU32 {
+    let many = requests.get().saturating_mul(SEARCHES_PER_REQUEST);
+    NonZeroU32::new(many).unwrap_or(SEARCHES_MIN).max(SEARCHES_MIN)
+}
+
 /// Counts one request of a user's; returns how many more there may be now.
 fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
     if limiter.len() >= USERS_PER_SECOND_MAX {
@@ -199,7 +210,7 @@ fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
 pub struct Quotas {
     clock: Arc<dyn Clock>,
     second: Option<(NonZeroU32, PerSecond)>,
-    /// Searches for the cid of a refused request: as many as there may be requests.
+    /// Searches for the cid of a refused request, see [`searches`].
     searches: Option<(NonZeroU32, PerSecond)>,
     day: DayMax,
     users: Mutex<HashMap<UserId, Arc<User>>>,
@@ -216,7 +227,7 @@ impl Quotas {
         };
         Quotas {
             second: options.requests_per_second.map(per_second),
-            searches: options.requests_per_second.map(per_second),
+            searches: options.requests_per_second.map(|max| per_second(searches(max))),
             clock,
             day: options.day,
             users: Mutex::default(),
@@ -459,6 +470,22 @@ mod tests {
         assert_eq!((ask(1), ask(1)), ((Ok(()), 0), (Err(refused), 0)), "a tenth of a second");
         clock.0.store(9_000, Ordering::Relaxed);
         assert_eq!(ask(1), (Ok(()), 9), "no more than a second's can be saved");
+    }
+
+    #[test]
+    fn a_user_has_more_searches_than_requests_and_no_more_than_that() {
+        let clock = Arc::new(Standing(AtomicU64::new(5_000)));
+        let requests_per_second = NonZeroU32::new(1);
+        let options = Options { requests_per_second, ..Options::default() };
+        let quotas = Quotas::new(options, Arc::clone(&clock) as Arc<dyn Clock>);
+        for _ in 0..SEARCHES_MIN.get() {
+            assert_eq!(quotas.admit_search(user(1)), Ok(()));
+        }
+        let refused = quotas.admit_search(user(1)).expect_err("too many");
+        assert_eq!(refused.code, Code::RateLimitExceeded);
+        assert_eq!(quotas.admit_search(user(2)), Ok(()), "another user");
+        let unlimited = Quotas::new(Options::default(), clock);
+        assert_eq!(unlimited.admit_search(user(1)), Ok(()));
     }
 
     #[test]
