@@ -139,6 +139,12 @@ pub trait Adapter: Send + Sync + 'static {
     /// The code of the check that fails.
     fn check(&self, ask: &Ask) -> Result<(), Code>;
 
+    /// What an operation would come to now; nothing is decided or recorded. [`Code::Overloaded`]: no place, or no answer.
+    fn foresee(&self, ask: &Ask) -> impl Future<Output = Result<(), Code>> + Send {
+        let _ = ask;
+        std::future::ready(Ok(()))
+    }
+
     /// Asks for operations of different transfers. Answers are in the order of the asks; each is durable.
     fn ask(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
 

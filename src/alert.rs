@@ -35,6 +35,8 @@ pub enum Alert {
     Fenced,
     /// New transfers are refused for want of room.
     NotTakingTransfers,
+    /// The table of Spot accounts or of balances is nearly full.
+    PlacesLow,
     /// PostgreSQL does not answer.
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without having been withdrawn.
@@ -55,7 +57,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 15] = [
+    pub const ALL: [Alert; 16] = [
         Alert::AssetUnreadable,
         Alert::ClockAhead,
         Alert::CompensationFailing,
@@ -63,6 +65,7 @@ impl Alert {
         Alert::ConservationViolated,
         Alert::Fenced,
         Alert::NotTakingTransfers,
+        Alert::PlacesLow,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
         Alert::SnapshotFailed,
@@ -83,6 +86,7 @@ impl Alert {
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
             Alert::NotTakingTransfers => "not_taking_transfers",
+            Alert::PlacesLow => "places_low",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::SnapshotFailed => "snapshot_failed",
@@ -108,6 +112,7 @@ impl Alert {
             | Alert::TransferStuck
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
+            | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
             | Alert::UserFrequencyAbnormal
@@ -131,6 +136,7 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
+            Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::WalSyncFailed => {
                 "ubscore wal verify DATA_DIR; runbook, \"The process has ended\""

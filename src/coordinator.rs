@@ -37,7 +37,7 @@ use crate::pause::Pauses;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Permit;
-use crate::shortage::{Capacity, Shortage};
+use crate::shortage::{Capacity, Shortage, Vacancy};
 use crate::telemetry;
 use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use crate::validation::Checked;
@@ -236,6 +236,8 @@ pub struct Coordinator<T, F> {
     hands: Arc<Hands>,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
+    vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
+    kept: usize,
     /// Dropped with the coordinator, which tells the task that raises the watermark.
     open: watch::Sender<()>,
 }
@@ -298,6 +300,10 @@ pub struct Parts<T, F> {
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
     /// How many transfers UBSCore has room to see through, those under way included.
     pub capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
+    /// What UBSCore has room for beside it.
+    pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
+    /// The last places of the outcome map, which only transfers get that UBSCore would not refuse at once.
+    pub kept: usize,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
     /// Rung after each commit.
@@ -338,6 +344,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             hands,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
+            vacancy: Arc::clone(&parts.vacancy),
+            kept: parts.kept,
             open: watch::channel(()).0,
         };
         (coordinator, Pool { workers })
@@ -348,16 +356,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     ///
     /// # Errors
     /// A [`Rejection`]: nothing was handed over.
-    pub fn submit(
+    pub async fn submit(
         &self,
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Rejection> {
         let Request { user, cid, checked, fingerprint, permit, pauses } = request;
-        // Once accepted, a transfer must find its way to the end: refuse what UBSCore might have no place for.
-        if let Some(shortage) = self.shortage() {
-            alert_shortage(shortage);
-            return Err(Rejection::overloaded(shortage));
-        }
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
         let intent = Intent {
             req_id,
@@ -373,6 +376,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let ask = Ask { op: Op::Withdraw, intent };
         self.funding.check(&ask)?;
         self.trading.check(&ask)?;
+        self.admit(&ask.intent).await?;
         let intent = ask.intent;
         let (sender, receiver) = oneshot::channel();
         let reply = AcceptReply { sender, _pauses: pauses };
@@ -381,6 +385,46 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let worker = worker::shard_of(user, self.inboxes.len());
         self.send_in(span, worker, Message::Submit { intent, fingerprint, permit, reply })?;
         Ok((req_id, receiver))
+    }
+
+    /// Whether UBSCore has a place for what this transfer may need of it. Once accepted, a transfer must find its way to the
+    /// end, so a place is looked for before.
+    ///
+    /// A refusal of UBSCore takes a place in the outcome map and costs its user nothing. So the last part of the map is
+    /// kept: there UBSCore says beforehand whether it would refuse, and such a transfer is not accepted. The same question
+    /// tells whether a deposit finds its account and balance when those tables are nearly full.
+    ///
+    /// # Errors
+    /// A [`Rejection`] with the table that is full.
+    async fn admit(&self, intent: &Intent) -> Result<(), Rejection> {
+        let taken = self.waiting_or_under_way() + ADMISSION_MARGIN;
+        let Vacancy { outcomes, accounts, balances } = (self.vacancy)();
+        // Each transfer may take two places.
+        let kept = 2 * taken + self.kept >= outcomes;
+        let (op, crowded) = match intent.direction {
+            Direction::FundingToSpot => (Op::Deposit, taken >= accounts.min(balances)),
+            Direction::SpotToFunding => (Op::Withdraw, false),
+        };
+        if kept || crowded {
+            match self.trading.foresee(&Ask { op, intent: intent.clone() }).await {
+                Ok(()) => {}
+                Err(Code::Overloaded) if crowded => {
+                    let table =
+                        if accounts <= balances { Shortage::Accounts } else { Shortage::Balances };
+                    alert_shortage(table);
+                    return Err(Rejection::overloaded(table));
+                }
+                // Others are served, so this is no alert.
+                Err(_) if kept => return Err(Rejection::overloaded(Shortage::Outcomes)),
+                // Its outcome has a place, and the money comes back.
+                Err(_) => {}
+            }
+        }
+        // Looked at last: others may have come while this one waited for its answer.
+        self.shortage().map_or(Ok(()), |shortage| {
+            alert_shortage(shortage);
+            Err(Rejection::overloaded(shortage))
+        })
     }
 
     /// Moves money between Funding and the outside, once per idem_key.

@@ -42,7 +42,7 @@ use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
 use crate::alert::{self, Alert, alert};
-use crate::shortage::Capacity;
+use crate::shortage::{Capacity, Vacancy};
 use crate::telemetry::chain;
 use crate::telemetry::lines::last_words;
 
@@ -447,6 +447,35 @@ impl Handle {
     pub fn capacity(&self) -> Capacity {
         let outcomes = self.shared.outcome_capacity.load(Ordering::Relaxed);
         core::capacity(outcomes, self.shared.log_capacity.load(Ordering::Relaxed))
+    }
+
+    /// What there is room for beside transfers.
+    pub fn vacancy(&self) -> Vacancy {
+        Vacancy {
+            outcomes: 2 * self.shared.outcome_capacity.load(Ordering::Relaxed),
+            accounts: self.accounts_left(),
+            balances: self.balances_left(),
+        }
+    }
+
+    /// Accounts that deposits can still make.
+    pub fn accounts_left(&self) -> usize {
+        self.shared.accounts_left.load(Ordering::Relaxed)
+    }
+
+    /// Balances that deposits can still make.
+    pub fn balances_left(&self) -> usize {
+        self.shared.balances_left.load(Ordering::Relaxed)
+    }
+
+    /// Spot accounts held.
+    pub fn accounts(&self) -> usize {
+        self.shared.accounts.load(Ordering::Relaxed)
+    }
+
+    /// Spot balances held.
+    pub fn balances(&self) -> usize {
+        self.shared.balances.load(Ordering::Relaxed)
     }
 
     /// The most orders to publish before waiting for their answers, so that others find room beside them.

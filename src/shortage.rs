@@ -107,6 +107,17 @@ impl Capacity {
     }
 }
 
+/// Places in UBSCore's tables, transfers under way included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacancy {
+    /// Outcomes that the map has room for; a transfer may take two.
+    pub outcomes: usize,
+    /// Accounts that deposits can make.
+    pub accounts: usize,
+    /// Balances that deposits can make.
+    pub balances: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -61,6 +61,14 @@ pub const SNAPSHOT_SEQUENCE: &str = "ubscore_snapshot_sequence";
 pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds";
 /// Counter: segments of the log removed.
 pub const SEGMENTS_REMOVED_TOTAL: &str = "ubscore_segments_removed_total";
+/// Gauge: Spot accounts.
+pub const ACCOUNTS: &str = "ubscore_accounts";
+/// Gauge: Spot accounts that there is room for.
+pub const ACCOUNTS_MAX: &str = "ubscore_accounts_max";
+/// Gauge: Spot balances.
+pub const BALANCES: &str = "ubscore_balances";
+/// Gauge: Spot balances that there is room for.
+pub const BALANCES_MAX: &str = "ubscore_balances_max";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
 /// Gauge: outcomes that the engine's map has room for.
@@ -516,6 +524,10 @@ pub fn describe() {
     describe_gauge!(SNAPSHOT_SEQUENCE, Unit::Count, "Record at which the last snapshot stands.");
     describe_gauge!(SNAPSHOT_TIMESTAMP_SECONDS, Unit::Seconds, "When the last snapshot was made.");
     describe_counter!(SEGMENTS_REMOVED_TOTAL, Unit::Count, "Segments of the log removed.");
+    describe_gauge!(ACCOUNTS, Unit::Count, "Spot accounts.");
+    describe_gauge!(ACCOUNTS_MAX, Unit::Count, "Spot accounts that there is room for.");
+    describe_gauge!(BALANCES, Unit::Count, "Spot balances.");
+    describe_gauge!(BALANCES_MAX, Unit::Count, "Spot balances that there is room for.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be forgotten.");
     describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");

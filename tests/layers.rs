@@ -25,7 +25,7 @@ use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, Incarnation};
 use ubscore::postgres::{self, Limits};
-use ubscore::shortage::{Capacity, Shortage};
+use ubscore::shortage::{Capacity, Shortage, Vacancy};
 use ubscore::transfer::{Cid, Decision, Direction, Intent, Op, ReqId};
 use ubscore::validation::Checked;
 
@@ -383,6 +383,8 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
         watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
+        vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),
+        kept: 0,
         gate: Arc::new(Gate::new(false)),
         committed: Arc::default(),
     };
@@ -413,12 +415,12 @@ fn the_coordinator_checks_for_itself() {
     };
     let unknown = Asset { id: AssetId(UNKNOWN_ASSET), symbol: "NEW".to_owned(), ..asset.clone() };
     assert_eq!(unknown.status, AssetStatus::Active);
-    let refused = coordinator.submit(request(unknown, "one", 1, "FUNDING:SPOT:NEW:1"));
+    let refused = block_on(coordinator.submit(request(unknown, "one", 1, "FUNDING:SPOT:NEW:1")));
     assert_eq!(refused.map(|_| ()), Err(Code::InvalidAsset.into()));
 
     let submit = |cid: &str, units: u64, fingerprint: &str| {
         let request = request(asset.clone(), cid, units, fingerprint);
-        let (req_id, accepted) = coordinator.submit(request).expect("in good form");
+        let (req_id, accepted) = block_on(coordinator.submit(request)).expect("in good form");
         (req_id, block_on(accepted).expect("an answer"))
     };
     let (req_id, accepted) = submit("one", 100_000_000, "FUNDING:SPOT:USDT:1");

@@ -44,6 +44,7 @@
 //! | UBSCore finds nothing recorded | 1 | L6 told is final |
 //! | an operator's refusal is told though a success is recorded | 10 | L4 only a recorded decision moves a state |
 //! | an external operation is answered before its record | 1 | L3 told is durable |
+//! | a deposit without a place is not decided | 23 | everything ends terminal |
 //!
 //! # What is not here
 //!

@@ -258,6 +258,7 @@ fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
             EngineAnswer::Done
             | EngineAnswer::Balance { .. }
             | EngineAnswer::Total { .. }
+            | EngineAnswer::Foreseen(_)
             | EngineAnswer::Status(_)
             | EngineAnswer::Watermark(_),
         ) => Answer::without_record(Outcome::Unknown(Reason::Mismatched)),
@@ -270,6 +271,13 @@ impl Adapter for Trading {
 
     fn check(&self, ask: &Ask) -> Result<(), Code> {
         check_ask(ask, self.catalog.load().by_id(ask.intent.asset).is_some())
+    }
+
+    async fn foresee(&self, ask: &Ask) -> Result<(), Code> {
+        match self.put(Command::Foresee(Order::new(&ask.intent, ask.op))).await {
+            Ok(EngineAnswer::Foreseen(foreseen)) => foreseen,
+            Ok(_) | Err(_) => Err(Code::Overloaded),
+        }
     }
 
     async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {

@@ -79,6 +79,8 @@ const LAST_ALERTS: Duration = Duration::from_secs(1);
 const LAST_SPANS: Duration = Duration::from_secs(1);
 /// Between two looks whether the keeper has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
+/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at once.
+const KEPT_PART: usize = 8;
 /// Files this process may have open, if the system lets it: connections, segments, PostgreSQL.
 pub const OPEN_FILES: u64 = 65_536;
 
@@ -167,7 +169,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
     let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
-    let upkeep = keep_watch(Arc::clone(&service), config.clone());
+    let upkeep = keep_watch(Arc::clone(&service), config.clone(), engine.handle());
     let upkeep = tokio::spawn(upkeep);
 
     announce(config, development, addresses, service.clock.now_s())?;
@@ -347,7 +349,7 @@ async fn start(
     };
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
-    let (durable, capacity) = (engine.handle(), engine.handle());
+    let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
     let committed = Arc::new(Notify::new());
     let parts = Parts {
         trading: Arc::clone(&trading),
@@ -358,6 +360,8 @@ async fn start(
         watermark: incarnation.watermark.max(log_watermark),
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(move || capacity.capacity()),
+        vacancy: Arc::new(move || vacancy.vacancy()),
+        kept: config.engine.outcomes_max / KEPT_PART,
         gate: halt.gate(),
         committed: Arc::clone(&committed),
     };
@@ -729,9 +733,9 @@ fn name_unreadable(reads: &Reads) {
     }
 }
 
-/// Folds the metrics, names assets that cannot be read, and looks at the log's room: it is to be said before anybody is
-/// refused for want of it.
-async fn keep_watch(service: Arc<Service>, config: Config) {
+/// Folds the metrics, names assets that cannot be read, and alerts on little room in the log and in UBSCore's tables, before
+/// a user is refused for want of it.
+async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     let (clock, metrics) = (Arc::clone(&service.clock), service.metrics);
     let reads = service.reads.clone();
@@ -760,11 +764,22 @@ async fn keep_watch(service: Arc<Service>, config: Config) {
             }
             Err(error) => warn!(%error, "what is free for the log cannot be told"),
         }
+        watch_places("accounts", engine.accounts(), engine.accounts_left());
+        watch_places("balances", engine.balances(), engine.balances_left());
         match files_bytes(&log_dir) {
             Ok(bytes) => telemetry::wal_bytes(bytes),
             Err(error) => warn!(%error, "how long the log is cannot be told"),
         }
         clock.sleep(UPKEEP).await;
+    }
+}
+
+/// Alerts once four fifths of a table of UBSCore are taken.
+fn watch_places(table: &'static str, taken: usize, left: usize) {
+    if taken >= left.saturating_mul(4) {
+        let places = taken + left;
+        let what = format_args!("{taken} of {places} places for {table} are taken");
+        alert_about(Alert::PlacesLow, &table, what);
     }
 }
 

@@ -69,6 +69,10 @@ pub(super) struct Shared {
     pub(super) outcome_capacity: AtomicUsize,
     /// See [`Core::log_capacity`].
     pub(super) log_capacity: AtomicUsize,
+    pub(super) accounts: AtomicUsize,
+    pub(super) accounts_left: AtomicUsize,
+    pub(super) balances: AtomicUsize,
+    pub(super) balances_left: AtomicUsize,
     /// Bytes of the log's records since the start.
     pub(super) log_bytes: AtomicU64,
     /// Segments are removed as far as they hold no record from this one on.
@@ -97,6 +101,10 @@ impl Shared {
             outcomes: AtomicUsize::new(0),
             outcome_capacity: AtomicUsize::new(0),
             log_capacity: AtomicUsize::new(0),
+            accounts: AtomicUsize::new(0),
+            accounts_left: AtomicUsize::new(0),
+            balances: AtomicUsize::new(0),
+            balances_left: AtomicUsize::new(0),
             log_bytes: AtomicU64::new(0),
             remove_before: AtomicU64::new(0),
             segments_removed: AtomicU64::new(0),
@@ -109,6 +117,11 @@ impl Shared {
         self.outcomes.store(core.ledger.outcome_count(), Ordering::Relaxed);
         self.outcome_capacity.store(core.outcome_capacity(), Ordering::Relaxed);
         self.log_capacity.store(core.log_capacity(), Ordering::Relaxed);
+        let ledger = &core.ledger;
+        self.accounts.store(ledger.account_count(), Ordering::Relaxed);
+        self.accounts_left.store(ledger.accounts_left(), Ordering::Relaxed);
+        self.balances.store(ledger.balance_count(), Ordering::Relaxed);
+        self.balances_left.store(ledger.balances_left(), Ordering::Relaxed);
         self.log_bytes.store(core.log_bytes, Ordering::Relaxed);
     }
 }

@@ -29,6 +29,11 @@ pub const FORGET_LOOKS: usize = 16;
 /// Outcomes forgotten with each command, for the same reason more than one.
 pub const FORGET_LEAVES: usize = 2;
 
+/// Accounts beyond `accounts_max` that only a status change may make: one for 32, and at least so many. So a person can
+/// freeze or disable a user without an account when the table is full.
+const STATUS_ACCOUNTS_MIN: usize = 64;
+const STATUS_ACCOUNTS_PART: usize = 32;
+
 /// The keys of the configuration that say how many places there are.
 pub(super) const ACCOUNTS_MAX: &str = "engine.accounts_max";
 pub(super) const OUTCOMES_MAX: &str = "engine.outcomes_max";
@@ -75,6 +80,9 @@ pub enum Answer {
         /// The last record this sum includes.
         sequence: wal::Sequence,
     },
+    /// What an order would come to now. An error is the code of its refusal; [`Code::Overloaded`]: its account or balance
+    /// has no place.
+    Foreseen(Result<(), Code>),
     /// A Spot account's status, if there is one.
     Status(Option<AccountStatus>),
     /// What is recorded for an operation, if anything.
@@ -109,10 +117,11 @@ impl AssetEntry {
     }
 }
 
-/// What a ledger holds at most. Nothing that is recorded depends on it: at a limit nothing happens.
+/// What a ledger holds at most. At a limit nothing happens, but for one case: a DEPOSIT that needs an account or a balance
+/// and finds no place is recorded as refused. Replay takes that refusal from its record, so no replay depends on places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Accounts, and on average [`BALANCES_PER_ACCOUNT`] balances each.
+    /// Accounts, and on average [`BALANCES_PER_ACCOUNT`] balances each. Status changes may make some more.
     pub accounts_max: usize,
     /// Outcomes, those of refunds that may be needed included.
     pub outcomes_max: usize,
@@ -120,6 +129,8 @@ pub struct Places {
 
 /// All balances, statuses, assets and outcomes.
 pub struct Ledger {
+    /// More than this are made by status changes only.
+    accounts_max: usize,
     accounts: Table<Account>,
     balances: Table<Balance>,
     assets: HashMap<u32, AssetEntry, HashState>,
@@ -135,8 +146,10 @@ impl Ledger {
     /// An empty ledger.
     pub fn new(places: Places) -> Ledger {
         let watermark = Fact::Watermark { order_number: 0 };
+        let for_statuses = STATUS_ACCOUNTS_MIN.max(places.accounts_max / STATUS_ACCOUNTS_PART);
         Ledger {
-            accounts: Table::new(places.accounts_max),
+            accounts_max: places.accounts_max,
+            accounts: Table::new(places.accounts_max + for_statuses),
             balances: Table::new(places.accounts_max * BALANCES_PER_ACCOUNT),
             assets: HashMap::with_hasher(HashState::default()),
             outcomes: Outcomes::new(places.outcomes_max),
@@ -170,6 +183,26 @@ impl Ledger {
     /// Outcomes that can still be recorded, promised refunds left aside.
     pub fn places_left(&self) -> usize {
         self.outcomes.places_left()
+    }
+
+    /// The number of Spot accounts.
+    pub fn account_count(&self) -> usize {
+        self.accounts.rows().len()
+    }
+
+    /// Accounts that deposits can still make.
+    pub fn accounts_left(&self) -> usize {
+        self.accounts_max.saturating_sub(self.account_count())
+    }
+
+    /// The number of balances.
+    pub fn balance_count(&self) -> usize {
+        self.balances.rows().len()
+    }
+
+    /// Balances that deposits can still make.
+    pub fn balances_left(&self) -> usize {
+        self.balances.places_left()
     }
 
     /// Takes all the memory there may be need of from the system, so that no order waits for it.
@@ -337,7 +370,7 @@ impl Ledger {
             Command::SetStatus { user, status } => match UserId::new(user) {
                 None => Step::Violation("no such user"),
                 Some(_) if self.status(user) == Some(status) => Step::Known(Answer::Done),
-                Some(_) if self.lacks_account(user) => Step::Full(ACCOUNTS_MAX),
+                Some(_) if self.lacks_status(user, status) => Step::Full(ACCOUNTS_MAX),
                 Some(_) => Step::Append(Entry::AccountStatus { user, status }),
             },
             Command::RegisterAsset { asset, precision, symbol } => match self.assets.get(&asset) {
@@ -364,6 +397,7 @@ impl Ledger {
                 let (units, sequence) = (self.total(asset), self.sequence);
                 Step::Known(Answer::Total { units, sequence })
             }
+            Command::Foresee(ref order) => Step::Known(Answer::Foreseen(self.foresee(order))),
             Command::ReadStatus { user } => Step::Known(Answer::Status(self.status(user))),
             Command::ReadWatermark => Step::Known(Answer::Watermark(self.watermark)),
             Command::Query { req_id, op } => {
@@ -394,15 +428,19 @@ impl Ledger {
             return Step::Violation("order number out of range");
         }
         let balance = self.balance(order.user, order.asset);
-        let decision = match decide(balance) {
+        let mut decision = match decide(balance) {
             Ok(decision) => decision,
             Err(why) => return Step::Violation(why),
         };
+        let mut imposed = imposed;
+        if decision == Decision::Success && self.lacks_place(order) {
+            // Its source has paid: a recorded refusal sends the money back, and no answer would keep it in flight.
+            // Only a deposit gets here, since what was withdrawn had a balance.
+            assert_eq!(order.op, Op::Deposit, "{order:?}");
+            (decision, imposed) = (Decision::Refused(Code::Overloaded), true);
+        }
         if !self.outcomes.has_place(order.op, decision) {
             return Step::Full(OUTCOMES_MAX);
-        }
-        if decision == Decision::Success && self.lacks_place(order) {
-            return Step::Full(ACCOUNTS_MAX);
         }
         let balance_after = balance_after(order, decision, balance);
         Step::Append(Entry::Order { order: *order, decision, balance_after, imposed })
@@ -460,9 +498,30 @@ impl Ledger {
         }
     }
 
-    /// Whether this user's account cannot be made.
+    /// What an order would come to now, whatever is recorded under its name.
+    fn foresee(&self, order: &Order) -> Result<(), Code> {
+        let balance = self.balance(order.user, order.asset);
+        match self.judge(order, balance) {
+            Ok(Decision::Success) if self.lacks_place(order) => Err(Code::Overloaded),
+            Ok(Decision::Success) => Ok(()),
+            Ok(Decision::Refused(code)) => Err(code),
+            Err(_) => Err(Code::InvalidRequest),
+        }
+    }
+
+    /// Whether a deposit cannot make this user's account.
     fn lacks_account(&self, user: u64) -> bool {
-        self.accounts.places_left() == 0 && self.accounts.get(user).is_none()
+        self.accounts_left() == 0 && self.accounts.get(user).is_none()
+    }
+
+    /// Whether this status cannot be set for want of an account. A status that stops a user has places of its own.
+    fn lacks_status(&self, user: u64, status: AccountStatus) -> bool {
+        match status {
+            AccountStatus::Active => self.lacks_account(user),
+            AccountStatus::Frozen | AccountStatus::Disabled => {
+                self.accounts.places_left() == 0 && self.accounts.get(user).is_none()
+            }
+        }
     }
 
     /// Whether the account or the balance that the order asks for cannot be made.
@@ -862,26 +921,44 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_for_an_account_or_a_balance_nothing_is_recorded() {
+    fn f05_without_a_place_for_an_account_or_a_balance_a_deposit_is_refused_for_good() {
         let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 100 });
         for asset in 1..=3 {
             let symbol = Text::new("USDT").expect("short");
             run(&mut ledger, Command::RegisterAsset { asset, precision: 8, symbol });
         }
         let deposit = |req_id, user, asset| Order { asset, ..order(Op::Deposit, req_id, user, 9) };
+        let foreseen = |ledger: &mut Ledger, order| run(ledger, Command::Foresee(order));
+        assert_eq!(foreseen(&mut ledger, deposit(1, 7, 1)), Answer::Foreseen(Ok(())));
         decide(&mut ledger, deposit(1, 7, 1));
-        let recorded = ledger.sequence();
-        assert_eq!(run(&mut ledger, Command::Order(deposit(2, 8, 1))), Answer::Overloaded);
-        let frozen = Command::SetStatus { user: 8, status: AccountStatus::Frozen };
-        assert_eq!(run(&mut ledger, frozen), Answer::Overloaded);
-        assert_eq!(ledger.sequence(), recorded);
+        let overloaded = Decision::Refused(Code::Overloaded);
+        let no_place = Answer::Foreseen(Err(Code::Overloaded));
+        assert_eq!(foreseen(&mut ledger, deposit(2, 8, 1)), no_place);
+        let step = ledger.step(&Command::Order(deposit(2, 8, 1)));
+        let refuse = Command::Refuse { order: deposit(2, 8, 1), code: Code::Overloaded };
+        // What replay decides from the record, whatever the places are.
+        assert_eq!(step, ledger.step(&refuse));
+        let large = Ledger::new(Places { accounts_max: 100, outcomes_max: 100 });
+        assert_eq!(step, large.step(&refuse));
+        assert_eq!(decide(&mut ledger, deposit(2, 8, 1)), overloaded);
+        assert_eq!(balance(&mut ledger, 8), None, "no account was made");
+        let set =
+            |ledger: &mut Ledger, user, status| run(ledger, Command::SetStatus { user, status });
+        assert_eq!(set(&mut ledger, 8, AccountStatus::Active), Answer::Overloaded);
+        // A person can stop users who have no account, and let them go on again; up to a bound.
+        for user in 8..8 + STATUS_ACCOUNTS_MIN as u64 {
+            assert_eq!(set(&mut ledger, user, AccountStatus::Frozen), Answer::Done, "{user}");
+        }
+        assert_eq!(set(&mut ledger, 8, AccountStatus::Active), Answer::Done);
+        assert_eq!(set(&mut ledger, 1_000, AccountStatus::Frozen), Answer::Overloaded);
+        assert_eq!(decide(&mut ledger, deposit(2, 8, 1)), overloaded, "the door is closed");
         // Two balances an account.
         decide(&mut ledger, deposit(3, 7, 2));
-        assert_eq!(run(&mut ledger, Command::Order(deposit(4, 7, 3))), Answer::Overloaded);
+        assert_eq!(decide(&mut ledger, deposit(4, 7, 3)), overloaded);
         // What needs no new place goes on, refusals included.
         decide(&mut ledger, deposit(5, 7, 1));
         let refused = Decision::Refused(Code::SourceAccountNotFound);
-        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 8, 9)), refused);
+        assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 1_000, 9)), refused);
     }
 
     /// Goal: every command that is no order is decided as its table says. Method: the table, written down a second time.

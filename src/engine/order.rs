@@ -227,6 +227,8 @@ pub enum Command {
         /// Of what.
         asset: u32,
     },
+    /// Read what an order would come to now; nothing is decided.
+    Foresee(Order),
     /// Read a Spot account's status.
     ReadStatus {
         /// Whose account.

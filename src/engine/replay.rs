@@ -8,7 +8,7 @@ use std::sync::mpsc::SyncSender;
 use arrayvec::ArrayVec;
 use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
-use super::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use super::ledger::{ACCOUNTS_MAX, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
 use crate::transfer::Decision;
@@ -236,6 +236,12 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             Ok(())
         }
         Step::Full(key) => Err(Error::Full { place: place(), key }),
+        // The order itself was decided again, and only want of a place imposes a refusal on it.
+        Step::Append(Entry::Order { imposed: true, .. })
+            if matches!(command, Command::Order(_)) =>
+        {
+            Err(Error::Full { place: place(), key: ACCOUNTS_MAX })
+        }
         decided => Err(Error::Mismatch {
             place: read.place(),
             found: Box::new(entry),

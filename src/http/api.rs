@@ -197,7 +197,7 @@ async fn transfer(
         permit,
         pauses,
     };
-    let (req_id, accepted) = match service.coordinator.submit(request) {
+    let (req_id, accepted) = match service.coordinator.submit(request).await {
         Ok(submitted) => submitted,
         Err(rejection) if rejection.code == Code::Overloaded => match glimpse().await {
             Some(transfer) => return respond(service, &transfer?, true, &request_id).await,

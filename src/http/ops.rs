@@ -251,6 +251,11 @@ fn metrics(service: &Service) -> String {
     // Gauges lose no meaning in a float: they are far below 2^53.
     metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
     metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
+    let (accounts, balances) = (engine.accounts(), engine.balances());
+    metrics::gauge!(telemetry::ACCOUNTS).set(accounts as f64);
+    metrics::gauge!(telemetry::ACCOUNTS_MAX).set((accounts + engine.accounts_left()) as f64);
+    metrics::gauge!(telemetry::BALANCES).set(balances as f64);
+    metrics::gauge!(telemetry::BALANCES_MAX).set((balances + engine.balances_left()) as f64);
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);

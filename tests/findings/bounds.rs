@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Endpoint, Server, Site, Way, assert_refused, eventually, forgetful, logged, now_s,
+    COIN, Endpoint, Server, Site, Way, assert_refused, crowd, eventually, forgetful, logged, now_s,
     wait_for_all_below, watermark,
 };
 
@@ -146,4 +146,100 @@ fn f15_a_clock_that_was_a_day_ahead_leaves_the_limits_of_the_day() {
     let today = "SELECT count(*) FROM transfers_tb WHERE created_at <= clock_timestamp()";
     assert_eq!(json!(site.sql_value(today)), json!("5"));
     site.assert_conserved(&server);
+}
+
+/// Goal: a full table of accounts takes no money that it cannot place, and stops neither others nor an operator. Method: 64
+/// accounts; new users until one is refused, and a transfer whose place is taken while its accept waits.
+#[test]
+fn f05_a_full_table_of_accounts_refuses_before_money_moves_and_refunds_after() {
+    const FIRST: u64 = 5_000;
+    const LATE: u64 = 6_000;
+    let site = Site::new().with("UBSCORE__ENGINE__ACCOUNTS_MAX", 64);
+    let server = site.start();
+    let taken = (FIRST..FIRST + 70)
+        .take_while(|&user| {
+            server.deposit(user, "USDT", "10");
+            let reply = server.transfer(user, Way::ToSpot, "10");
+            assert!(reply.status == 200 || reply.status == 503, "{reply:?}");
+            reply.status == 200
+        })
+        .count();
+    assert_eq!(taken, 64, "each account is used");
+    let refused = FIRST + taken as u64;
+    let reply = server.transfer(refused, Way::ToSpot, "10");
+    assert_refused(&reply, 503, "OVERLOADED");
+    let none = format!("SELECT count(*) FROM transfers_tb WHERE user_id = {refused}");
+    assert_eq!(site.sql_value(&none), "0", "nothing was accepted");
+    assert_eq!(server.transfer(FIRST, Way::ToFunding, "10").status, 200);
+    assert_eq!(server.transfer(FIRST, Way::ToSpot, "10").status, 200, "it has its account");
+    assert_eq!(server.metric("ubscore_accounts"), taken as u64);
+    assert_eq!(server.metric("ubscore_accounts_max"), 64);
+    server.kill();
+
+    // Its place is taken while its accept waits; freezing finds places all the same.
+    let site = site.with("UBSCORE__ENGINE__ACCOUNTS_MAX", 96).with("UBSCORE__ALERT__REPEAT_MS", 10);
+    let server = site.start();
+    server.deposit(LATE, "USDT", "10");
+    let hold = site.hold("INSERT ON transfers_tb", &format!("NEW.user_id = {LATE}"));
+    let reply = std::thread::scope(|scope| {
+        let late = scope
+            .spawn(|| server.post_ended(LATE, &Way::ToSpot.body_with_cid("USDT", "10", "late")));
+        site.wait_for_held();
+        for user in 7_000..7_000 + 96 - taken as u64 {
+            server.set_status(user, "SPOT", "FROZEN");
+        }
+        server.says("alert=\"places_low\"");
+        assert_eq!(server.metric("ubscore_accounts"), 96);
+        server.set_status(8_000, "SPOT", "DISABLED");
+        hold.release();
+        late.join().expect("no panic")
+    });
+    assert_refused(&reply, 422, "OVERLOADED");
+    assert_eq!(reply.json()["state"], json!("ROLLED_BACK"));
+    assert_eq!(server.balances(LATE)["USDT"].sum(), 10 * COIN);
+    site.wait_for_rest();
+    site.assert_books(&server);
+    server.kill();
+
+    // The refusal is in the log: with any number of places it stays one.
+    let site = site.with("UBSCORE__ENGINE__ACCOUNTS_MAX", 10_000);
+    let server = site.start();
+    let again = server.post(LATE, &Way::ToSpot.body_with_cid("USDT", "10", "late"));
+    assert_refused(&again, 422, "OVERLOADED");
+    assert_eq!(server.transfer(LATE, Way::ToSpot, "10").status, 200);
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: refusals cost their user nothing and take places in the outcome map for a day, and still all users with money are
+/// served. Method: users without accounts ask until they are refused beforehand; one with money goes on, both ways.
+#[test]
+fn f10_free_refusals_leave_a_share_of_the_outcome_map_to_users_with_money() {
+    let site = Site::new().with("UBSCORE__ENGINE__OUTCOMES_MAX", 1_024);
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+    let free = crowd(8, |caller| {
+        let user = 9_000 + caller as u64;
+        (0..1_024)
+            .take_while(|_| {
+                let reply = server.transfer(user, Way::ToFunding, "1");
+                match reply.status {
+                    422 => assert_refused(&reply, 422, "SOURCE_ACCOUNT_NOT_FOUND"),
+                    _ => assert_refused(&reply, 503, "OVERLOADED"),
+                }
+                reply.status == 422
+            })
+            .count()
+    });
+    let free: usize = free.into_iter().sum();
+    assert!((512..960).contains(&free), "{free} refusals are held");
+    for _ in 0..10 {
+        assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    }
+    assert_refused(&server.transfer(9_000, Way::ToFunding, "1"), 503, "OVERLOADED");
+    // A user with an account and without enough money is none of them either.
+    assert_refused(&server.transfer(USER, Way::ToFunding, "1000"), 503, "OVERLOADED");
+    site.wait_for_rest();
+    site.assert_books(&server);
 }

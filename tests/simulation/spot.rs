@@ -19,7 +19,7 @@ use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::replay::Replay;
-use ubscore::shortage::Capacity;
+use ubscore::shortage::{Capacity, Vacancy};
 use ubscore::transfer::{Decision, ExternalOperation, Op, ReqId};
 use ubscore::validation::{Form, check_form};
 use wal::memory::Memory;
@@ -75,7 +75,8 @@ impl Spot {
         (claim, watermark): (Sequence, u64),
         externals: &[ExternalOperation],
     ) -> Arc<Spot> {
-        let places = Places { accounts_max: 8, outcomes_max: world.plan.outcomes_max };
+        let places =
+            Places { accounts_max: world.plan.accounts_max, outcomes_max: world.plan.outcomes_max };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
         let mut replay = Replay::begin(None, Ledger::new(places)).expect("nothing to load");
         let mut records = 0;
@@ -121,6 +122,16 @@ impl Spot {
 
     pub(super) fn capacity(&self) -> Capacity {
         self.machine.lock().core.capacity()
+    }
+
+    pub(super) fn vacancy(&self) -> Vacancy {
+        let machine = self.machine.lock();
+        let ledger = machine.core.ledger();
+        Vacancy {
+            outcomes: ledger.places_left(),
+            accounts: ledger.accounts_left(),
+            balances: ledger.balances_left(),
+        }
     }
 
     pub(super) fn tell_balances(&self) {
@@ -311,7 +322,12 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
         let decision = Decision::Refused(Code::ResolvedByOperator);
         return Some(CoreAnswer::Decided(Recorded { decision, ..known }));
     }
-    let Step::Append(Entry::Order { decision, balance_after, .. }) = step else { return None };
+    let Step::Append(Entry::Order { decision, balance_after, imposed, .. }) = step else {
+        return None;
+    };
+    if bug == Some(Bug::PlaceUndecided) && imposed && matches!(command, Command::Order(_)) {
+        return Some(CoreAnswer::Overloaded);
+    }
     let by_req_id = bug == Some(Bug::RefundByReqIdOnly) && order.op == Op::Refund;
     let unrecorded =
         bug == Some(Bug::RefusalNotRecorded) && matches!(decision, Decision::Refused(_));
@@ -398,6 +414,15 @@ impl Adapter for Trading {
 
     fn check(&self, ask: &Ask) -> Result<(), Code> {
         self.0.check(ask)
+    }
+
+    async fn foresee(&self, ask: &Ask) -> Result<(), Code> {
+        self.0.process.awake().await;
+        let answer = self.0.decide(&Command::Foresee(Order::new(&ask.intent, ask.op)));
+        match self.0.process.within(TIMEOUT, answer).await {
+            Some(Ok(CoreAnswer::Foreseen(foreseen))) => foreseen,
+            Some(_) | None => Err(Code::Overloaded),
+        }
     }
 
     async fn ask(&self, asks: Vec<Ask>) -> Vec<Answer> {

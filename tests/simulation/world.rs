@@ -75,10 +75,12 @@ pub(super) enum Bug {
     ResolveOverrules,
     /// An external operation is answered before its record is in the log.
     ExternalUnrecorded,
+    /// A deposit without a place for its account is not decided, and its money stays in flight.
+    PlaceUndecided,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 16] = [
+    pub(super) const ALL: [Bug; 17] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -95,6 +97,7 @@ impl Bug {
         Bug::QueryBlind,
         Bug::ResolveOverrules,
         Bug::ExternalUnrecorded,
+        Bug::PlaceUndecided,
     ];
 }
 
@@ -158,6 +161,7 @@ pub(super) struct Plan {
     pub(super) sync_us_max: u64,
     pub(super) postgres_fault_one_in: u64,
     pub(super) spot_fault_one_in: u64,
+    pub(super) accounts_max: usize,
     pub(super) outcomes_max: usize,
     statuses: u64,
     /// How often operators attend to a transfer.
@@ -196,6 +200,7 @@ impl Plan {
             sync_us_max: chance.pick(&[100, 1_000, 8_000, 150_000]),
             postgres_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
+            accounts_max: 8,
             outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
             attentions: 0,
@@ -264,7 +269,9 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     // Apart from the rest, so that what seeds without them do stays what it was.
     let mut attending = Chance::new(!seed);
     let attentions = attending.pick(&[0, 0, 4, 12]);
-    let plan = Plan { attentions, ..Plan::new(&mut chance, bug) };
+    // With one account, the first deposits of two users race for it.
+    let accounts_max = attending.pick(&[8, 8, 2, 1]);
+    let plan = Plan { attentions, accounts_max, ..Plan::new(&mut chance, bug) };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -408,7 +415,7 @@ impl World {
         let spot = Spot::start(self, &process, disk.clone(), (claim, watermark), &externals);
         let connection = |shard| Connection::new(Arc::clone(self), Arc::clone(&process), shard);
         let gate = Arc::new(Gate::new(false));
-        let (durable, capacity) = (Arc::clone(&spot), Arc::clone(&spot));
+        let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
         let parts = Parts {
             trading: Arc::new(Trading(Arc::clone(&spot))),
             funding: Arc::new(Funding::new(
@@ -431,6 +438,8 @@ impl World {
             watermark,
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
+            vacancy: Arc::new(move || vacancy.vacancy()),
+            kept: self.plan.outcomes_max / 8,
             gate: Arc::clone(&gate),
             committed: Arc::default(),
         };
@@ -851,7 +860,7 @@ impl Client {
                     Some(Err(_)) | None => {}
                 }
             }
-            match serving.coordinator.submit(request()) {
+            match serving.coordinator.submit(request()).await {
                 Err(_) => {}
                 Ok((req_id, answer)) => {
                     handed_over.push(req_id.number());
