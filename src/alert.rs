@@ -37,6 +37,8 @@ pub enum Alert {
     NotTakingTransfers,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
+    /// PostgreSQL is another server, or has gone back: nothing moves until both stores are compared.
+    PostgresChanged,
     /// PostgreSQL does not answer.
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without having been withdrawn.
@@ -57,7 +59,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 16] = [
+    pub const ALL: [Alert; 17] = [
         Alert::AssetUnreadable,
         Alert::ClockAhead,
         Alert::CompensationFailing,
@@ -66,6 +68,7 @@ impl Alert {
         Alert::Fenced,
         Alert::NotTakingTransfers,
         Alert::PlacesLow,
+        Alert::PostgresChanged,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
         Alert::SnapshotFailed,
@@ -87,6 +90,7 @@ impl Alert {
             Alert::Fenced => "fenced",
             Alert::NotTakingTransfers => "not_taking_transfers",
             Alert::PlacesLow => "places_low",
+            Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::SnapshotFailed => "snapshot_failed",
@@ -107,6 +111,7 @@ impl Alert {
             | Alert::ConservationViolated
             | Alert::Fenced
             | Alert::NotTakingTransfers
+            | Alert::PostgresChanged
             | Alert::ProtocolViolation
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
@@ -138,6 +143,7 @@ impl Alert {
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
             Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
+            Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {
                 "ubscore wal verify DATA_DIR; runbook, \"The process has ended\""
             }

@@ -11,6 +11,7 @@ use crate::cli::{Cli, Command, EngineCommand};
 use crate::clock::SystemClock;
 use crate::config;
 use crate::config::format::Format;
+use crate::exit::Exit;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::telemetry::lines::last_words;
@@ -39,11 +40,6 @@ pub mod transfer;
 pub mod verify;
 pub mod wal;
 pub mod webhook;
-
-/// What the command was told is wrong, and the operator can mend it: as for bad arguments.
-const EXIT_BAD_ARGUMENTS: u8 = 2;
-/// Nothing was done: another operator has to approve it first.
-const EXIT_PENDING: u8 = 3;
 
 /// Where a command prints to whose deed, if any, is done by then: that nobody reads it is no failure.
 struct Out(StdoutLock<'static>);
@@ -94,6 +90,7 @@ impl HungUp {
 /// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the deed to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let (format, starts) = (cli.command.format(), matches!(cli.command, Command::Serve(_)));
+    let mut ended = None;
     let done = match cli.command {
         Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
         Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
@@ -108,7 +105,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
         Command::Token(args) => token::run(&args, &SystemClock::new(), &mut Out::lock()),
         Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args).inspect_err(|error| {
+            ended = serve::needs_person(error).then_some(Exit::Damage);
+        }),
         Command::Snapshot(command) => match snapshot::run(&command, &mut io::stdout().lock()) {
             Ok(true) => return ExitCode::FAILURE,
             Ok(false) => Ok(()),
@@ -149,10 +148,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if HungUp::is_cause_of(&error) => ExitCode::SUCCESS,
         // Written out as an answer.
-        Err(error) if error.is::<approval::Pending>() => ExitCode::from(EXIT_PENDING),
+        Err(error) if error.is::<approval::Pending>() => Exit::Pending.into(),
         Err(error) => {
             complain(&error, format, starts.then(|| next::after(&error)));
-            exit_code(&error)
+            ended.unwrap_or_else(|| exit_of(&error)).into()
         }
     }
 }
@@ -197,14 +196,14 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn exit_code(error: &anyhow::Error) -> ExitCode {
+fn exit_of(error: &anyhow::Error) -> Exit {
     let configuration = error.chain().any(|cause| {
         cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>()
     });
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
         || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)
         || error.downcast_ref::<backup::Occupied>().is_some();
-    if configuration || path { ExitCode::from(EXIT_BAD_ARGUMENTS) } else { ExitCode::FAILURE }
+    if configuration || path { Exit::Arguments } else { Exit::Failed }
 }
 
 #[cfg(test)]
@@ -229,7 +228,7 @@ mod tests {
     fn a_wrong_configuration_exits_like_a_wrong_argument() {
         let wrong = config::Error::Missing { key: "auth.secret", advice: "give it" };
         let error = anyhow::Result::<()>::Err(wrong.into()).context("load").expect_err("wrong");
-        assert_eq!(exit_code(&error), ExitCode::from(2));
-        assert_eq!(exit_code(&anyhow::anyhow!("the disk is gone")), ExitCode::FAILURE);
+        assert_eq!(exit_of(&error), Exit::Arguments);
+        assert_eq!(exit_of(&anyhow::anyhow!("the disk is gone")), Exit::Failed);
     }
 }

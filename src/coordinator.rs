@@ -34,6 +34,7 @@ use crate::code::Code;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
 use crate::pause::Pauses;
+pub use crate::postgres::Superseded;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Permit;
@@ -246,11 +247,6 @@ pub struct Coordinator<T, F> {
 pub struct Pool {
     workers: Vec<JoinHandle<Result<(), Superseded>>>,
 }
-
-/// Another incarnation has begun: this process may write nothing any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("another process has taken over this database: this one has been superseded")]
-pub struct Superseded;
 
 /// A transfer as [`Coordinator::settled`] has it.
 #[derive(Clone, Debug)]
@@ -677,12 +673,10 @@ impl Pool {
         pending().await
     }
 
-    /// Runs a task that the service is not to be without: where it panics, [`Pool::failed`] says so.
-    pub fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.workers.push(tokio::spawn(async {
-            task.await;
-            Ok(())
-        }));
+    /// Runs a task that the service is not to be without: where it panics, or learns that this process is superseded,
+    /// [`Pool::failed`] says so.
+    pub fn run(&mut self, task: impl Future<Output = Result<(), Superseded>> + Send + 'static) {
+        self.workers.push(tokio::spawn(task));
     }
 
     /// Waits for all workers to come to rest, once every [`Coordinator`] has been dropped.
@@ -706,7 +700,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_has_ended_hides_no_failure() {
         let mut pool = Pool { workers: Vec::new() };
-        pool.run(async {});
+        pool.run(async { Ok(()) });
         pool.run(async { panic!("a worker's bug") });
         pool.workers.push(tokio::spawn(async { Err(Superseded) }));
         // In no order.

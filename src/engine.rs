@@ -42,12 +42,10 @@ use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
 use self::snapshot::shelf::Shelf;
 use crate::alert::{self, Alert, alert};
+use crate::exit::Exit;
 use crate::shortage::{Capacity, Vacancy};
 use crate::telemetry::chain;
 use crate::telemetry::lines::last_words;
-
-/// The exit code of a process whose engine stopped by itself: a failed disk or a broken invariant.
-pub const EXIT_ENGINE: i32 = 70;
 
 /// Chunks of the log that are read before they are replayed.
 const CHUNKS_AHEAD: usize = 4;
@@ -550,7 +548,7 @@ fn fatal(why: &str) -> ! {
     last_alert();
     let last = format!("stopped at once: {why}; restart it to recover from what the disk holds");
     last_words("ubscore", &last);
-    std::process::exit(EXIT_ENGINE);
+    std::process::exit(Exit::Damage.code().into());
 }
 
 /// Ends the process in a while, whatever becomes of its last words: a stderr that nobody reads any more must not keep

@@ -20,12 +20,13 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::account::UserId;
+use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::postgres::events::Event;
-use crate::postgres::{Error, Limits};
+use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
 
 /// Streams that read what they have missed at the same time: they share their connections with every other read.
@@ -203,17 +204,25 @@ impl Drop for Place {
     }
 }
 
-/// Waits after a failure of PostgreSQL's, longer each time, for another session to be tried. Never returns where another process
-/// has taken over: whoever has something to commit ends this one, and a task's end must not look like the end of its own.
-async fn outlast(what: &str, failure: &Error, failures: &mut u32, clock: &dyn Clock) {
+/// Waits after a failure of PostgreSQL's, longer each time, for another session to be tried.
+///
+/// # Errors
+/// [`Superseded`]: another process has taken over. The task must end, and the process with it.
+async fn outlast(
+    what: &str,
+    failure: &Error,
+    failures: &mut u32,
+    clock: &dyn Clock,
+) -> Result<(), Superseded> {
     let why = telemetry::chain(failure);
     if matches!(failure, Error::Superseded) {
-        error!(what, "another process has taken over: this one does it no more");
-        return std::future::pending().await;
+        alert(Alert::Fenced, format_args!("{what} belongs to another process"));
+        return Err(Superseded);
     }
     warn!(what, why, "will try again; transfers do not wait for it");
     clock.sleep((BACKOFF * (1 << (*failures).min(6))).min(BACKOFF_MAX)).await;
     *failures += 1;
+    Ok(())
 }
 
 /// The answer, unless it takes longer than a server may.

@@ -32,7 +32,7 @@
 //! 9. [`events`]: what becomes of transfers, told as it happens: the relay, streams, webhooks.
 //! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
 //! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`release`], [`crash`].
+//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`release`], [`exit`], [`environment`], [`crash`].
 //!
 //! # What keeps the money
 //!
@@ -59,7 +59,9 @@ pub mod coordinator;
 pub mod crash;
 pub mod engine;
 pub mod entropy;
+pub mod environment;
 pub mod events;
+pub mod exit;
 pub mod gate;
 pub mod http;
 pub mod keeper;

@@ -6,11 +6,14 @@
 //! of the log takes back), [`export`] and [`dump`] (a snapshot for a backup, and back), [`rebase`] (tables from another
 //! cluster), [`movements`] (what a user's statement is made of), [`funds`] (what there is of each asset), [`events`] (what users follow, copied from the history),
 //! [`webhooks`] (the same on its way to endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for
-//! one machine).
+//! one machine), [`address`] (how a database is reached), [`tls`] (what is checked of its certificate), [`pin`] (the one
+//! server that a process uses).
 
+pub mod address;
 pub mod adopt;
 pub mod books;
 mod columns;
+mod connection;
 pub mod cut;
 pub mod database;
 pub mod dump;
@@ -21,20 +24,26 @@ pub mod funds;
 pub mod incarnation;
 pub mod mend;
 pub mod movements;
+pub mod pin;
 pub mod reads;
 pub mod rebase;
 pub mod settings;
 pub mod store;
+pub mod tls;
 pub mod watermark;
 pub mod webhooks;
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls};
-use tracing::{debug, info, warn};
+use tokio_postgres::{Client, Config};
+use tracing::{info, warn};
+use wal::Identity;
+
+pub use self::address::Address;
+pub use self::connection::{Connections, connect, pool};
+use self::incarnation::Refusal;
 
 mod migrations {
     refinery::embed_migrations!("config/migrations");
@@ -82,6 +91,9 @@ pub enum Error {
     /// Another incarnation has begun.
     #[error("this process has been superseded")]
     Superseded,
+    /// The server is not the one that the process is pinned to. Nothing was sent to it.
+    #[error("{0}; it is compared with the log before it is used")]
+    Changed(String),
     /// What a cut of the log has lost is not brought back, statuses that only its records had among it.
     #[error(
         "the log has been cut, and not been repaired since: stop the service, and run `ubscore repair --apply`"
@@ -102,7 +114,19 @@ pub enum Error {
     },
 }
 
+/// Another incarnation has begun: this process may write nothing any more, and must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another process has taken over this database: this one has been superseded")]
+pub struct Superseded;
+
 impl Error {
+    /// Whether the schema was made by another version of the program, or changed by hand.
+    pub fn is_of_other_version(&self) -> bool {
+        use refinery::error::Kind;
+        let Error::Migration(error) = self else { return false };
+        matches!(error.kind(), Kind::DivergentVersion(..) | Kind::MissingVersion(..))
+    }
+
     /// Whether the server refused what the protocol between us does not allow.
     pub fn is_violation(&self) -> bool {
         matches!(self, Error::Query(error) if verdict(error) == Verdict::Violation)
@@ -167,25 +191,6 @@ pub fn is_going_away(error: &tokio_postgres::Error) -> bool {
     code.starts_with("08") || code.starts_with("57P") || ["40003", "25P03", "25P04"].contains(&code)
 }
 
-/// Opens one connection. What the server says on its own goes to the log.
-///
-/// # Errors
-/// [`Error::Connect`], [`Error::Timeout`].
-pub async fn connect(config: &Config, limits: &Limits) -> Result<Client, Error> {
-    let config = session(config, limits);
-    let connecting = tokio::time::timeout(limits.connect_timeout, config.connect(NoTls)).await;
-    let (client, connection) = connecting
-        .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))?
-        .map_err(Error::Connect)?;
-    tokio::spawn(async move {
-        // Whoever uses the client is told the same, and decides.
-        if let Err(error) = connection.await {
-            debug!(%error, "a connection to PostgreSQL ended");
-        }
-    });
-    Ok(client)
-}
-
 /// Every statement finds its rows by their keys, whatever statistics say, and is planned once: what a plan made for small
 /// tables reads in full would soon be large, so a row that is looked at costs more than any other thing. (jit and parallel
 /// workers: such costs would be taken for reasons to compile, and to start processes.)
@@ -195,24 +200,10 @@ const BY_KEYS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; 
      SET cpu_tuple_cost = 10; SET cpu_index_tuple_cost = 10";
 
 /// As [`connect`], for statements that touch a few rows of large tables, again and again.
-async fn connect_by_keys(config: &Config, limits: &Limits) -> Result<Client, Error> {
-    let client = connect(config, limits).await?;
+async fn connect_by_keys(address: &Address, limits: &Limits) -> Result<Client, Error> {
+    let client = connect(address, limits).await?;
     client.batch_execute(BY_KEYS).await?;
     Ok(client)
-}
-
-/// A pool of connections for reads.
-pub fn pool(config: &Config, limits: &Limits, connections_max: usize) -> Pool {
-    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(session(config, limits), NoTls, recycling);
-    Pool::builder(manager)
-        .max_size(connections_max)
-        .wait_timeout(Some(limits.connect_timeout))
-        .create_timeout(Some(limits.connect_timeout))
-        .recycle_timeout(Some(limits.connect_timeout))
-        .runtime(deadpool_postgres::Runtime::Tokio1)
-        .build()
-        .expect("a runtime is given")
 }
 
 /// Sets per connection what must not depend on the server's defaults.
@@ -244,14 +235,23 @@ fn session(config: &Config, limits: &Limits) -> Config {
 
 /// Brings the schema to this version, one process at a time, and warns of a server that does not keep its promises.
 ///
+/// Nothing is migrated before the log and the database are known to be a pair: the database of another log may be in use by
+/// a process of an older version. `log`: the identity in the log's headers and whether it holds a record.
+///
 /// # Errors
-/// [`Error::Migration`]: a schema of a later version, or one that was changed by hand.
-pub async fn migrate(config: &Config, limits: &Limits) -> Result<(), Error> {
+/// [`Refusal`]: nothing was changed. [`Error::Migration`]: a schema of a later version, or one that was changed by hand.
+pub async fn migrate(
+    address: &Address,
+    limits: &Limits,
+    log: Option<(Identity, bool)>,
+) -> Result<(), Refusal> {
     let patient = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let patient = Limits { lock_timeout: Duration::ZERO, ..patient };
-    let mut client = connect(config, &patient).await?;
+    let mut client = connect(address, &patient).await?;
     client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
-    let report = migrations::migrations::runner().run_async(&mut client).await?;
+    incarnation::refuse_foreign(&client, log).await?;
+    let report = migrations::migrations::runner().run_async(&mut client).await;
+    let report = report.map_err(Error::from)?;
     for migration in report.applied_migrations() {
         info!(%migration, "schema migrated");
     }

@@ -254,7 +254,7 @@ fn a_superseded_process_says_so_and_ends() {
         Some(&Way::ToSpot.body("USDT", "1")),
     ));
     let (status, said) = server.wait();
-    assert_eq!(status.code(), Some(70), "{said}");
+    assert_eq!(status.code(), Some(75), "{said}");
     assert!(lines(&said, Alert::Fenced) >= 1, "{said}");
     delivered(&webhook, Alert::Fenced);
 }

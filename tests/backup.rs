@@ -561,7 +561,7 @@ fn an_older_log_under_a_newer_database_is_refused() {
     let (code, said, why) = output(tool(&restored, "restore", &directory, &["--only-log"]));
     assert_eq!(code, Some(1), "{said}{why}");
     let (code, said) = restored.start_refused();
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 70, "{said}");
     assert!(said.contains("the caller knows") && said.contains("to be durable"), "{said}");
     let server = site.start();
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));

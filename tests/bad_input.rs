@@ -284,7 +284,7 @@ fn a_log_that_is_damaged_in_the_middle_is_refused_by_place() {
         damaged[at] ^= 1;
         fs::write(&first, &damaged).expect("written");
         let (code, said) = site.start_refused();
-        assert_eq!(code, 1, "byte {at}: {said}");
+        assert_eq!(code, 70, "byte {at}: {said}");
         let why = last_line(&said);
         assert!(why.contains("segment-0000000000000001.wal"), "byte {at}: {said}");
         assert!(why.contains("offset") && why.contains("sequence"), "byte {at}: {said}");
@@ -357,14 +357,14 @@ fn a_schema_of_a_later_version_is_left_alone() {
     site.sql(later);
     let incarnation = site.sql_value("SELECT incarnation FROM engine_state");
     let (code, said) = site.start_refused();
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 70, "{said}");
     assert!(last_line(&said).contains("newer"), "{said}");
     assert_eq!(site.sql_value("SELECT incarnation FROM engine_state"), incarnation);
     site.sql("DELETE FROM refinery_schema_history WHERE version = 999");
     // Nor is one that was changed by hand.
     site.sql("UPDATE refinery_schema_history SET checksum = '1' WHERE version = 1");
     let (code, said) = site.start_refused();
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 70, "{said}");
     assert!(last_line(&said).contains("schema"), "{said}");
     assert_eq!(site.sql_value("SELECT incarnation FROM engine_state"), incarnation);
 }

@@ -59,7 +59,7 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> Database {
 
 /// The Funding adapter of a fresh database where the user has 10 USDT, and its incarnation.
 pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
-    block_on(postgres::migrate(&site.target(), &LIMITS)).expect("a schema");
+    block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
         "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
          INSERT INTO balances_tb (user_id, asset_id, account_type, available) \

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use ubscore::cli::Cli;
 use ubscore::commands::serve::OPEN_FILES;
 use ubscore::config::Config;
-use ubscore::engine::EXIT_ENGINE;
+use ubscore::exit::Exit;
 use ubscore::release;
 
 use crate::harness::{PATIENCE, Request, Server, Site, cli, patient, refused, said, send, text};
@@ -210,7 +210,11 @@ fn the_unit_restarts_what_may_be_restarted() {
     assert_eq!(setting(&unit, "Restart"), "on-failure");
     let prevent = setting(&unit, "RestartPreventExitStatus");
     let prevent: BTreeSet<&str> = prevent.split(' ').collect();
-    assert_eq!(prevent, BTreeSet::from(["2", &EXIT_ENGINE.to_string(), "SIGABRT"]));
+    let never = [Exit::Arguments, Exit::Damage].map(|exit| exit.code().to_string());
+    assert_eq!(prevent, BTreeSet::from([&*never[0], &never[1], "SIGABRT"]));
+    for exit in Exit::ALL.into_iter().filter(|exit| exit.may_restart()) {
+        assert!(!prevent.contains(&*exit.code().to_string()), "{exit:?}");
+    }
 
     let (etc, data_dir) = (directory(), directory());
     let config = installed(etc.path(), data_dir.path(), "postgres://u@127.0.0.1:1/d");

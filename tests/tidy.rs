@@ -45,6 +45,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("validation", &["account", "amount", "asset", "code", "pause", "transfer"]),
     ("clock", &[]),
     ("entropy", &[]),
+    ("environment", &[]),
+    ("exit", &[]),
     ("crash", &[]),
     ("gate", &[]),
     ("release", &[]),
@@ -59,16 +61,27 @@ const ARROWS: &[(&str, &[&str])] = &[
             "asset",
             "code",
             "crash",
+            "exit",
             "shortage",
             "telemetry",
             "transfer",
             "validation",
         ],
     ),
-    ("keeper", &["alert", "clock", "engine", "telemetry"]),
+    ("keeper", &["alert", "clock", "engine", "environment", "telemetry"]),
     (
         "postgres",
-        &["account", "amount", "approval", "asset", "code", "pause", "telemetry", "transfer"],
+        &[
+            "account",
+            "amount",
+            "approval",
+            "asset",
+            "code",
+            "environment",
+            "pause",
+            "telemetry",
+            "transfer",
+        ],
     ),
     (
         "adapters",
@@ -191,7 +204,7 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("Instant::now", &["src/clock.rs", "src/commands/load.rs"]),
     ("Timestamp::now", &[]),
     ("rand::", &["src/entropy.rs"]),
-    ("env::var", &["src/config.rs", "src/crash.rs"]),
+    ("env::var", &["src/config.rs", "src/crash.rs", "src/environment.rs"]),
     ("env::args", &[]),
     (
         "tokio::time",
@@ -200,7 +213,7 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/commands/load.rs",
             "src/commands/serve.rs",
             "src/http.rs",
-            "src/postgres.rs",
+            "src/postgres/connection.rs",
             "src/postgres/database.rs",
             "src/postgres/embedded.rs",
             "src/postgres/embedded/cluster.rs",
@@ -348,4 +361,21 @@ fn the_readme_tells_every_code_as_the_table_has_it() {
         let row = format!("| `{}` | {} | {retry} |", code.name(), code.http_status());
         assert!(readme.contains(&row), "the README lacks {row}");
     }
+}
+
+/// One table of exit codes: the README's is the code's.
+#[test]
+fn the_readme_lists_every_exit_code() {
+    use ubscore::exit::Exit;
+    let readme = include_str!("../README.md");
+    let chapter = readme.split("### Exit codes\n").nth(1).expect("the chapter");
+    let chapter = chapter.split("\n### ").next().expect("its end");
+    let row = |line: &str| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let code: u8 = cells.next()?.parse().ok()?;
+        Some((code, cells.next()? == "yes"))
+    };
+    let rows: Vec<_> = chapter.lines().filter_map(row).collect();
+    let table: Vec<_> = Exit::ALL.iter().map(|exit| (exit.code(), exit.may_restart())).collect();
+    assert_eq!(rows, table);
 }

@@ -318,6 +318,12 @@ impl<S: Spot> Audit<S> {
         self.catalog.load_full()
     }
 
+    /// Reads PostgreSQL over a new connection from here on, and everything from its beginning.
+    pub fn reconnect(&mut self) {
+        self.books.abandon();
+        self.rewind();
+    }
+
     /// What it was made of.
     pub fn into_parts(self) -> (Books, S) {
         (self.books, self.spot)

@@ -52,6 +52,8 @@ pub struct Halt {
 struct State {
     /// Why, while halted: the first reason, which is the cause.
     reason: Option<String>,
+    /// Why the gate is closed for the moment, see [`Halt::hold`].
+    held: Option<(u64, String)>,
     /// How often somebody has halted: a resume that was under way meanwhile gives up.
     halts: u64,
     /// PostgreSQL could not be told of the last one.
@@ -159,7 +161,8 @@ impl Halt {
         let reason = in_data_dir.clone().or_else(|| in_postgres.clone());
         let gate = Arc::new(Gate::new(reason.is_some()));
         telemetry::halted(reason.is_some());
-        let state = Mutex::new(State { reason: reason.clone(), halts: 0, unwritten: false });
+        let state = State { reason: reason.clone(), held: None, halts: 0, unwritten: false };
+        let state = Mutex::new(state);
         let changing = tokio::sync::Mutex::new(());
         let halt = Halt { gate, reads, clock, data_dir, state, changing };
         if let Some(reason) = reason {
@@ -183,14 +186,42 @@ impl Halt {
         Arc::clone(&self.gate)
     }
 
-    /// Whether the service is halted.
+    /// Whether the service is halted, or held.
     pub fn is_halted(&self) -> bool {
         self.gate.is_closed()
     }
 
-    /// Why it is halted, `None` while it is not.
+    /// Whether only a resume opens the gate again.
+    pub fn needs_resume(&self) -> bool {
+        self.state.lock().reason.is_some()
+    }
+
+    /// Why it is halted or held, `None` while it is neither.
     pub fn reason(&self) -> Option<String> {
-        self.state.lock().reason.clone()
+        let state = self.state.lock();
+        let held = || state.held.as_ref().map(|(_, why)| why.clone());
+        state.reason.clone().or_else(held)
+    }
+
+    /// Closes the gate at once, until [`Halt::release`]: something is to be compared first. Nothing keeps it over a
+    /// restart, which compares by itself. A resume that is under way gives up. `number`: the latest one counts.
+    pub fn hold(&self, number: u64, why: &str) {
+        let mut state = self.state.lock();
+        state.halts += 1;
+        self.gate.close();
+        telemetry::halted(true);
+        state.held = Some((number, why.to_owned()));
+    }
+
+    /// Ends the [`Halt::hold`] of this number, unless there is a later one. The gate stays closed where the service has been
+    /// halted.
+    pub fn release(&self, number: u64) {
+        let mut state = self.state.lock();
+        let ended = state.held.take_if(|(held, _)| *held == number).is_some();
+        if ended && state.reason.is_none() {
+            self.gate.open();
+            telemetry::halted(false);
+        }
     }
 
     /// Whether PostgreSQL has been told of every halt: one that it does not know has no number to be named by.
@@ -246,9 +277,12 @@ impl Halt {
         check: impl Future<Output = Result<(), Objection>>,
     ) -> Result<(), NotResumed> {
         let _changing = self.changing.lock().await;
-        if !self.is_halted() {
+        if !self.needs_resume() {
             // A check that found something now would wait for us, who wait for it.
-            return Ok(());
+            return match self.reason() {
+                Some(held) => Err(NotResumed::Objection(Objection(held))),
+                None => Ok(()),
+            };
         }
         let halts = self.state.lock().halts;
         check.await?;
@@ -277,11 +311,13 @@ impl Halt {
     fn open(&self, halts: u64) -> Result<(), String> {
         let mut state = self.state.lock();
         if state.halts != halts {
-            return Err(state.reason.clone().expect("it is halted"));
+            return Err(state.reason.clone().expect("only a resume takes the reason away"));
         }
         state.reason = None;
-        self.gate.open();
-        telemetry::halted(false);
+        if state.held.is_none() {
+            self.gate.open();
+            telemetry::halted(false);
+        }
         Ok(())
     }
 

@@ -8,16 +8,23 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use super::conservation::{Audit, Error, Mismatch, Report, Spot};
+use super::failover::{self, Difference};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
 use crate::asset::Catalog;
 use crate::clock::Clock;
+use crate::postgres::pin::Pin;
+use crate::postgres::{self, Superseded};
 use crate::telemetry::{self, chain};
 
 /// Mismatches that are alerted one by one.
 const ALERTS_MAX: usize = 20;
 /// Rounds that may fail, one after the other, before somebody is told.
 const ROUNDS_MISSED: u32 = 3;
+/// Between two tries to compare everything with a PostgreSQL that has changed.
+const SETTLE_PAUSE: Duration = Duration::from_millis(200);
+/// While a start compares everything, somebody is told this often that nothing is known yet.
+const SWEEP_BLIND_MAX: Duration = Duration::from_secs(60);
 /// Checks asked for and not begun.
 const REQUESTS_MAX: usize = 16;
 
@@ -80,17 +87,27 @@ pub fn check() -> (Check, Requests) {
     (Check { requests }, Requests(receiver))
 }
 
-/// Compares everything new since the last run of this service, before it is ready. `found`: what is known to be wrong.
+/// Compares everything new since the last run of this service, before it is ready, or everything there is where PostgreSQL
+/// is another than then. `found`: what is known to be wrong.
 ///
 /// # Errors
 /// [`Error`]: nothing is known.
 pub async fn catch_up(
     audit: &mut Audit<impl Spot>,
     found: &[Mismatch],
+    different: Option<&Difference>,
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Result<(), Error> {
     conclude(found, &audit.catalog(), halt, clock).await;
+    if let Some(Difference { why, lacks }) = different {
+        let what = format_args!("{why}; everything is compared before the service is ready");
+        alert(Alert::PostgresChanged, what);
+        let mut found = sweep(audit, SWEEP_BLIND_MAX, clock).await?;
+        found.extend(lacks.as_deref().map(failover::lost));
+        conclude(&found, &audit.catalog(), halt, clock).await;
+        return Ok(());
+    }
     loop {
         let report = audit.round().await?;
         if conclude(&report.mismatches, &audit.catalog(), halt, clock).await || report.caught_up {
@@ -109,27 +126,50 @@ pub struct Watching {
     pub stalled: Duration,
     /// What halts.
     pub halt: Arc<Halt>,
+    /// The server that is watched.
+    pub pin: Arc<Pin>,
 }
 
 /// Runs a round every [`Watching::every`], at once where there is more to look at, and checks when asked. Ends when every
 /// [`Check`] is gone.
+///
+/// # Errors
+/// [`Superseded`]: the process must end.
 pub async fn run(
     mut audit: Audit<impl Spot>,
     watching: Watching,
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
-) {
-    let Watching { found, every, stalled: stalled_after, halt } = watching;
+) -> Result<(), Superseded> {
+    let Watching { found, every, stalled: stalled_after, halt, pin } = watching;
+    let mut changes = pin.changes();
     let clock = clock.as_ref();
     let blind_max = stalled_after.max(every * ROUNDS_MISSED);
     let (mut behind, mut finished_ns) = (false, clock.monotonic_ns());
     loop {
+        if let Some(change) = pin.change() {
+            match failover::settle(&mut audit, &pin, &change, &halt, (blind_max, clock)).await {
+                true => finished_ns = clock.monotonic_ns(),
+                false => clock.sleep(SETTLE_PAUSE).await,
+            }
+            // A check that was asked for meanwhile is of another server.
+            match requests.try_recv() {
+                Ok(reply) => {
+                    let changed = postgres::Error::Changed(change.to_string());
+                    drop(reply.send(Err(Arc::new(changed.into()))));
+                }
+                Err(mpsc::error::TryRecvError::Disconnected) => return Ok(()),
+                Err(mpsc::error::TryRecvError::Empty) => {}
+            }
+            continue;
+        }
         let pause = if behind { Duration::ZERO } else { every };
         let asked = tokio::select! {
             biased;
+            Ok(()) = changes.changed() => continue,
             request = requests.recv() => match request {
                 Some(reply) => Some(reply),
-                None => return,
+                None => return Ok(()),
             },
             () = clock.sleep(pause) => None,
         };
@@ -148,6 +188,10 @@ pub async fn run(
                     conclude(&report.mismatches, &audit.catalog(), &halt, clock).await;
                     behind = !report.caught_up;
                     true
+                }
+                Err(Error::Postgres(postgres::Error::Superseded)) => {
+                    alert(Alert::Fenced, format_args!("the audit belongs to another process"));
+                    return Err(Superseded);
                 }
                 Err(error) => {
                     failed(&error);
@@ -202,14 +246,25 @@ async fn everything(
     if conclude(found, &audit.catalog(), halt, clock).await {
         return Ok(found.to_vec());
     }
+    let found = sweep(audit, blind_max, clock).await.map_err(|error| {
+        failed(&error);
+        Arc::new(error)
+    })?;
+    conclude(&found, &audit.catalog(), halt, clock).await;
+    Ok(found)
+}
+
+/// Looks at everything from its beginning, up to the first round that finds something.
+pub(super) async fn sweep(
+    audit: &mut Audit<impl Spot>,
+    blind_max: Duration,
+    clock: &dyn Clock,
+) -> Result<Vec<Mismatch>, Error> {
     audit.rewind();
     let (mut swept, mut swept_log) = (false, false);
     loop {
-        let report = round(audit, blind_max, clock).await.map_err(|error| {
-            failed(&error);
-            Arc::new(error)
-        })?;
-        if conclude(&report.mismatches, &audit.catalog(), halt, clock).await {
+        let report = round(audit, blind_max, clock).await?;
+        if !report.mismatches.is_empty() {
             return Ok(report.mismatches);
         }
         // Never in one round, perhaps, where there is much to do.
@@ -222,13 +277,18 @@ async fn everything(
     }
 }
 
-fn failed(error: &Error) {
+pub(super) fn failed(error: &Error) {
     metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "failed").increment(1);
     warn!(error = chain(error), "a round of the audit could not be finished");
 }
 
 /// Alerts and halts where something was found; tells whether it was.
-async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dyn Clock) -> bool {
+pub(super) async fn conclude(
+    found: &[Mismatch],
+    catalog: &Catalog,
+    halt: &Halt,
+    clock: &dyn Clock,
+) -> bool {
     let Some(why) = in_short(found, catalog) else {
         metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
         metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);
@@ -242,7 +302,7 @@ async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dy
     // A resume may be on its way, with a check that did not find this. It may even wait for this very one, and holds the
     // flag.
     halt.object();
-    if !halt.is_halted() {
+    if !halt.needs_resume() {
         info!(found = found.len(), "the audit halts the service");
         halt.halt("audit", &why).await;
     }

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::postgres::settings::Settings;
-use crate::postgres::{self, embedded};
+use crate::postgres::{self, Address, embedded};
 use crate::telemetry::chain;
 
 /// Something is bad.
@@ -124,8 +124,8 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
 fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked> {
     let failed = |error: &dyn std::error::Error| Unasked::Failed(chain(error));
     let target = match &config.postgres.url {
-        Some(url) => url.expose().parse().map_err(|error: tokio_postgres::Error| failed(&error))?,
-        None => embedded::running(&config.data_dir).ok_or(Unasked::NotRunning)?,
+        Some(url) => Address::parse(url.expose()).map_err(|error| failed(&error))?,
+        None => embedded::running(&config.data_dir).ok_or(Unasked::NotRunning)?.into(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;

@@ -50,7 +50,11 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(Refusal::LogMissing { .. }) = cause.downcast_ref() {
         return Some(LOG_LOST);
     }
-    if let Some(error) = cause.downcast_ref::<postgres::Error>() {
+    let inner = match cause.downcast_ref() {
+        Some(Refusal::Postgres(error)) => Some(error),
+        _ => None,
+    };
+    if let Some(error) = cause.downcast_ref::<postgres::Error>().or(inner) {
         return match error {
             postgres::Error::Unadopted => Some("ubscore engine adopt --apply --reason TEXT"),
             postgres::Error::Unrepaired => Some("ubscore repair --plan"),

@@ -31,7 +31,7 @@ use crate::crash;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
-use crate::postgres::incarnation::identity_text;
+use crate::postgres::incarnation::{identity_from_text, identity_text};
 use crate::postgres::{self, rebase};
 
 /// The mark of a restore that is not finished, in the data directory.
@@ -240,7 +240,8 @@ async fn bring_back(
             })?;
         }
         crash::point("restore_after_postgres");
-        postgres::migrate(&target.config, &limits).await.context("prepare PostgreSQL")?;
+        let log = identity_from_text(&manifest.log.identity).map(|log| (log, false));
+        postgres::migrate(&target.config, &limits, log).await.context("prepare PostgreSQL")?;
         rebase::settle(&target.config, &limits).await.context("make the tables this cluster's")?;
         crash::point("restore_after_settle");
     }

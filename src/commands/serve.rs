@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::alert::{self, Alert, alert, alert_about, webhook};
 use crate::amount::Amount;
 use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
+use crate::audit::failover::{self, Difference};
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
 use crate::audit::{rounds, totals};
@@ -45,6 +46,7 @@ use crate::entropy::{Entropy, SystemEntropy};
 use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
 use crate::events::{Bounds, Hub};
+use crate::exit::Exit;
 use crate::http::auth::Verifier;
 use crate::http::readiness::Readiness;
 use crate::http::rotation::{self, Rotating};
@@ -58,10 +60,11 @@ use crate::postgres::database::{Database, Lease};
 use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::{self, Behind, Incarnation};
+use crate::postgres::pin::{Pin, Sight};
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
 use crate::postgres::watermark::Watermark;
-use crate::postgres::{self};
+use crate::postgres::{self, Address};
 use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
 use crate::telemetry::lines::last_words;
@@ -128,14 +131,17 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let wait = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
     // The operators' listener answers from now on: that a long replay goes on is worth knowing.
     let ready = Arc::new(OnceLock::<Arc<Service>>::new());
+    let over = Arc::new(AtomicBool::new(false));
     let ops_service = Arc::clone(&ready);
+    let ops_over = Arc::clone(&over);
     let ops_handler = move |request| {
-        let service = ops_service.get().cloned();
+        let (service, over) = (ops_service.get().cloned(), Arc::clone(&ops_over));
         async move {
-            match service {
+            let answer = match service {
                 Some(service) => ops::answer(service, request).await,
                 None => ops::starting(&request),
-            }
+            };
+            unless(&over, answer).await
         }
     };
     let ops_task =
@@ -150,7 +156,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let rotation = rotation::keep(rotating, every, Arc::clone(&clock), hangups);
     let rotation = tokio::spawn(rotation);
 
-    let server = start_embedded(config).await?;
+    let mut server = start_embedded(config).await?;
     let started = tokio::select! {
         started = start(config, development, closed, server.as_ref(), (clock, verifier), stopped.clone()) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
@@ -162,11 +168,18 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let Started { service, mut pool, engine, keeper } = started;
+    let Started { service, mut pool, engine, keeper, pin } = started;
 
     assert!(ready.set(Arc::clone(&service)).is_ok(), "there is one service");
     let api_service = Arc::clone(&service);
-    let api_handler = move |request| api::answer(Arc::clone(&api_service), request);
+    let api_over = Arc::clone(&over);
+    let api_handler = move |request| {
+        let (service, over) = (Arc::clone(&api_service), Arc::clone(&api_over));
+        async move {
+            let answer = api::answer(service, request).await;
+            unless(&over, answer).await
+        }
+    };
     let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
     let upkeep = keep_watch(Arc::clone(&service), config.clone(), engine.handle());
@@ -179,16 +192,23 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             tell_manager(NotifyState::Stopping);
             Ok(())
         }
-        failed = pool.failed() => Err(failed),
-        Err(panicked) = &mut api_task => Err(Failed::Broken(panicked)),
-        Err(panicked) = &mut ops_task => Err(Failed::Broken(panicked)),
+        failed = pool.failed() => Err(Ended::Failed(failed)),
+        Err(panicked) = &mut api_task => Err(Ended::Failed(Failed::Broken(panicked))),
+        Err(panicked) = &mut ops_task => Err(Ended::Failed(Failed::Broken(panicked))),
+        failure = keep_running(config, &mut server) => Err(Ended::Postgres(failure)),
     };
     if let Err(failed) = ended {
+        // From here on nothing is answered any more.
+        over.store(true, Ordering::Release);
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
         engine::end_soon();
         engine::last_alert();
         last_words("ubscore", &chain(&failed));
-        std::process::exit(engine::EXIT_ENGINE);
+        let exit = match failed {
+            Ended::Failed(Failed::Superseded(_)) => Exit::Superseded,
+            Ended::Failed(Failed::Broken(_)) | Ended::Postgres(_) => Exit::Broken,
+        };
+        std::process::exit(exit.code().into());
     }
     // One limit for everything that follows: supervisors kill what takes longer than it was given.
     let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
@@ -223,6 +243,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         () = stopping => warn!("transfers or a snapshot are still under way; the next start goes on with them"),
     }
     tokio::task::block_in_place(|| engine.stop());
+    failover::remember(&pin, &config.data_dir);
     stop_embedded(server).await;
     alert::flush(LAST_ALERTS);
     let (finished, cut) = (drained.finished, drained.cut);
@@ -233,12 +254,108 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Why a service that has begun ends by itself.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Failed(Failed),
+    #[error("the embedded PostgreSQL ended, and cannot be started again")]
+    Postgres(#[source] embedded::Error),
+}
+
+/// Starts the embedded PostgreSQL again whenever it has ended. Returns when that fails; never without one.
+async fn keep_running(config: &Config, server: &mut Option<Embedded>) -> embedded::Error {
+    let Some(running) = server else { return std::future::pending().await };
+    loop {
+        let how = running.died().await;
+        let pid = running.pid();
+        alert(
+            Alert::PostgresUnreachable,
+            format_args!(
+                "the embedded PostgreSQL, process {pid}, has ended ({how}); it is started again"
+            ),
+        );
+        match Embedded::start(&embedded_options(config)).await {
+            Ok(again) => {
+                info!(pid = again.pid(), "the embedded PostgreSQL runs again");
+                *running = again;
+            }
+            Err(error) => return error,
+        }
+    }
+}
+
+/// The answer, unless the process has nothing to say any more: another one may have changed what was read.
+async fn unless<T>(over: &AtomicBool, answer: T) -> T {
+    if over.load(Ordering::Acquire) {
+        return std::future::pending().await;
+    }
+    answer
+}
+
+/// Whether a start was refused for something that the next start would meet again: a person has to look first.
+pub(super) fn needs_person(error: &anyhow::Error) -> bool {
+    use engine::snapshot::Error as Snapshot;
+    error.chain().any(|cause| {
+        cause.is::<NoPair>()
+            || cause.is::<engine::replay::Error>()
+            || matches!(
+                cause.downcast_ref(),
+                Some(
+                    incarnation::Refusal::Foreign { .. }
+                        | incarnation::Refusal::LogMissing { .. }
+                        | incarnation::Refusal::Unused { .. }
+                        | incarnation::Refusal::Exhausted(_)
+                )
+            )
+            || matches!(
+                cause.downcast_ref(),
+                Some(
+                    wal::Error::Damaged { .. }
+                        | wal::Error::Missing { .. }
+                        | wal::Error::Header { .. }
+                        | wal::Error::Version { .. }
+                        | wal::Error::Foreign { .. }
+                        | wal::Error::Order { .. }
+                        | wal::Error::Unfinished { .. }
+                        | wal::Error::Chain { .. }
+                        | wal::Error::Sync { .. }
+                        | wal::Error::Poisoned
+                )
+            )
+            || matches!(
+                cause.downcast_ref(),
+                Some(incarnation::Refusal::Postgres(error)) if error.is_of_other_version()
+            )
+            || cause.downcast_ref().is_some_and(|error| !matches!(error, Snapshot::Io { .. }))
+            || matches!(
+                cause.downcast_ref(),
+                Some(
+                    engine::Error::ForeignSnapshot { .. }
+                        | engine::Error::SnapshotAhead { .. }
+                        | engine::Error::NoSnapshot { .. }
+                )
+            )
+    })
+}
+
+/// A log that has been used beside a database that never used one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the log {log} holds {records} records, but the database has never used a log: they are not a pair"
+)]
+struct NoPair {
+    log: String,
+    records: u64,
+}
+
 /// A service that is ready but not listening.
 struct Started {
     service: Arc<Service>,
     pool: Pool,
     engine: Engine,
     keeper: Keeper,
+    pin: Arc<Pin>,
 }
 
 async fn start(
@@ -257,7 +374,10 @@ async fn start(
         config.engine.outcomes_max,
     );
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
-    postgres::migrate(&target, &limits).await.context("prepare PostgreSQL")?;
+    let (target, pin, different) = pin_server(config, target, &limits).await?;
+    let log = closed.identity().map(|log| Ok::<_, wal::Error>((log, holds_records(config)?)));
+    let log = log.transpose().context("look into the log")?;
+    postgres::migrate(&target, &limits, log).await.context("prepare PostgreSQL")?;
     let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
     let (log_identity, owner) = (closed.identity(), format!("pid {}", std::process::id()));
     // One lease a worker, and one for operations of Funding outside a transfer.
@@ -278,6 +398,7 @@ async fn start(
         found.push(mismatch);
         incarnation = begin(Some(&behind)).await?;
     }
+    pin.begin(incarnation.number, shards + 1);
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
     let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
     let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
@@ -285,6 +406,7 @@ async fn start(
         reads.add_assets(&dev::assets()).await.context("add the development assets")?;
     }
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
+    failover::hold_at_changes(&pin, &halt);
     let assets = reads.load_catalog().await.context("read the assets")?;
     let quota_options = quota_options(config, &assets).context("load the configuration")?;
     reads.load_pauses().await.context("read the pauses")?;
@@ -310,7 +432,7 @@ async fn start(
         }
     }
     name_unreadable(&reads);
-    let books = audit_books(config, &target, &limits, &catalog);
+    let books = audit_books(config, &target.examining(), &limits, &catalog);
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     let number = incarnation.number;
     let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir, number);
@@ -328,9 +450,10 @@ async fn start(
             warn!(log_watermark, known, "PostgreSQL's watermark is behind the log's");
         }
     }
-    rounds::catch_up(&mut audit, &found, &halt, clock.as_ref())
+    rounds::catch_up(&mut audit, &found, different.as_ref(), &halt, clock.as_ref())
         .await
         .context("compare the two stores")?;
+    failover::remember(&pin, &config.data_dir);
     // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
     // UBSCore only remembers more than it must, as it does where something is wrong.
     if !halt.is_halted()
@@ -346,6 +469,7 @@ async fn start(
         every,
         stalled: Duration::from_millis(config.alert.stuck_ms),
         halt: Arc::clone(&halt),
+        pin: Arc::clone(&pin),
     };
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
@@ -369,6 +493,10 @@ async fn start(
     let stores = (0..shards).map(store).collect();
     let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
     pool.run(rounds::run(audit, watching, Arc::clone(&clock), requests));
+    let data_dir = config.data_dir.clone();
+    let watch =
+        failover::watch(target.clone(), limits, Arc::clone(&pin), data_dir, Arc::clone(&clock));
+    pool.run(watch);
     let outcomes = watermark::Options {
         keep: config.outcomes.keep_hours.duration(),
         every: Duration::from_millis(config.outcomes.evict_every_ms),
@@ -441,7 +569,34 @@ async fn start(
         },
         stopping,
     };
-    Ok(Started { service: Arc::new(service), pool, engine, keeper })
+    Ok(Started { service: Arc::new(service), pool, engine, keeper, pin })
+}
+
+/// Whether the log has a first record, or had one that snapshots cover by now. Its damage is judged by the replay.
+fn holds_records(config: &Config) -> Result<bool, wal::Error> {
+    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let first = match wal::Reader::open_path(&log_dir, 0) {
+        Ok(mut log) => log.next().map(|first| first.is_some()),
+        Err(error) => Err(error),
+    };
+    match first {
+        Ok(first) => Ok(first),
+        Err(error @ wal::Error::Medium { .. }) => Err(error),
+        Err(_) => Ok(true),
+    }
+}
+
+/// Pins the process to the server that answers first, and says why both stores must be compared completely, if they must.
+async fn pin_server(
+    config: &Config,
+    target: Address,
+    limits: &postgres::Limits,
+) -> anyhow::Result<(Address, Arc<Pin>, Option<Difference>)> {
+    let client = postgres::connect(&target, limits).await.context("connect to PostgreSQL")?;
+    let sight = Sight::look(&client).await.context("ask PostgreSQL which server it is")?;
+    let different = failover::difference(&config.data_dir, &sight);
+    let pin = Pin::new(&sight);
+    Ok((target.pinned(&pin), pin, different))
 }
 
 /// Begins to make events of what is committed, and to deliver them where there is an endpoint; returns where they are
@@ -489,7 +644,7 @@ fn follow_events(
 /// What the audit reads in PostgreSQL.
 fn audit_books(
     config: &Config,
-    target: &tokio_postgres::Config,
+    target: &Address,
     limits: &postgres::Limits,
     catalog: &Arc<ArcSwap<Catalog>>,
 ) -> Books {
@@ -517,7 +672,7 @@ fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send> {
     let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
     Box::new(move |reason| {
         // It is told again and again, as long as it is so.
-        if halt.is_halted() {
+        if halt.needs_resume() {
             return;
         }
         let halt = Arc::clone(&halt);
@@ -548,10 +703,8 @@ fn replay_log(
     metrics.replayed(Duration::from_nanos(clock.monotonic_ns() - began));
     let records = replayed.ledger().sequence();
     if incarnation.log_identity.is_none() && records > 0 {
-        bail!(
-            "the log {} holds {records} records, but the database has never used a log: they are not a pair",
-            on_disk.map_or_else(String::new, incarnation::identity_text),
-        );
+        let log = on_disk.map_or_else(String::new, incarnation::identity_text);
+        return Err(NoPair { log, records }.into());
     }
     Ok(replayed)
 }
@@ -572,7 +725,7 @@ async fn start_engine(
     replayed: Replayed,
     on_disk: Option<Identity>,
     incarnation: &Incarnation,
-    target: &tokio_postgres::Config,
+    target: &Address,
     limits: &postgres::Limits,
     around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
 ) -> anyhow::Result<Engine> {
@@ -686,10 +839,10 @@ pub(super) fn postgres_limits(config: &Config) -> postgres::Limits {
 pub(super) fn postgres_target(
     config: &Config,
     server: Option<&Embedded>,
-) -> anyhow::Result<tokio_postgres::Config> {
+) -> anyhow::Result<Address> {
     match (server, &config.postgres.url) {
-        (Some(server), _) => Ok(server.config()),
-        (None, Some(url)) => url.expose().parse().context("postgres.url"),
+        (Some(server), _) => Ok(server.config().into()),
+        (None, Some(url)) => Address::parse(url.expose()).context("postgres.url"),
         (None, None) => bail!("postgres.url is missing, and no embedded server was started"),
     }
 }
@@ -698,13 +851,18 @@ pub(super) async fn start_embedded(config: &Config) -> anyhow::Result<Option<Emb
     if config.postgres.url.is_some() {
         return Ok(None);
     }
-    let options = embedded::Options {
-        postgres_bin: config.postgres.bin.clone(),
-        ..embedded::Options::new(&config.data_dir)
-    };
-    let server = Embedded::start(&options).await.context("start the embedded PostgreSQL")?;
+    let server = Embedded::start(&embedded_options(config))
+        .await
+        .context("start the embedded PostgreSQL")?;
     info!(pid = server.pid(), adopted = server.is_adopted(), "embedded PostgreSQL runs");
     Ok(Some(server))
+}
+
+fn embedded_options(config: &Config) -> embedded::Options {
+    embedded::Options {
+        postgres_bin: config.postgres.bin.clone(),
+        ..embedded::Options::new(&config.data_dir)
+    }
 }
 
 pub(super) async fn stop_embedded(server: Option<Embedded>) {

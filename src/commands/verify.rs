@@ -119,7 +119,7 @@ pub(super) async fn compare(target: &Target) -> anyhow::Result<Compared> {
 
 /// Where PostgreSQL is, and how long it may take.
 pub(super) struct Target {
-    pub(super) config: tokio_postgres::Config,
+    pub(super) config: postgres::Address,
     pub(super) limits: postgres::Limits,
     /// What a process that opens the log goes by.
     pub(super) engine: engine::Options,

@@ -265,7 +265,7 @@ mod tests {
     use crate::account::AccountStatus;
     use crate::cli::{Cli, Command};
     use crate::code::Code;
-    use crate::commands::exit_code;
+    use crate::commands::exit_of;
     use crate::engine::order::{Order, PAYLOAD_BYTES_MAX, Text};
     use crate::transfer::{Decision, Direction, Op};
 
@@ -418,7 +418,8 @@ mod tests {
         let done = run(&command(words), &mut out, &mut notes, ink, pause);
         let text = |bytes| String::from_utf8(bytes).expect("text");
         let failure = done.map_err(anyhow::Error::from).err();
-        let failure = failure.map(|error| (exit_code(&error), format!("{error:#}")));
+        let failure = failure
+            .map(|error| (std::process::ExitCode::from(exit_of(&error)), format!("{error:#}")));
         Done { out: text(out), notes: text(notes), failure }
     }
 

@@ -8,6 +8,7 @@ use super::bound::{Bound, FIVE_MINUTES_MS, MINUTE_MS, bound};
 use super::file::read_secret;
 use super::secret::Secret;
 use super::{Error, range};
+use crate::postgres::Address;
 
 /// The section `[postgres]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -75,9 +76,10 @@ impl Postgres {
             return Err(range("postgres.lock_timeout_ms", self.lock_timeout_ms, allowed));
         }
         if let Some(url) = &self.url
-            && url.expose().parse::<tokio_postgres::Config>().is_err()
+            && let Err(why) = Address::parse(url.expose())
         {
-            return Err(range("postgres.url", url, "\"embedded\" or a postgres:// URL"));
+            let allowed = format!("\"embedded\" or a postgres:// URL ({why})");
+            return Err(range("postgres.url", url, allowed));
         }
         Ok(())
     }

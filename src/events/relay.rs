@@ -10,16 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use tokio::sync::Notify;
-use tokio_postgres::Config;
 use tracing::{debug, error};
 
 use super::{Hub, outlast, within};
 use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::postgres::events::{Copied, Events, Look};
-use crate::postgres::{Error, Limits};
+use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::telemetry;
 
 /// Rows behind the last one that are copied in one transaction.
@@ -42,7 +41,7 @@ const PURGE_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Options {
     /// PostgreSQL.
-    pub target: Config,
+    pub target: Address,
     /// Its limits.
     pub limits: Limits,
     /// This process's incarnation.
@@ -157,18 +156,24 @@ impl Relay {
         Relay { options, hub, clock, born_ns, committed, told: None, purge_due_ns: 0, failures: 0 }
     }
 
-    /// Runs until the hub is closed; once another process has taken over it does nothing. What fails is tried again for ever.
-    pub async fn run(mut self) {
+    /// Runs until the hub is closed. What fails is tried again for ever.
+    ///
+    /// # Errors
+    /// [`Superseded`]: the process must end.
+    pub async fn run(mut self) -> Result<(), Superseded> {
         let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
         let work = async {
             loop {
                 // It only ever ends with an error, and a new session begins where PostgreSQL's low water is.
                 let Err(failure) = self.session().await;
-                outlast("making events", &failure, &mut self.failures, &*clock).await;
+                outlast("making events", &failure, &mut self.failures, &*clock).await?;
             }
         };
         // What is under way may be cut anywhere: the next start finds what is copied.
-        select(pin!(work), pin!(closing)).await;
+        match select(pin!(work), pin!(closing)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(((), _)) => Ok(()),
+        }
     }
 
     async fn session(&mut self) -> Result<std::convert::Infallible, Error> {

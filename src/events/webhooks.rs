@@ -18,7 +18,6 @@ use arc_swap::ArcSwap;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
-use tokio_postgres::Config;
 use tracing::{error, info, warn};
 
 use super::{Hub, outlast, within};
@@ -28,7 +27,7 @@ use crate::config::secret::Secret;
 use crate::entropy::Entropy;
 use crate::postgres::events::Event;
 use crate::postgres::webhooks::{Backlog, Deliveries, Due, Tried};
-use crate::postgres::{Error, Limits};
+use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::release;
 use crate::telemetry;
 
@@ -45,7 +44,7 @@ const LOOK_MIN: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub struct Options {
     /// PostgreSQL.
-    pub target: Config,
+    pub target: Address,
     /// Its limits.
     pub limits: Limits,
     /// This process's incarnation.
@@ -73,7 +72,7 @@ pub struct Options {
 /// The secret is not one of Standard Webhooks.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// `Config::validate` was not asked, or it would have said so.
+    /// `Address::validate` was not asked, or it would have said so.
     #[error("webhooks.secret")]
     Secret(#[from] standardwebhooks::WebhookError),
     /// The system gives no thread.
@@ -160,17 +159,23 @@ impl Webhooks {
         })
     }
 
-    /// Delivers until the hub is closed; once another process has taken over it does nothing. What fails is tried again.
-    pub async fn run(mut self) {
+    /// Delivers until the hub is closed. What fails is tried again.
+    ///
+    /// # Errors
+    /// [`Superseded`]: the process must end.
+    pub async fn run(mut self) -> Result<(), Superseded> {
         let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
         let work = async {
             loop {
                 let Err(failure) = self.session().await;
-                outlast("delivering events", &failure, &mut self.failures, &*clock).await;
+                outlast("delivering events", &failure, &mut self.failures, &*clock).await?;
             }
         };
         // Whatever is in hand is delivered or not; the next start tries again what was not written down.
-        select(pin!(work), pin!(closing)).await;
+        match select(pin!(work), pin!(closing)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(((), _)) => Ok(()),
+        }
     }
 
     async fn session(&mut self) -> Result<std::convert::Infallible, Error> {

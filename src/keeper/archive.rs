@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use wal::segment_name;
 
 use super::SHORT_LOOK;
+use crate::environment;
 
 /// A command that has not ended after so many looks is ended: ten minutes.
 const LOOKS_MAX: u32 = 60_000;
@@ -49,7 +50,8 @@ pub(super) fn run(
     let failed = |command: &str, source| Error::Run { command: command.to_owned(), source };
     let directory = std::path::absolute(log_dir).map_err(|source| failed(template, source))?;
     let command = fill_in(template, &directory.join(&name).to_string_lossy(), &name);
-    let mut child = Command::new("sh")
+    let mut shell = Command::new("sh");
+    let mut child = environment::clean(&mut shell)
         .args(["-c", &command])
         .stdin(Stdio::null())
         // Our stdout belongs to what we were asked for.

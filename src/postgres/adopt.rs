@@ -3,14 +3,14 @@
 //! The rebuilt log has an identity of its own, which PostgreSQL knows before the log has a file: an old log that comes back,
 //! on a disk that was only unmounted, is foreign from then on and cannot be opened.
 
-use tokio_postgres::{Client, Config};
+use tokio_postgres::Client;
 use wal::{Identity, Sequence};
 
 use super::columns::{self, bigint};
 use super::cut::CLOSED;
 use super::incarnation::{identity_from_text, identity_text};
 use super::mend::Author;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::transfer::ReqId;
 
 /// The Spot sums of `watermark_totals` that a rebuild understands.
@@ -51,7 +51,7 @@ impl Asked {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn connect(config: &Config, limits: &Limits) -> Result<Asked, Error> {
+    pub async fn connect(config: &Address, limits: &Limits) -> Result<Asked, Error> {
         Ok(Asked { client: connect(config, limits).await? })
     }
 
@@ -151,7 +151,7 @@ pub(super) async fn is_begun(client: &impl tokio_postgres::GenericClient) -> Res
 /// [`Error::Superseded`]: the database belongs to another log. [`Error`]: nothing was changed, unless the answer to the
 /// commit was lost.
 pub async fn rebind(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     rebinding: &Rebinding<'_>,
 ) -> Result<(), Error> {

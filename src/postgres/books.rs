@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Row};
+use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
 use super::columns::{self, bigint};
@@ -19,7 +19,7 @@ use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use super::incarnation::identity_from_text;
 use super::rebase::rebase_if_foreign;
 use super::store::Transfer;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::account::UserId;
 use crate::amount::{Amount, plain_text, units_from_text};
 use crate::asset::{AssetId, Catalog};
@@ -123,7 +123,7 @@ pub struct Passed {
 
 /// The audit's connection to PostgreSQL.
 pub struct Books {
-    config: Config,
+    config: Address,
     limits: Limits,
     catalog: Arc<ArcSwap<Catalog>>,
     client: Option<Client>,
@@ -142,7 +142,7 @@ pub struct Books {
 impl Books {
     /// Books that connect when they are first opened. Statements may take `statement_timeout`.
     pub fn new(
-        config: Config,
+        config: Address,
         limits: Limits,
         statement_timeout: Duration,
         catalog: Arc<ArcSwap<Catalog>>,

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Config, GenericClient, Row};
+use tokio_postgres::{Client, GenericClient, Row};
 use wal::{Identity, Sequence};
 
 use super::columns::{self, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{identity_from_text, identity_text};
 use super::store::Transfer;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::account::{AccountStatus, UserId};
 use crate::asset::Catalog;
 use crate::transfer::{Direction, ReqId, State};
@@ -110,7 +110,7 @@ impl Witness {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn connect(config: &Config, limits: &Limits) -> Result<Witness, Error> {
+    pub async fn connect(config: &Address, limits: &Limits) -> Result<Witness, Error> {
         // It reads whole tables, which takes its time.
         let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
         Ok(Witness { client: connect(config, &limits).await? })
@@ -241,7 +241,7 @@ impl Witness {
 /// # Errors
 /// [`Error::Superseded`]: the database belongs to another log. [`Error`]: nothing was changed, unless the answer to the
 /// commit was lost.
-pub async fn record(config: &Config, limits: &Limits, loss: &Loss) -> Result<(), Error> {
+pub async fn record(config: &Address, limits: &Limits, loss: &Loss) -> Result<(), Error> {
     let mut client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;

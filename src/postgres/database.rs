@@ -11,13 +11,13 @@ use jiff::Timestamp;
 use rust_decimal::Decimal;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info, warn};
 use wal::Sequence;
 
 use super::columns::{self, asset_number, bigint};
 use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
-use super::{Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
+use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
 use crate::code::Code;
@@ -41,7 +41,7 @@ pub struct Lease {
 
 /// One worker's connection. Opened when needed, dropped after anything unclear.
 pub struct Database {
-    config: Config,
+    config: Address,
     limits: Limits,
     lease: Lease,
     actor: String,
@@ -80,7 +80,7 @@ struct Moves {
 impl Database {
     /// A store that connects with the first batch.
     pub fn new(
-        config: Config,
+        config: Address,
         limits: Limits,
         lease: Lease,
         catalog: Arc<ArcSwap<Catalog>>,
@@ -122,6 +122,9 @@ impl Database {
         let flight = flight.map_err(|_elapsed| whole(unknown(Error::Timeout(limit))))?;
         let rows = flight.map_err(|failure| of_call(failure, runs))?;
         self.session = Some(session);
+        if let Some(pin) = self.config.pin() {
+            pin.answered(self.lease.shard, self.flight);
+        }
         let catalog = self.catalog.load();
         let replies = runs.iter().zip(&rows).flat_map(|(run, rows)| replies(run, rows, &catalog));
         Ok(replies.collect())
@@ -385,7 +388,7 @@ impl Moves {
 }
 
 impl Session {
-    async fn open(config: &Config, limits: &Limits) -> Result<Session, Error> {
+    async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
         let client = connect_by_keys(config, limits).await?;
         let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
         let session = Session {

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
-use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use super::Address;
 use super::export::Place;
+use crate::environment;
 
 /// How much of what a program said an error quotes, bytes.
 const SAID_BYTES_MAX: u64 = 4_096;
@@ -60,8 +61,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To where `config` leads, which is `place`.
-    pub fn new(config: &Config, place: &Place) -> Connection {
+    /// To where `address` leads, which is `place`.
+    pub fn new(address: &Address, place: &Place) -> Connection {
+        let config = address.config();
         let list = |texts: Vec<OsString>| texts.join(std::ffi::OsStr::new(","));
         let hosts = config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => OsString::from(name),
@@ -81,6 +83,9 @@ impl Connection {
         environment.push(("PGDATABASE", OsString::from(&place.database)));
         environment.push(("PGTARGETSESSIONATTRS", "read-write".into()));
         environment.push(("PGAPPNAME", APPLICATION.into()));
+        let (mode, root) = address.tls();
+        environment.push(("PGSSLMODE", mode.into()));
+        environment.extend(root.map(|root| ("PGSSLROOTCERT", root.into())));
         if let Some(password) = config.get_password() {
             let password = String::from_utf8_lossy(password).into_owned();
             environment.push(("PGPASSWORD", password.into()));
@@ -93,8 +98,7 @@ impl Connection {
 
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        // Ours says everything; a service file must not say something else.
-        command.env_remove("PGSERVICE").env_remove("PGHOSTADDR").arg("--no-password");
+        environment::clean(&mut command).arg("--no-password");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stderr(Stdio::piped());
         command

@@ -50,6 +50,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The server itself waits seconds before it calls the template database in use.
 const CREATE_ATTEMPTS_MAX: u32 = 5;
 const POLL: Duration = Duration::from_millis(20);
+/// Between two looks whether a server that is not our child still runs.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The server's log moves to `postgres.log.1` at the next start after it has grown this large.
 const LOG_BYTES_MAX: u64 = 16 << 20;
@@ -334,6 +336,22 @@ impl Embedded {
     /// Whether the server was already running. A command that only looks must then leave it so.
     pub fn is_adopted(&self) -> bool {
         self.child.is_none()
+    }
+
+    /// Returns when the server's process has ended by itself, with how.
+    pub async fn died(&mut self) -> String {
+        match &mut self.child {
+            Some(child) => match child.wait().await {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            },
+            None => {
+                while is_running(self.pid, &self.socket_directory) {
+                    sleep(LOOK).await;
+                }
+                "it was no child of ours".to_owned()
+            }
+        }
     }
 
     /// Stops the server: open transactions are rolled back, connections closed, a checkpoint

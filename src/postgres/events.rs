@@ -8,13 +8,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
-use super::{Error, Limits, Verdict, connect_by_keys, verdict};
+use super::{Address, Error, Limits, Verdict, connect_by_keys, verdict};
 use crate::account::UserId;
 use crate::asset::Catalog;
 use crate::transfer::State;
@@ -104,7 +104,7 @@ impl Events {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn connect(
-        config: &Config,
+        config: &Address,
         limits: &Limits,
         incarnation: u64,
         endpoints: Vec<String>,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tokio_postgres::{Client, Config, Row};
+use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
 use super::incarnation::identity_from_text;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::transfer::ReqId;
 
 /// Tables that no database but ours has.
@@ -140,7 +140,7 @@ impl Export {
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn begin(config: &Config, limits: &Limits) -> Result<Export, Error> {
+    pub async fn begin(config: &Address, limits: &Limits) -> Result<Export, Error> {
         let client = connect(config, limits).await?;
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         // The first statement takes the snapshot.

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio_postgres::{Client, Config, IsolationLevel, Row};
+use tokio_postgres::{Client, IsolationLevel, Row};
 use wal::Sequence;
 
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::amount::{PRECISION_MAX, units_from_text};
 use crate::asset::AssetId;
 use crate::transfer::{Direction, Op, ReqId};
@@ -53,7 +53,7 @@ pub struct View {
 
 /// A connection of its own: it adds up whole tables, which takes longer than what users wait for.
 pub struct Funds {
-    config: Config,
+    config: Address,
     limits: Limits,
     /// Whose Spot this Funding is compared with.
     incarnation: u64,
@@ -63,7 +63,7 @@ pub struct Funds {
 impl Funds {
     /// Connects when it is first asked. Statements may take `statement_timeout`. `incarnation`: the process's own.
     pub fn new(
-        config: Config,
+        config: Address,
         limits: Limits,
         statement_timeout: Duration,
         incarnation: u64,

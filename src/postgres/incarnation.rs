@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tokio_postgres::{Client, Config};
+use tokio_postgres::Client;
 use wal::{Identity, Sequence};
 
 use super::adopt::is_begun;
-use super::{Error, Limits, columns, connect};
+use super::{Address, Error, Limits, columns, connect};
 
 /// The low bits of an order number that count within one incarnation.
 pub const ORDER_NUMBER_BITS: u32 = 40;
@@ -56,6 +56,14 @@ pub enum Refusal {
         /// In `engine_state`.
         database: String,
     },
+    /// The log has been used, and the database has never used one.
+    #[error(
+        "the log {log} holds records, but the database has never used a log: they are not a pair"
+    )]
+    Unused {
+        /// In the log's headers.
+        log: String,
+    },
     /// All incarnations are used up.
     #[error("incarnation {0} is the last one")]
     Exhausted(u64),
@@ -89,6 +97,44 @@ pub struct Behind {
     pub reason: String,
 }
 
+/// Refuses a database that belongs to another log, or none for a log that has been used. `log`: its identity, and whether it
+/// holds a record; `None` for an empty directory.
+///
+/// # Errors
+/// [`Refusal`].
+pub(super) async fn refuse_foreign(
+    client: &Client,
+    log: Option<(Identity, bool)>,
+) -> Result<(), Refusal> {
+    let known = "SELECT to_regclass('engine_state') IS NOT NULL";
+    let known: bool = client.query_one(known, &[]).await?.try_get(0)?;
+    let bound = match known {
+        // No row: a database whose first migration is still to come to it.
+        true => client.query_opt("SELECT log_identity FROM engine_state", &[]).await?,
+        false => None,
+    };
+    let bound = bound.map(|row| row.try_get::<_, Option<String>>(0)).transpose()?.flatten();
+    if bound.is_some() && is_begun(client).await? {
+        return Err(Error::Unadopted.into());
+    }
+    match (log, &bound) {
+        (Some((log, true)), None) => Err(Refusal::Unused { log: identity_text(log) }),
+        (log, bound) => refuse_other(log.map(|(identity, _)| identity), bound.as_deref()),
+    }
+}
+
+fn refuse_other(log: Option<Identity>, bound: Option<&str>) -> Result<(), Refusal> {
+    match (log, bound) {
+        (None, Some(database)) => Err(Refusal::LogMissing { database: database.to_owned() }),
+        (Some(log), Some(database)) if identity_text(log) != *database => {
+            let (log, database) = (identity_text(log), database.to_owned());
+            Err(Refusal::Foreign { log, database })
+        }
+        // A log without a database's word is judged by its records: an empty one may be bound.
+        (Some(_), Some(_)) | (_, None) => Ok(()),
+    }
+}
+
 /// Takes the next incarnation and `leases` leases, unless the log on this disk is not the database's.
 ///
 /// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
@@ -96,7 +142,7 @@ pub struct Behind {
 /// # Errors
 /// [`Refusal`]: nothing was changed.
 pub async fn begin(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     log: Option<Identity>,
     behind: Option<&Behind>,
@@ -122,17 +168,7 @@ pub async fn begin(
     if is_begun(&transaction).await? {
         return Err(Error::Unadopted.into());
     }
-    match (log, &bound) {
-        (None, Some(database)) => {
-            return Err(Refusal::LogMissing { database: database.clone() });
-        }
-        (Some(log), Some(database)) if identity_text(log) != *database => {
-            let (log, database) = (identity_text(log), database.clone());
-            return Err(Refusal::Foreign { log, database });
-        }
-        // A log without a database's word is judged by who has read it: an empty one may be bound.
-        (Some(_), Some(_)) | (_, None) => {}
-    }
+    refuse_other(log, bound.as_deref())?;
     let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
     let number = before.max(behind.map_or(0, |behind| behind.latest)).saturating_add(1);
     if number > INCARNATION_MAX {
@@ -178,7 +214,7 @@ pub async fn begin(
 /// # Errors
 /// [`Refusal`]: another incarnation has begun or has bound another log.
 pub async fn bind(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     incarnation: u64,
     log: Identity,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Config, Transaction};
+use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use super::columns::{self, asset_number, bigint};
@@ -13,7 +13,7 @@ use super::cut::CLOSED;
 use super::incarnation::identity_text;
 use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::asset::{Asset, Catalog};
 use crate::code::Code;
 use crate::transfer::{Decision, Intent, Op, State};
@@ -123,7 +123,7 @@ impl fmt::Display for Renumbering {
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost.
 pub async fn fence(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     log: Identity,
     incarnation: u64,
@@ -142,7 +142,7 @@ pub async fn fence(
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
 pub async fn renumber(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     log: Identity,
     incarnation: u64,
@@ -199,7 +199,7 @@ async fn supersede(
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
 pub async fn carry_out(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     catalog: &Catalog,
     log: Identity,

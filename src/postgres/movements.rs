@@ -3,12 +3,12 @@
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tokio_postgres::{Client, Config, Row};
+use tokio_postgres::{Client, Row};
 
 use super::columns;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::Transfer;
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 use crate::account::UserId;
 use crate::amount::{Amount, units_from_text};
 use crate::asset::{AssetId, Catalog};
@@ -56,7 +56,7 @@ pub struct Movements {
 /// # Errors
 /// [`Error`]: PostgreSQL is away, or holds what this version cannot read.
 pub async fn read(
-    config: &Config,
+    config: &Address,
     limits: &Limits,
     catalog: &ArcSwap<Catalog>,
     user: UserId,

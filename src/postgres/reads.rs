@@ -9,18 +9,18 @@ pub mod pauses;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use deadpool_postgres::{Pool, Status};
+use deadpool_postgres::Status;
 use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
-use super::Error;
 use super::columns::{self, bigint};
 use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
+use super::{Connections, Error};
 use crate::account::{AccountStatus, UserId};
 use crate::amount::units_from_text;
 use crate::asset::{AssetId, Catalog};
@@ -75,7 +75,7 @@ pub enum HaltChange<'a> {
 /// The read side, and the catalog it keeps up to date.
 #[derive(Clone)]
 pub struct Reads {
-    pub(super) pool: Pool,
+    pub(super) pool: Connections,
     catalog: Arc<ArcSwap<Catalog>>,
     /// Rows of `assets_tb` that cannot be read in whole, as last read.
     unreadable: Arc<parking_lot::Mutex<Vec<Unreadable>>>,
@@ -100,7 +100,7 @@ pub struct PoolUse {
 
 impl Reads {
     /// Reads through `pool`; the few writes are those of `incarnation`.
-    pub fn new(pool: Pool, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
+    pub fn new(pool: Connections, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
         let (pauses, earlier, changing) = (Arc::default(), Arc::default(), Arc::default());
         let unreadable = Arc::default();
         Reads { pool, catalog, unreadable, pauses, earlier, incarnation, changing }

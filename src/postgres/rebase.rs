@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use tokio_postgres::{Config, GenericClient};
+use tokio_postgres::GenericClient;
 use tracing::warn;
 
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 
 /// Begins the audit anew, if the tables have come from another cluster.
 ///
@@ -25,7 +25,7 @@ pub async fn rebase_if_foreign(client: &impl GenericClient) -> Result<(), Error>
 ///
 /// # Errors
 /// [`Error`]: PostgreSQL is away; the same call again does it.
-pub async fn settle(config: &Config, limits: &Limits) -> Result<(), Error> {
+pub async fn settle(config: &Address, limits: &Limits) -> Result<(), Error> {
     // Numbering every operation anew takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let client = connect(config, &limits).await?;

@@ -1,9 +1,8 @@
 //! What a server is set to, as far as our promises depend on it. Read only.
 
 use jiff::Timestamp;
-use tokio_postgres::Config;
 
-use super::{Error, Limits, connect};
+use super::{Address, Error, Limits, connect};
 
 /// A server's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ impl Settings {
     /// # Errors
     /// [`Error`]: it cannot be reached, takes no writes, or does not answer.
     pub async fn read(
-        config: &Config,
+        config: &Address,
         limits: &Limits,
         our_clock: impl Fn() -> u64,
     ) -> Result<Settings, Error> {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio_postgres::{Client, Config, Statement};
+use tokio_postgres::{Client, Statement};
 
 use super::columns::bigint;
-use super::{Error, Limits, Verdict, connect, verdict};
+use super::{Address, Error, Limits, Verdict, connect, verdict};
 use crate::telemetry;
 
 /// See [`Watermark::ahead`]. 1,000 rows at each end cost a millisecond.
@@ -29,7 +29,7 @@ pub struct Raised {
 
 /// A connection of its own for the one who raises the watermark. Opened when needed, dropped after any error.
 pub struct Watermark {
-    config: Config,
+    config: Address,
     limits: Limits,
     incarnation: i64,
     session: Option<Session>,
@@ -44,7 +44,7 @@ struct Session {
 
 impl Watermark {
     /// Connects with the first call.
-    pub fn new(config: Config, limits: Limits, incarnation: u64) -> Watermark {
+    pub fn new(config: Address, limits: Limits, incarnation: u64) -> Watermark {
         // Whoever waits behind us for the same lock must not be timed out by our waiting.
         let limits = Limits { lock_timeout: limits.lock_timeout / 2, ..limits };
         let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");

@@ -6,12 +6,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Statement};
+use tokio_postgres::{Client, Statement};
 
 use super::events::{Event, event_from_row, fenced, with_transfers};
 use super::reads::Reads;
 use super::watermark::milliseconds;
-use super::{Error, Limits, connect_by_keys};
+use super::{Address, Error, Limits, connect_by_keys};
 use crate::asset::Catalog;
 use crate::transfer::State;
 
@@ -70,7 +70,7 @@ impl Deliveries {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn connect(
-        config: &Config,
+        config: &Address,
         limits: &Limits,
         incarnation: u64,
         endpoint: String,

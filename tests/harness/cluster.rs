@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use ubscore::postgres::embedded::{Embedded, Options};
 
+use super::site::connect;
 use super::{block_on, eventually, run, unique};
 
 /// A PostgreSQL that one test has for itself.
@@ -69,12 +70,52 @@ impl Cluster {
 
     /// A copy of its files as a crash at this moment would leave them, or an asynchronous replica that is not far behind.
     pub(crate) fn copy_files(&self) -> PathBuf {
-        let copy = run().directory.join(format!("replica-{}", unique()));
         self.signal(Signal::STOP);
-        let copied = Command::new("cp").arg("-a").arg(&self.options.data_dir).arg(&copy).status();
+        let copy = self.copy_stopped();
         self.signal(Signal::CONT);
-        assert!(copied.expect("cp").success());
         copy
+    }
+
+    fn copy_stopped(&self) -> PathBuf {
+        let copy = run().directory.join(format!("replica-{}", unique()));
+        let copied = Command::new("cp").arg("-a").arg(&self.options.data_dir).arg(&copy).status();
+        assert!(copied.expect("cp").success());
+        fs::remove_file(copy.join("postgres/postmaster.pid")).expect("it was running");
+        copy
+    }
+
+    /// Has a copy begin a history of its own when it is started, as a promoted replica does.
+    pub(crate) fn promote(copy: &Path) {
+        let cluster = copy.join("postgres");
+        fs::write(cluster.join("recovery.signal"), "").expect("written");
+        let settings = cluster.join("postgresql.auto.conf");
+        let mut text = fs::read_to_string(&settings).expect("settings");
+        text.push_str("restore_command = '/bin/false'\n");
+        fs::write(&settings, text).expect("written");
+    }
+
+    /// Fails over to a replica that lacks nothing.
+    pub(crate) fn fail_over(&self) {
+        self.signal(Signal::STOP);
+        let copy = self.copy_stopped();
+        self.kill();
+        Cluster::promote(&copy);
+        self.take_over(&copy);
+    }
+
+    /// Starts a copy of the files beside the server they were copied from.
+    pub(crate) fn start_beside(copy: &Path) -> Cluster {
+        let options = Options { connections_max: 40, shared_buffers_mib: 32, ..Options::new(copy) };
+        let server = block_on(Embedded::start(&options)).expect("PostgreSQL");
+        let url = server.url();
+        wait_for_primary(&url);
+        Cluster { options, url, server: Mutex::new(Some(server)) }
+    }
+
+    /// The directory of its socket.
+    pub(crate) fn socket_directory(&self) -> String {
+        let host = self.url.split("host=").nth(1).and_then(|rest| rest.split('&').next());
+        host.expect("our own URL").to_owned()
     }
 
     /// Puts a copy in the place of its files, after [`Cluster::kill`], and starts it.
@@ -101,6 +142,19 @@ impl Cluster {
     pub(crate) fn restart(&self) {
         let server = block_on(Embedded::start(&self.options)).expect("PostgreSQL");
         assert_eq!(server.url(), self.url, "it is found where it was");
+        wait_for_primary(&self.url);
         *self.server.lock().expect("not poisoned") = Some(server);
     }
+}
+
+/// Waits until a server that recovers takes writes.
+fn wait_for_primary(url: &str) {
+    eventually("the end of its recovery", || {
+        let recovers = block_on(async {
+            let client = connect(url).await;
+            let row = client.query_one("SELECT pg_is_in_recovery()", &[]).await;
+            row.is_ok_and(|row| row.get(0))
+        });
+        (!recovers).then_some(())
+    });
 }

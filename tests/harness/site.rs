@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use rustix::process::Pid;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use ubscore::postgres::Address;
 
 use super::{Cluster, PATIENCE, POLL, Server, block_on, eventually, refused, run, unique, units};
 
@@ -154,9 +155,9 @@ impl Site {
         self.cluster_url().replacen("/ubscore?", &format!("/{}?", self.database), 1)
     }
 
-    /// The database, as tokio-postgres takes it.
-    pub(crate) fn target(&self) -> tokio_postgres::Config {
-        self.url().parse().expect("our own URL")
+    /// The database, as the program takes it.
+    pub(crate) fn target(&self) -> Address {
+        Address::parse(&self.url()).expect("our own URL")
     }
 
     /// The directory of the log.

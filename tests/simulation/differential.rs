@@ -44,7 +44,7 @@ use ubscore::postgres::store::{
     Unfinished, fingerprint,
 };
 use ubscore::postgres::watermark::Watermark;
-use ubscore::postgres::{self, Limits};
+use ubscore::postgres::{self, Address, Limits};
 use ubscore::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
 use super::chance::Chance;
@@ -184,7 +184,7 @@ struct Pair {
     site: Site,
     session: Session,
     _proxy: Proxy,
-    proxied: tokio_postgres::Config,
+    proxied: Address,
     loses: Arc<AtomicU8>,
     stores: [Database; SHARDS as usize],
     model: Postgres,
@@ -211,7 +211,7 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Pair {
         let site = Site::new();
-        block_on(postgres::migrate(&site.target(), &PATIENT)).expect("a schema");
+        block_on(postgres::migrate(&site.target(), &PATIENT, None)).expect("a schema");
         // Whoever calls himself "strike" meets the error that he gives as his reason.
         site.sql(
             "CREATE FUNCTION strike() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
@@ -221,7 +221,7 @@ impl Pair {
         );
         let loses = Arc::new(AtomicU8::new(Loses::Nothing as u8));
         let proxy = lossy_proxy(&site, &loses);
-        let proxied: tokio_postgres::Config = proxy.url.parse().expect("our own URL");
+        let proxied = Address::parse(&proxy.url).expect("our own URL");
         let mut pair = Pair {
             session: site.session(),
             _proxy: proxy,
@@ -815,12 +815,7 @@ impl Pair {
     }
 }
 
-fn store(
-    target: &tokio_postgres::Config,
-    limits: &Limits,
-    incarnation: u64,
-    shard: u32,
-) -> Database {
+fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Database {
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
     let lease = Lease { incarnation, shard, duration: LEASE };
     Database::new(target.clone(), *limits, lease, catalog)

@@ -46,8 +46,8 @@ fn unseen(check: &'static str, what: &str) -> Finding {
 /// The oldest major version that is tested.
 const POSTGRES_MAJOR_MIN: i32 = 14;
 /// Connections of ours beside those for reads and one a shard: Funding's own, the audit's, its check's, the watermark's, the
-/// relay's, the webhooks', and one for a command.
-const CONNECTIONS_BESIDE: u64 = 7;
+/// relay's, the webhooks', the one that watches the server, and one for a command.
+const CONNECTIONS_BESIDE: u64 = 8;
 /// A difference of the clocks that is no more than a slow answer, ms.
 const CLOCKS_APART_MS: u64 = 250;
 /// One that makes times in answers and in tokens disagree, ms.

@@ -7,7 +7,7 @@ use wal::{Directory, Identity, Sequence};
 
 use crate::engine::snapshot::shelf::Shelf;
 use crate::postgres::adopt::{Asked, Bound};
-use crate::postgres::{self, Limits};
+use crate::postgres::{self, Address, Limits};
 use crate::telemetry::chain;
 
 /// What both stores say of each other.
@@ -36,7 +36,7 @@ pub(super) struct Log {
 impl Pair {
     /// Asks PostgreSQL first: whatever it claims by then, the log has had before.
     pub(super) async fn look(
-        target: &tokio_postgres::Config,
+        target: &Address,
         limits: &Limits,
         log: &Path,
         snapshots: &Path,

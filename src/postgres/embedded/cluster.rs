@@ -16,6 +16,7 @@ use tracing::info;
 use super::programs::Binaries;
 use super::user::ServerUser;
 use super::{Error, POLL, ROLE, file, tail};
+use crate::environment;
 
 /// How the server names the open directory it inherits.
 pub(super) const CLUSTER_ARGUMENT: &str = "/proc/self/fd/9";
@@ -102,10 +103,8 @@ pub(super) fn child_command(program: &Path, directory: OwnedFd, user: ServerUser
     let mut command = Command::new("/bin/sh");
     command.args(["-c", INHERIT_CLUSTER, "sh"]).arg(program).args(["-D", CLUSTER_ARGUMENT]);
     command.current_dir("/").stdin(Stdio::from(directory));
-    // The server would take these from our environment as its defaults.
-    for name in ["PGDATA", "PGPORT", "PGDATESTYLE", "PGTZ", "PGCLIENTENCODING", "PGOPTIONS"] {
-        command.env_remove(name);
-    }
+    // The server would take defaults from our environment, and keep our secrets in its own.
+    environment::clean(command.as_std_mut());
     if user.drop {
         // The standard library drops the supplementary groups with the user.
         command.uid(user.user).gid(user.group);

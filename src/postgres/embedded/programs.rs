@@ -7,6 +7,7 @@ use std::process::Stdio;
 use tokio::process::Command;
 
 use super::Error;
+use crate::environment;
 
 /// Where systems put the server's programs: a folder, the prefix of an entry in it that ends with
 /// the major version, and the folder inside that entry.
@@ -151,13 +152,10 @@ async fn probe(directory: Option<&Path>) -> Option<u32> {
 
 /// What a program prints, if it runs and succeeds; one that does not is one that is not there.
 async fn output_of(program: &Path, argument: &str) -> Option<String> {
-    let output = Command::new(program)
-        .arg(argument)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .ok()?;
+    let mut command = Command::new(program);
+    environment::clean(command.as_std_mut());
+    let output =
+        command.arg(argument).stdin(Stdio::null()).kill_on_drop(true).output().await.ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -1,0 +1,319 @@
+//! PostgreSQL has become another server, or has gone back: what follows, and what is remembered over a restart.
+//!
+//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. [`settle`] then compares both
+//! stores completely, on the new server. Only a clean comparison opens the gate; anything else halts.
+//!
+//! Over a restart the file [`FILE`] in the data directory keeps what the last process saw. A start that meets another
+//! server, or less than that, compares everything before it serves.
+//!
+//! The limit of this: a server that was rolled back between two looks of a start, by less than it has written since, looks
+//! like itself. Then only the comparison of records with rows finds what is missing.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Client;
+use tracing::{debug, error, info, warn};
+
+use super::conservation::{Audit, Mismatch, Spot};
+use super::halt::Halt;
+use super::rounds::{conclude, failed, sweep};
+use crate::alert::{Alert, alert, alert_about};
+use crate::clock::Clock;
+use crate::postgres::pin::{Change, Pin, Server, Sight, lsn_text};
+use crate::postgres::{self, Address, Limits, Superseded};
+use crate::telemetry::chain;
+
+/// The file in the data directory that keeps which server was seen last, and how far.
+pub const FILE: &str = "postgres-seen.toml";
+/// What it is called until it is whole.
+const FILE_NEW: &str = "postgres-seen.new";
+/// Between two looks at the server: a take-over or a change is found within it, however quiet the service is.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks between two writes of the file: what a kill within them leaves unwritten makes the next start see a little less.
+const LOOKS_PER_WRITE: u32 = 5;
+/// How long a comparison waits for what had begun before the change.
+const QUIET_WAIT: Duration = Duration::from_secs(30);
+/// Writes WAL and nothing else: its commit waits for a standby as every other.
+const COVER: &str =
+    "SELECT pg_logical_emit_message(TRUE, 'ubscore', 'covers what was committed before')";
+
+/// What a process saw last of its server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    system_identifier: i64,
+    timeline: u32,
+    /// The highest flushed WAL position, bytes.
+    lsn: u64,
+    /// Whose flights follow.
+    incarnation: u64,
+    /// The last answered flight of each shard.
+    flights: Vec<u64>,
+}
+
+/// Why a start compares everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs, for people.
+    pub why: String,
+    /// Answered commits that are missing: proof that something is lost, whatever the comparison finds.
+    pub lacks: Option<String>,
+}
+
+impl Seen {
+    /// What is known now.
+    fn now(pin: &Pin) -> Seen {
+        let (Server { system, timeline }, lsn) = pin.server();
+        let (incarnation, flights) = pin.flights();
+        Seen { system_identifier: system, timeline, lsn, incarnation, flights }
+    }
+
+    fn read(data_dir: &Path) -> io::Result<Option<Seen>> {
+        match fs::read_to_string(data_dir.join(FILE)) {
+            Ok(text) => toml::from_str(&text).map(Some).map_err(io::Error::other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whole or as it was, and durable when this returns.
+    fn write(&self, data_dir: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).map_err(io::Error::other)?;
+        let new = data_dir.join(FILE_NEW);
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, data_dir.join(FILE))?;
+        File::open(data_dir)?.sync_all()
+    }
+
+    fn differs(&self, sight: &Sight) -> Option<Difference> {
+        let was = Server { system: self.system_identifier, timeline: self.timeline };
+        // A later incarnation has counted its flights anew; an earlier one is found by the log.
+        let same = sight.incarnation == self.incarnation && self.incarnation > 0;
+        let lacks = same.then(|| sight.lacks(self.incarnation, &self.flights)).flatten();
+        let why = if was != sight.server {
+            Some(format!("PostgreSQL was {was} and is {}", sight.server))
+        } else if sight.lsn < self.lsn {
+            let (here, seen) = (lsn_text(sight.lsn), lsn_text(self.lsn));
+            Some(format!("PostgreSQL's WAL ends at {here}, and had come to {seen}"))
+        } else {
+            lacks.as_ref().map(|lacks| format!("PostgreSQL has gone back: {lacks}"))
+        };
+        why.map(|why| Difference { why, lacks })
+    }
+}
+
+/// What a start must compare everything for; `None`: PostgreSQL is as the last process left it, or nothing is known.
+pub fn difference(data_dir: &Path, sight: &Sight) -> Option<Difference> {
+    match Seen::read(data_dir) {
+        Ok(seen) => seen.and_then(|seen| seen.differs(sight)),
+        Err(error) => {
+            let path = data_dir.join(FILE);
+            let why = format!("{} cannot be read: {error}", path.display());
+            Some(Difference { why, lacks: None })
+        }
+    }
+}
+
+/// Keeps what is known of the server, for the next start.
+pub fn remember(pin: &Pin, data_dir: &Path) {
+    // While a change is not settled the next start has to find it again.
+    if pin.change().is_some() {
+        return;
+    }
+    if let Err(error) = Seen::now(pin).write(data_dir) {
+        let path = data_dir.join(FILE);
+        warn!(%error, path = %path.display(), "a start after a failover would know less");
+    }
+}
+
+/// A commit that was answered and is missing.
+pub(super) fn lost(lacks: &str) -> Mismatch {
+    Mismatch::between_stores(format!("PostgreSQL lacks commits that it had answered: {lacks}"))
+}
+
+/// Compares everything on the server of `change`. The gate is held before, and open or halted behind it. Returns false where
+/// nothing is known yet: the caller tries again.
+pub(super) async fn settle(
+    audit: &mut Audit<impl Spot>,
+    pin: &Pin,
+    change: &Change,
+    halt: &Halt,
+    (blind_max, clock): (Duration, &dyn Clock),
+) -> bool {
+    let gate = halt.gate();
+    tokio::select! {
+        () = gate.quiet() => {}
+        () = clock.sleep(QUIET_WAIT) => {
+            error!("what began before PostgreSQL changed has not ended; the gate stays closed");
+            return false;
+        }
+    }
+    info!(%change, "comparing everything before anything moves");
+    audit.reconnect();
+    let mut found = match sweep(audit, blind_max, clock).await {
+        Ok(found) => found,
+        Err(error) => {
+            failed(&error);
+            return false;
+        }
+    };
+    let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
+        return false;
+    };
+    let (incarnation, flights) = pin.flights();
+    let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(incarnation, &flights));
+    found.extend(lacks.map(|lacks| lost(&lacks)));
+    if !pin.accept(change) {
+        return false;
+    }
+    if conclude(&found, &audit.catalog(), halt, clock).await {
+        error!(%change, found = found.len(), "the comparison found differences: halted");
+    } else {
+        warn!(%change, "the comparison found nothing: the service goes on with this server");
+    }
+    halt.release(change.number());
+    true
+}
+
+/// Holds the service at every change, and alerts.
+pub fn hold_at_changes(pin: &Pin, halt: &Arc<Halt>) {
+    let halt = Arc::clone(halt);
+    pin.on_change(move |change| {
+        halt.hold(change.number(), &change.to_string());
+        let what = format_args!("{change}; nothing moves until both stores are compared");
+        alert_about(Alert::PostgresChanged, &change.number(), what);
+    });
+}
+
+/// Looks at the server all the time, so that a quiet service learns of a change and of a take-over as well. Ends with a
+/// take-over.
+///
+/// # Errors
+/// [`Superseded`]: the process must end.
+pub async fn watch(
+    address: Address,
+    limits: Limits,
+    pin: Arc<Pin>,
+    data_dir: PathBuf,
+    clock: Arc<dyn Clock>,
+) -> Result<(), Superseded> {
+    let mut watcher = Watcher { address, limits, pin, clock: Arc::clone(&clock), client: None };
+    let (mut superseded, mut doubts) = (watcher.pin.is_superseded(), watcher.pin.doubts());
+    let mut written = Seen::now(&watcher.pin);
+    let work = async {
+        for look in 1_u32.. {
+            tokio::select! {
+                () = clock.sleep(LOOK) => {}
+                Ok(()) = doubts.changed() => {}
+            }
+            if let Err(error) = watcher.look().await {
+                // The connection may be in the middle of anything.
+                watcher.client = None;
+                debug!(error = chain(&error), "no look at PostgreSQL");
+            }
+            let seen = Seen::now(&watcher.pin);
+            if look.is_multiple_of(LOOKS_PER_WRITE) && seen != written {
+                let (pin, data_dir) = (Arc::clone(&watcher.pin), data_dir.clone());
+                tokio::task::spawn_blocking(move || remember(&pin, &data_dir)).await.ok();
+                written = seen;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        // The pin is held by the work.
+        _ = superseded.wait_for(|superseded| *superseded) => {}
+        () = work => {}
+    }
+    alert(Alert::Fenced, format_args!("the database belongs to another process"));
+    Err(Superseded)
+}
+
+struct Watcher {
+    address: Address,
+    limits: Limits,
+    pin: Arc<Pin>,
+    clock: Arc<dyn Clock>,
+    client: Option<Client>,
+}
+
+impl Watcher {
+    async fn look(&mut self) -> Result<(), postgres::Error> {
+        let client = match self.client.take() {
+            Some(client) if !client.is_closed() => client,
+            Some(_) | None => postgres::connect(&self.address, &self.limits).await?,
+        };
+        let sight = self.within(Sight::read(&client, true)).await?;
+        self.pin.note(&sight)?;
+        let doubts = *self.pin.doubts().borrow();
+        if doubts > self.pin.covered() {
+            let covered = async { Ok(client.execute(COVER, &[]).await?) };
+            self.within(covered).await?;
+            self.pin.cover(doubts);
+            info!("a later commit covers those whose wait for a standby was cancelled");
+        }
+        self.client = Some(client);
+        Ok(())
+    }
+
+    /// The answer, unless it takes longer than a server may.
+    async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, postgres::Error>>,
+    ) -> Result<T, postgres::Error> {
+        let limit = self.limits.statement_timeout + self.limits.lock_timeout;
+        tokio::select! {
+            answer = call => answer,
+            () = self.clock.sleep(limit) => Err(postgres::Error::Timeout(limit)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::pin::Lease;
+
+    fn sight() -> Sight {
+        let leases =
+            vec![Lease { shard: 0, epoch: 3, flight: 9 }, Lease { shard: 1, epoch: 3, flight: 4 }];
+        Sight { server: Server { system: 7, timeline: 2 }, lsn: 1_000, incarnation: 3, leases }
+    }
+
+    fn seen() -> Seen {
+        Seen { system_identifier: 7, timeline: 2, lsn: 1_000, incarnation: 3, flights: vec![9, 4] }
+    }
+
+    #[test]
+    fn a_start_finds_every_way_back_and_nothing_else() {
+        assert_eq!(seen().differs(&sight()), None);
+        // Another process has begun since, or more has been written.
+        let later = Sight { lsn: 2_000, incarnation: 4, leases: Vec::new(), ..sight() };
+        assert_eq!(seen().differs(&later), None);
+        let promoted = Sight { server: Server { system: 7, timeline: 3 }, ..sight() };
+        assert_eq!(seen().differs(&promoted).expect("another history").lacks, None);
+        let other = Sight { server: Server { system: 8, timeline: 2 }, ..sight() };
+        assert!(seen().differs(&other).is_some());
+        assert!(seen().differs(&Sight { lsn: 999, ..sight() }).is_some());
+        let ahead = Seen { flights: vec![9, 5], ..seen() };
+        let lacks = ahead.differs(&sight()).expect("a commit is missing").lacks.expect("proof");
+        assert!(lacks.contains("shard 1"), "{lacks}");
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(Seen::read(directory.path()).expect("no file"), None);
+        seen().write(directory.path()).expect("written");
+        assert_eq!(Seen::read(directory.path()).expect("a file"), Some(seen()));
+        fs::write(directory.path().join(FILE), "lsn = ").expect("damaged");
+        assert!(difference(directory.path(), &sight()).is_some());
+    }
+}

@@ -1,0 +1,187 @@
+//! Connections: opened by an [`Address`], checked by its [`super::pin::Pin`], and driven with an eye on notices.
+//!
+//! **A cancelled wait for a synchronous standby.** PostgreSQL then answers COMMIT as a success, after a notice: the commit is
+//! on this server, and may be on no standby. A failover would lose it. So such a notice ends the connection before the
+//! answer behind it is read, and the caller gets the error of a lost connection: the outcome of its commit is unknown, for
+//! every kind of caller. What is asked again runs as a new flight. Each flight writes its lease, so it has a commit of its
+//! own and waits for a standby itself. WAL is replicated in order: when that wait ends, the earlier commit is there too.
+//! Reads through the pool wait until such a commit has ended, see [`super::pin::Pin::doubt`].
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin as Pinned;
+use std::sync::Arc;
+
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Status};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::error::DbError;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
+use tracing::{debug, error, info};
+
+use super::address::Address;
+use super::pin::{Pin, Sight};
+use super::{Error, Limits, session};
+
+/// What PostgreSQL calls the function that waits for a standby. Its message may be translated, this is not.
+const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
+
+/// Opens one connection, to the server that the process is pinned to, if it is. What the server says on its own goes to the
+/// log.
+///
+/// # Errors
+/// [`Error::Connect`], [`Error::Timeout`], [`Error::Changed`], [`Error::Superseded`].
+pub async fn connect(address: &Address, limits: &Limits) -> Result<Client, Error> {
+    Ok(open(address, limits).await?.0)
+}
+
+async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<()>), Error> {
+    let admission = address.pin().map(|pin| pin.ask(address.examines())).transpose()?;
+    let config = session(address.config(), limits);
+    let (client, connection) = timeout(limits.connect_timeout, config.connect(address.connector()))
+        .await
+        .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))?
+        .map_err(Error::Connect)?;
+    let changes = admission.as_ref().map(|admission| admission.changes.clone());
+    let task = tokio::spawn(drive(connection, address.pin().cloned(), changes));
+    if let Some(admission) = admission {
+        let look = Sight::read(&client, admission.reads_leases());
+        let sight = timeout(limits.connect_timeout, look)
+            .await
+            .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))??;
+        // The connection ends with its client.
+        admission.admit(sight)?;
+    }
+    Ok((client, task))
+}
+
+/// Moves bytes until either end closes, a commit is in doubt, or the process may not use the server any more.
+async fn drive(
+    mut connection: Connection<Socket, impl AsyncRead + AsyncWrite + Unpin>,
+    pin: Option<Arc<Pin>>,
+    changes: Option<watch::Receiver<u64>>,
+) {
+    let work = async {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            match message {
+                Ok(AsyncMessage::Notice(notice)) if is_cancelled_wait(&notice) => {
+                    error!(
+                        notice = notice.message(),
+                        "a commit may be on no standby: its outcome counts as unknown"
+                    );
+                    if let Some(pin) = &pin {
+                        pin.doubt();
+                    }
+                    return;
+                }
+                Ok(AsyncMessage::Notice(notice)) => {
+                    info!("{}: {}", notice.severity(), notice.message());
+                }
+                Ok(_) => {}
+                // The caller gets the same error, and decides.
+                Err(error) => {
+                    debug!(%error, "a connection to PostgreSQL ended");
+                    return;
+                }
+            }
+        }
+    };
+    let changed = async {
+        match changes {
+            // The pin lives as long as an address.
+            Some(mut changes) => drop(changes.changed().await),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = changed => debug!("a connection to PostgreSQL ends: the server has changed"),
+        () = work => {}
+    }
+}
+
+/// Whether the server gave up waiting for a synchronous standby, by cancellation or because it is ending the session.
+fn is_cancelled_wait(notice: &DbError) -> bool {
+    let by_name = notice.routine() == Some(WAITS_FOR_STANDBY);
+    // A proxy may leave the fields out that only help developers.
+    let by_text = notice.code().code() == "01000"
+        && notice.message().contains("wait for synchronous replication");
+    by_name || by_text
+}
+
+/// A pool of connections for reads.
+#[derive(Clone)]
+pub struct Connections {
+    pool: Pool,
+    pin: Option<Arc<Pin>>,
+}
+
+impl Connections {
+    /// Lends a connection, once nothing that can be read over it is in doubt.
+    ///
+    /// # Errors
+    /// [`Error`]: there is none in time.
+    pub async fn get(&self) -> Result<Object, Error> {
+        if let Some(pin) = &self.pin {
+            if let Some(change) = pin.change() {
+                return Err(Error::Changed(change.to_string()));
+            }
+            let limit = self.pool.timeouts().create;
+            let certain = pin.certain();
+            match limit {
+                Some(limit) => timeout(limit, certain).await.map_err(|_| Error::Timeout(limit))?,
+                None => certain.await,
+            }
+        }
+        Ok(self.pool.get().await?)
+    }
+
+    /// How far it is used.
+    pub fn status(&self) -> Status {
+        self.pool.status()
+    }
+}
+
+/// A pool of at most `connections_max` connections for reads.
+pub fn pool(address: &Address, limits: &Limits, connections_max: usize) -> Connections {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let opener = Opener { address: address.clone(), limits: *limits };
+    let manager = Manager::from_connect(address.config().clone(), opener, recycling);
+    let pool = Pool::builder(manager)
+        .max_size(connections_max)
+        .wait_timeout(Some(limits.connect_timeout))
+        .create_timeout(Some(limits.connect_timeout))
+        .recycle_timeout(Some(limits.connect_timeout))
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .build()
+        .expect("a runtime is given");
+    Connections { pool, pin: address.pin().cloned() }
+}
+
+struct Opener {
+    address: Address,
+    limits: Limits,
+}
+
+type Opened = Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
+
+impl Connect for Opener {
+    fn connect(&self, _config: &Config) -> Pinned<Box<dyn Future<Output = Opened> + Send + '_>> {
+        Box::pin(async move {
+            match open(&self.address, &self.limits).await {
+                Ok(opened) => Ok(opened),
+                Err(Error::Connect(error) | Error::Query(error)) => Err(error),
+                // The pool takes errors of the client only. This one is "connection closed".
+                Err(refused) => {
+                    debug!(%refused, "no connection for the pool");
+                    let config = session(self.address.config(), &self.limits);
+                    let (client, connection) = config.connect(self.address.connector()).await?;
+                    drop(connection);
+                    client.simple_query("").await?;
+                    unreachable!("its connection has ended")
+                }
+            }
+        })
+    }
+}
