@@ -346,3 +346,15 @@ fn a_halt_speaks_of_symbols_and_says_what_is_next() {
     let next = "; next: correct the configuration, then run ubscore doctor";
     assert!(last.starts_with("error: ") && last.ends_with(next), "{said}");
 }
+
+/// Story: with the log lost and PostgreSQL alive, the refusal of a start led nowhere.
+#[test]
+fn a_start_without_its_log_says_how_to_make_one() {
+    let site = Site::new();
+    site.start().stop();
+    fs::remove_dir_all(site.log_dir()).expect("removed");
+    fs::remove_dir_all(site.snapshot_dir()).ok();
+    let (code, said) = site.start_refused();
+    assert_ne!(code, 0);
+    assert!(said.contains("next: ubscore engine adopt --plan"), "{said}");
+}
