@@ -107,6 +107,8 @@ fn count(outcome: &'static str) {
 fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waiting) {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(options.timeout))
+        // A redirect would take the alert to another address, as a GET without its body.
+        .max_redirects(0)
         .user_agent(release::USER_AGENT)
         .build()
         .into();
@@ -116,8 +118,13 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
         let body = body(&message, &instance);
         let mut tries = 0;
         let outcome = loop {
-            match agent.post(options.url.expose()).content_type("application/json").send(&body) {
-                Ok(_) => break "delivered",
+            let sent = agent.post(options.url.expose()).content_type("application/json").send(&body);
+            let sent = sent.and_then(|answer| match answer.status() {
+                status if status.is_success() => Ok(()),
+                status => Err(ureq::Error::StatusCode(status.as_u16())),
+            });
+            match sent {
+                Ok(()) => break "delivered",
                 Err(error) => {
                     tries += 1;
                     let alert = message.alert;
