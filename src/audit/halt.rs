@@ -382,7 +382,7 @@ async fn on_disk(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::
 /// Whole or not there, and durable when this returns.
 fn keep(data_dir: &Path, reason: &str) -> io::Result<()> {
     let new = data_dir.join(FILE_NEW);
-    let mut file = File::create(&new)?;
+    let mut file = wal::create_private(&new)?;
     writeln!(file, "{reason}")?;
     file.sync_all()?;
     fs::rename(&new, data_dir.join(FILE))?;

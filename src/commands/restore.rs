@@ -294,7 +294,7 @@ fn copy_log(from: &Path, manifest: &Manifest, data_dir: &Path) -> anyhow::Result
             let (source, copy) = (from.join(&file.path), data_dir.join(&file.path));
             let copied = || -> io::Result<bool> {
                 let mut reading = Summing::new(File::open(&source)?);
-                let mut writing = File::create(&copy)?;
+                let mut writing = ::wal::create_private(&copy)?;
                 // Zeros are written as they are: a log may go on in its last segment, and must find space there.
                 reading.copy(&mut writing)?;
                 writing.sync_all()?;
@@ -353,7 +353,7 @@ impl Mark {
     fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
         let (new, path) = (data_dir.join(MARK_NEW), data_dir.join(MARK));
         let text = serde_json::to_vec(self).context("write the mark")?;
-        File::create(&new)
+        ::wal::create_private(&new)
             .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&new, &path))
             .with_context(|| format!("write {}", path.display()))?;

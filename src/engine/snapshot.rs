@@ -336,7 +336,7 @@ pub fn write(
         facts: ledger.facts().count() as u64,
         digest: ledger.digest(),
     };
-    let file = File::create(path).map_err(&failed)?;
+    let file = wal::create_private(path).map_err(&failed)?;
     let mut out =
         Summed { out: BufWriter::with_capacity(BUFFER_BYTES, file), hasher: Hasher::new() };
     let page = HeaderBytes {

@@ -1,9 +1,9 @@
 //! A directory of real files, mapped for storing and read by `pread`. The crate's only `unsafe`.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,21 @@ const PAGE: usize = 4096;
 
 const _: () = assert!(PAGE as u64 == PAGE_BYTES);
 
+/// Of each directory and each file that is made here, whatever the umask lets through: the log names users and amounts.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The kernel's list of locks: one a line, with the pid of its holder and the inode.
+const LOCKS: &str = "/proc/locks";
+
+/// Makes a file that only its owner may read and write, or empties the one of that name.
+///
+/// # Errors
+/// Whatever the system says.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)
+}
+
 /// A directory of the file system.
 #[derive(Clone, Debug)]
 pub struct Directory {
@@ -43,7 +58,7 @@ impl Directory {
         let absent: Vec<&Path> =
             absolute.ancestors().take_while(|ancestor| !ancestor.is_dir()).collect();
         for directory in absent.into_iter().rev() {
-            fs::create_dir(directory).map_err(failed)?;
+            DirBuilder::new().mode(DIRECTORY_MODE).create(directory).map_err(failed)?;
             if let Some(parent) = directory.parent() {
                 File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
             }
@@ -60,13 +75,32 @@ impl Directory {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The pid of the process that holds the lock: by its file, or by the kernel's list where that file is gone. 0: unknown.
+    fn holder(&self, directory: &File) -> u32 {
+        let written = fs::read_to_string(self.path.join(LOCK_NAME)).unwrap_or_default();
+        // Empty between the holder's lock and its write.
+        written.trim().parse().ok().or_else(|| listed_holder(directory)).unwrap_or(0)
+    }
+}
+
+/// The holder of a directory's lock, as the kernel lists it.
+fn listed_holder(directory: &File) -> Option<u32> {
+    let inode = directory.metadata().ok()?.ino().to_string();
+    let locks = fs::read_to_string(LOCKS).ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, place, ..] = fields[..] else { return None };
+        let same = place.rsplit(':').next() == Some(inode.as_str());
+        pid.parse().ok().filter(|_| same)
+    })
 }
 
 /// The lock of a [`Directory`], let go when dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    // Closing the file lets the lock go. The file stays: removing it would let two processes hold
-    // locks on two files of one name.
+    // Closing them lets the locks go. The file stays: a process of an earlier version locks it alone.
+    _directory: File,
     _file: File,
 }
 
@@ -75,14 +109,22 @@ impl Medium for Directory {
     type Source = File;
     type Lock = DirectoryLock;
 
-    /// An exclusive `flock` on a file that holds the pid of its holder as text.
+    /// An exclusive `flock` on the directory itself, which stays the same when a file in it is removed, and on a file
+    /// that holds the pid of its holder as text.
     fn lock(&self) -> Result<DirectoryLock, Error> {
         let failed = |source| Error::medium("lock", LOCK_NAME, source);
+        let directory = File::open(&self.path).map_err(failed)?;
+        match directory.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: self.holder(&directory) }),
+        }
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(FILE_MODE)
             .open(self.path.join(LOCK_NAME))
             .map_err(failed)?;
         match file.try_lock() {
@@ -97,7 +139,7 @@ impl Medium for Directory {
         }
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
-        Ok(DirectoryLock { _file: file })
+        Ok(DirectoryLock { _directory: directory, _file: file })
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -114,6 +156,7 @@ impl Medium for Directory {
             .write(true)
             .create(true)
             .truncate(true)
+            .mode(FILE_MODE)
             .open(self.path.join(name))?;
         file.set_len(bytes)?;
         MappedFile::new(file)
@@ -138,6 +181,20 @@ impl Medium for Directory {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         meet(&self.path, "rename")?;
         fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        meet(&self.path, "rename")?;
+        let (from, to) = (self.path.join(from), self.path.join(to));
+        match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
+            // A file system that does not know the flag.
+            Err(rustix::io::Errno::INVAL) if to.try_exists()? => {
+                Err(io::ErrorKind::AlreadyExists.into())
+            }
+            Err(rustix::io::Errno::INVAL) => fs::rename(from, to),
+            renamed => Ok(renamed?),
+        }
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

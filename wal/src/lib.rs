@@ -137,7 +137,7 @@ mod walk;
 mod writer;
 
 pub use copy::{Copied, Copier};
-pub use directory::{Directory, DirectoryLock, MappedFile};
+pub use directory::{Directory, DirectoryLock, MappedFile, create_private};
 pub use error::{Claim, Error, Place};
 pub use frame::{
     Identity, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Record,

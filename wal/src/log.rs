@@ -323,21 +323,23 @@ fn create_segment<M: Medium>(medium: &M, header: &SegmentHeader) -> Result<M::Fi
     };
     let file = medium.create(&spare, header.segment_bytes).map_err(failed)?;
     file.fill(0..header.segment_bytes).map_err(failed)?;
-    name_segment(medium, &file, header)
+    // An empty last segment is replaced.
+    name_segment(medium, &file, header, M::rename)
         .map_err(|source| Error::medium("name", &segment_name(header.segment), source))?;
     Ok(file)
 }
 
-/// Turns a spare into a segment, durably. Its predecessor's last record must be durable.
+/// Turns a spare into a segment, durably, by `rename`. Its predecessor's last record must be durable.
 pub(crate) fn name_segment<M: Medium>(
     medium: &M,
     file: &M::File,
     header: &SegmentHeader,
+    rename: impl Fn(&M, &str, &str) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     file.store(0, &header.encode());
     // Before the rename: a file under a segment's name has a whole header, whatever crashes.
     file.sync(0..SEGMENT_HEADER_BYTES)?;
-    medium.rename(&spare_name(header.segment), &segment_name(header.segment))?;
+    rename(medium, &spare_name(header.segment), &segment_name(header.segment))?;
     medium.sync_directory()
 }
 

@@ -65,6 +65,12 @@ pub trait Medium: Clone + Debug + Send + Sync + 'static {
     /// Whatever the system says.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Renames a file to a name that no file has.
+    ///
+    /// # Errors
+    /// `AlreadyExists`: a file has that name; nothing changed. Otherwise whatever the system says.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()>;
+
     /// Removes a file. Handles that are still open go on working.
     ///
     /// # Errors

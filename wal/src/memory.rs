@@ -334,6 +334,13 @@ impl Medium for Memory {
         Ok(())
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        if lock(&self.state).names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.rename(from, to)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = lock(&self.state);
         state.operate(None)?;

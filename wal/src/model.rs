@@ -135,6 +135,13 @@ impl Medium for Drawer {
         Ok(())
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        if self.names().contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.rename(from, to)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         self.names().remove(name);
         Ok(())

@@ -93,7 +93,8 @@ impl<M: Medium> Syncer<M> {
         if self.marks.poisoned() {
             return Err(io::Error::other("a sync of the directory has failed meanwhile"));
         }
-        name_segment(&self.medium, &self.segment.file, &header).inspect_err(|_| self.marks.poison())
+        // A file of that name would be a segment of another process.
+        name_segment(&self.medium, &self.segment.file, &header, M::rename_new).inspect_err(|_| self.marks.poison())
     }
 
     /// A sync leaves its pages write-protected. Takes the fault of the next store here, where it
