@@ -563,6 +563,9 @@ pub struct LoadArgs {
     /// How much of it at a time.
     #[arg(long, value_name = "AMOUNT", default_value = "0.01")]
     pub amount: String,
+    /// Give the users money on this database, although `serve --dev` did not make it. The money stays there.
+    #[arg(long, value_name = "DATABASE")]
+    pub mint_on: Option<String>,
     /// The first user's number; the others follow. Nobody else must move their money meanwhile.
     #[arg(long, value_name = "ID", default_value_t = 1_000_000, value_parser = user_id_parser())]
     pub first_user: u64,

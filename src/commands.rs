@@ -14,6 +14,7 @@ use crate::config::format::Format;
 use crate::exit::Exit;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
+use crate::postgres::development;
 use crate::telemetry::lines::last_words;
 
 pub mod account;
@@ -198,7 +199,10 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 
 fn exit_of(error: &anyhow::Error) -> Exit {
     let configuration = error.chain().any(|cause| {
-        cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>()
+        cause.is::<config::Error>()
+            || cause.is::<KeyError>()
+            || cause.is::<TlsError>()
+            || cause.is::<development::Refusal>()
     });
     let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
         || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)

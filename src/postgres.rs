@@ -7,7 +7,7 @@
 //! cluster), [`movements`] (what a user's statement is made of), [`funds`] (what there is of each asset), [`events`] (what users follow, copied from the history),
 //! [`webhooks`] (the same on its way to endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for
 //! one machine), [`address`] (how a database is reached), [`tls`] (what is checked of its certificate), [`pin`] (the one
-//! server that a process uses).
+//! server that a process uses), [`development`] (the mark of a database that `--dev` made).
 
 pub mod address;
 pub mod adopt;
@@ -16,6 +16,7 @@ mod columns;
 mod connection;
 pub mod cut;
 pub mod database;
+pub mod development;
 pub mod dump;
 pub mod embedded;
 pub mod events;

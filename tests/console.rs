@@ -72,6 +72,7 @@ fn a_session_tells_an_admin_who_and_how_things_are() {
     let want = json!({
         "user_id": ADMIN, "expires_at": told["expires_at"], "version": env!("CARGO_PKG_VERSION"),
         "approval_required": ["resolve", "external"], "stuck_ms": 12_345, "halted": null,
+        "database": site.database, "development": true, "not_ready": null,
     });
     assert_eq!(told, want);
     assert_refused(&server.admin_get(&format!("{SESSION}?x=1")), 400, "INVALID_REQUEST");

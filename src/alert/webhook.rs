@@ -118,7 +118,8 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
         let body = body(&message, &instance);
         let mut tries = 0;
         let outcome = loop {
-            let sent = agent.post(options.url.expose()).content_type("application/json").send(&body);
+            let sent =
+                agent.post(options.url.expose()).content_type("application/json").send(&body);
             let sent = sent.and_then(|answer| match answer.status() {
                 status if status.is_success() => Ok(()),
                 status => Err(ureq::Error::StatusCode(status.as_u16())),

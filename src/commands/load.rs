@@ -75,6 +75,7 @@ async fn offer(
         rates => rates.iter().copied().map(Some).collect(),
     };
     let plan = Arc::new(Plan::new(args, config, rates.len(), now_s).await?);
+    plan.refuse_real_money(args.mint_on.as_deref()).await?;
     let mut clients = Vec::new();
     for _ in 0..args.connections {
         clients.push(Client::connect(&plan.host).await?);
@@ -208,6 +209,28 @@ impl Plan {
                 .map(|n| user(args.first_user + n))
                 .collect::<anyhow::Result<_>>()?,
         })
+    }
+
+    /// Refuses to make money on a database that `serve --dev` did not make, unless `mint_on` names it.
+    async fn refuse_real_money(&self, mint_on: Option<&str>) -> anyhow::Result<()> {
+        let mut ops = Client::connect(&self.ops).await?;
+        let path = "/admin/v1/session";
+        let asked = ops.send(Method::GET, path, &self.operator, String::new()).await;
+        let (status, answer) = asked.context("ask whose database it is")?;
+        ensure!(status == StatusCode::OK, "ask whose database it is: {status} {answer}");
+        let answer: Value = serde_json::from_str(&answer)?;
+        let database = answer["database"].as_str().unwrap_or("");
+        ensure!(
+            mint_on.is_none_or(|named| named == database),
+            "the service's database is {database}, and not {}: nothing was done",
+            mint_on.unwrap_or_default()
+        );
+        ensure!(
+            answer["development"] == json!(true) || mint_on.is_some(),
+            "the database {database} was not made by `serve --dev`, and the load gives its users money that stays there. \
+             Offer the load to a service of its own (serve --dev), or repeat with --mint-on {database}"
+        );
+        Ok(())
     }
 
     /// Gives every user the same in Funding and in Spot.

@@ -57,6 +57,7 @@ use crate::http::{Limits, api, ops};
 use crate::keeper::{self, Keeper};
 use crate::postgres::books::Books;
 use crate::postgres::database::{Database, Lease};
+use crate::postgres::development;
 use crate::postgres::embedded::{self, Embedded};
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::{self, Behind, Incarnation};
@@ -118,7 +119,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         |files: Option<TlsFiles>| files.map(Tls::new).transpose().map(|tls| tls.map(Arc::new));
     let http_tls = tls(config.http.tls_files()).context("read a certificate")?;
     let ops_tls = tls(config.ops.tls_files()).context("read a certificate")?;
-    std::fs::create_dir_all(&config.data_dir)
+    wal::Directory::create(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
     restore::refuse_unfinished(&config.data_dir)?;
     let closed = Closed::open(engine_options(config)).context("open the log")?;
@@ -375,6 +376,9 @@ async fn start(
     );
     let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
     let (target, pin, different) = pin_server(config, target, &limits).await?;
+    if development {
+        development::admit(&target, &limits).await.context("make development money")?;
+    }
     let log = closed.identity().map(|log| Ok::<_, wal::Error>((log, holds_records(config)?)));
     let log = log.transpose().context("look into the log")?;
     postgres::migrate(&target, &limits, log).await.context("prepare PostgreSQL")?;
@@ -403,8 +407,9 @@ async fn start(
     let pool = postgres::pool(&target, &limits, config.postgres.connections_max);
     let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
     if development {
-        reads.add_assets(&dev::assets()).await.context("add the development assets")?;
+        reads.begin_development(&dev::assets()).await.context("add the development assets")?;
     }
+    let database = reads.database().await.context("ask for the database's name")?;
     let halt = begin_halt(config, &incarnation, &reads, &clock).await;
     failover::hold_at_changes(&pin, &halt);
     let assets = reads.load_catalog().await.context("read the assets")?;
@@ -538,6 +543,7 @@ async fn start(
         coordinator,
         trading,
         reads,
+        database,
         quotas: Quotas::new(quota_options, Arc::clone(&clock)),
         engine: Mutex::new(engine.handle()),
         snapshots: keeper.requests(),

@@ -49,6 +49,8 @@ pub struct Service {
     pub trading: Arc<Trading>,
     /// What PostgreSQL knows.
     pub reads: Reads,
+    /// The database's name, and whether `serve --dev` made it.
+    pub database: (String, bool),
     /// UBSCore's gauges.
     pub engine: Mutex<engine::Handle>,
     /// The way to ask for a snapshot.

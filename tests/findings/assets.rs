@@ -1,10 +1,19 @@
 //! Assets, development money, files and directories.
 
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use std::thread;
+
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
 use crate::alerts;
-use crate::harness::{Balance, COIN, Server, Way, assert_refused};
+use crate::harness::{
+    Balance, COIN, Server, Site, Way, assert_refused, eventually, force, segments,
+};
 
 const USER: u64 = 1001;
 
@@ -118,6 +127,159 @@ fn f08_one_bad_row_disarms_nothing() {
     assert!(message.contains("assets_units_check"), "{said}");
     let (code, ten) = set_asset(&server, "TEN", &json!({"min": "0.01"}));
     assert_eq!((code, &ten["status"]), (200, &json!("ACTIVE")), "{ten}");
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+fn said(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A configuration of production beside a site: `serve --config` on its database and data directory.
+fn production(site: &Site) -> (std::path::PathBuf, Command) {
+    let file = site.fresh_path("production.toml");
+    let text = format!(
+        "data_dir = \"{}\"\n[http]\nlisten = \"127.0.0.1:0\"\n[ops]\nlisten = \"127.0.0.1:0\"\n\
+         [auth]\nsecret = \"a secret of production, of 32 bytes and more\"\n\
+         [postgres]\nurl = \"{}\"\n[engine]\naccounts_max = 10000\noutcomes_max = 100000\n\
+         [wal]\nsegment_bytes = 1048576\n",
+        site.data_dir.display(),
+        site.url()
+    );
+    fs::write(&file, text).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.args(["serve", "--config"]).arg(&file);
+    (file, command)
+}
+
+/// Goal: development money is made only on a database that `--dev` made. Method: a database that was used without it, started
+/// with it, and under a load.
+#[test]
+fn f03_development_money_stays_on_a_database_of_development() {
+    let site = Site::new();
+    Server::start(production(&site).1).stop();
+    site.sql("INSERT INTO assets_tb VALUES (7, 'EUR', 2, 1, TRUE, 0.01, 1000)");
+    let rows = || {
+        ["assets_tb", "external_operations", "engine_state", "accounts_tb"]
+            .map(|table| site.sql(&format!("TABLE {table} ORDER BY 1, 2")))
+    };
+    let before = rows();
+    let (code, why) = site.start_refused();
+    assert_eq!(code, 2, "{why}");
+    let named = format!("the database {} was not made by `serve --dev`", site.database);
+    assert!(why.contains(&named), "{why}");
+    assert_eq!(rows(), before);
+
+    let (config, command) = production(&site);
+    let server = Server::start(command);
+    let load = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["load", "--users", "2", "--duration", "100ms", "--warm-up", "10ms"]);
+        command.args(["--asset", "EUR", "--connections", "2", "--rate", "20", "--amount", "0.01"]);
+        command.args(["--url", &format!("http://{}", server.http)]);
+        command.args(["--ops", &format!("http://{}", server.ops)]);
+        said(&command.arg("--config").arg(&config).args(more).output().expect("the binary"))
+    };
+    let (code, why) = load(&[]);
+    assert_eq!(code, Some(1), "{why}");
+    assert!(why.contains(&format!("repeat with --mint-on {}", site.database)), "{why}");
+    let (code, why) = load(&["--mint-on", "another"]);
+    assert_eq!(code, Some(1), "{why}");
+    assert!(why.contains("and not another"), "{why}");
+    assert_eq!(site.sql("SELECT FROM external_operations"), Vec::<Vec<String>>::new());
+    let (code, why) = load(&["--mint-on", &site.database]);
+    assert_eq!(code, Some(0), "{why}");
+    server.stop();
+
+    // A start with --dev may die between the schema and the mark; the next one goes on.
+    let site = Site::new();
+    site.start().stop();
+    assert_eq!(site.sql_value("SELECT development FROM engine_state"), "t");
+    let server = site.start();
+    assert_eq!(server.usdt(USER).funding, Some(10_000 * COIN));
+}
+
+/// Goal: an alert goes to its address and nowhere else. Method: an address that sends everybody on.
+#[test]
+fn f19_an_alert_follows_no_redirect() {
+    let site = Site::new();
+    site.start().stop();
+    site.sql(
+        "ALTER TABLE assets_tb DROP CONSTRAINT assets_units_check; \
+         INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0.001, 100)",
+    );
+    let elsewhere = TcpListener::bind("127.0.0.1:0").expect("a port");
+    elsewhere.set_nonblocking(true).expect("set");
+    let redirecting = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = redirecting.local_addr().expect("an address");
+    let answer = format!(
+        "HTTP/1.1 302 Found\r\nLocation: http://{}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        elsewhere.local_addr().expect("an address")
+    );
+    thread::spawn(move || {
+        for stream in redirecting.incoming() {
+            let mut stream = stream.expect("a call");
+            let mut request = [0; 4096];
+            let mut length = 0;
+            while !request[..length].ends_with(b"}") {
+                length += stream.read(&mut request[length..]).expect("a request");
+            }
+            stream.write_all(answer.as_bytes()).ok();
+        }
+    });
+    let site = site.with("UBSCORE__ALERT__WEBHOOK_URL", format!("http://{address}/hook"));
+    let server = site.start();
+    let failed = "ubscore_alerts_sent_total{outcome=\"failed\"}";
+    eventually("the alert to be given up", || (server.metric(failed) >= 1).then_some(()));
+    server.says("it answered 302");
+    assert_eq!(server.metric("ubscore_alerts_sent_total{outcome=\"delivered\"}"), 0);
+    let called = elsewhere.accept().map(drop).map_err(|error| error.kind());
+    assert_eq!(called, Err(ErrorKind::WouldBlock));
+}
+
+/// Goal: users and amounts are for the service's user alone. Method: a start under a umask that lets everything through.
+#[test]
+fn f20_log_and_snapshots_are_private() {
+    let site = Site::new();
+    let inner = site.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" \"$@\""]).arg(inner.get_program());
+    command.args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let server = Server::start(command);
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    force(&site, &server);
+    assert_eq!(server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"})).status, 200);
+    let mut places = vec![site.data_dir.clone()];
+    let mut files = 0;
+    while let Some(place) = places.pop() {
+        let found = fs::metadata(&place).expect("it is there");
+        let mode = found.permissions().mode() & 0o777;
+        assert_eq!(mode, if found.is_dir() { 0o700 } else { 0o600 }, "{}", place.display());
+        if found.is_dir() {
+            let entries = fs::read_dir(&place).expect("a directory");
+            places.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else {
+            files += 1;
+        }
+    }
+    assert!(files >= 4, "lock, segment, snapshot, halted: {files}");
+}
+
+/// Goal: one process has the log, whatever becomes of the lock's file. Method: the file removed as "stale".
+#[test]
+fn f21_a_removed_lock_file_opens_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    fs::remove_file(site.log_dir().join("lock")).expect("a lock");
+    let before = segments(&site).len();
+    let (code, why) = site.start_refused();
+    assert_ne!(code, 0, "{why}");
+    assert!(why.contains(&server.pid().to_string()), "the holder is named: {why}");
+    assert_eq!(segments(&site).len(), before);
+    assert!(!site.log_dir().join("lock").exists(), "nothing was touched");
+    server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     site.assert_books(&server);
 }

@@ -117,7 +117,9 @@ impl Medium for Directory {
         match directory.try_lock() {
             Ok(()) => {}
             Err(TryLockError::Error(source)) => return Err(failed(source)),
-            Err(TryLockError::WouldBlock) => return Err(Error::Locked { pid: self.holder(&directory) }),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked { pid: self.holder(&directory) });
+            }
         }
         let mut file = OpenOptions::new()
             .read(true)

@@ -94,7 +94,8 @@ impl<M: Medium> Syncer<M> {
             return Err(io::Error::other("a sync of the directory has failed meanwhile"));
         }
         // A file of that name would be a segment of another process.
-        name_segment(&self.medium, &self.segment.file, &header, M::rename_new).inspect_err(|_| self.marks.poison())
+        name_segment(&self.medium, &self.segment.file, &header, M::rename_new)
+            .inspect_err(|_| self.marks.poison())
     }
 
     /// A sync leaves its pages write-protected. Takes the fault of the next store here, where it

@@ -23,6 +23,10 @@ struct Body {
     approval_required: Vec<&'static str>,
     stuck_ms: u64,
     halted: Option<Halted>,
+    /// The name of PostgreSQL's database.
+    database: String,
+    /// Whether `serve --dev` made that database, so that development money may be made on it.
+    development: bool,
     /// Why no new transfers are taken, if so.
     not_ready: Option<String>,
 }
@@ -31,6 +35,7 @@ struct Body {
 pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
     let caller = service.authenticate_admin(call)?;
     query(call, "")?;
+    let (database, development) = service.database.clone();
     let readiness = Readiness::look(service).await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
@@ -42,6 +47,8 @@ pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
         version: release::VERSION,
         approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
         stuck_ms: service.limits.stuck_ms,
+        database,
+        development,
         halted: service.halt.reason().map(|reason| Halted { reason }),
         not_ready: readiness.problem().and_then(|part| part.why.clone()),
     };

@@ -153,14 +153,18 @@ impl Reads {
         self.catalog.store(Arc::new(catalog));
     }
 
-    /// Inserts assets that are not there yet.
+    /// Marks the database as made by `serve --dev`, and inserts the development assets that are not there yet. Call it
+    /// after [`development::admit`](crate::postgres::development::admit).
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn add_assets(&self, assets: &[Asset]) -> Result<(), Error> {
-        let client = self.pool.get().await?;
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded.
+    pub async fn begin_development(&self, assets: &[Asset]) -> Result<(), Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        self.fence(&transaction).await?;
+        transaction.execute("UPDATE engine_state SET development = TRUE", &[]).await?;
         for asset in assets {
-            client
+            transaction
                 .execute(
                     "INSERT INTO assets_tb VALUES ($1, $2, $3, $4, $5, $6, $7) \
                      ON CONFLICT DO NOTHING",
@@ -176,7 +180,18 @@ impl Reads {
                 )
                 .await?;
         }
-        Ok(())
+        Ok(transaction.commit().await?)
+    }
+
+    /// The database's name, and whether `serve --dev` made it.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn database(&self) -> Result<(String, bool), Error> {
+        let client = self.pool.get().await?;
+        let asked = "SELECT current_database()::text, development FROM engine_state";
+        let row = client.query_one(asked, &[]).await?;
+        Ok((row.try_get(0)?, row.try_get(1)?))
     }
 }
 
