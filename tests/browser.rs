@@ -10,8 +10,8 @@ use thirtyfour::Key;
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Browser, Request, Screen, Server, Session, Site, Way, assert_refused, eventually, send,
-    token,
+    ADMIN, Browser, Request, Screen, Server, Session, Site, Way, assert_refused, eventually,
+    external, send, token,
 };
 
 const USER: u64 = 1001;
@@ -213,6 +213,9 @@ fn a_user_with_a_long_number_is_frozen_and_nobody_else() {
     const LONG: u64 = 9_007_199_254_740_993;
     let site = site();
     let server = site.start();
+    // A user without an account cannot be frozen.
+    let deposit = external(LONG, "USDT", "1", "long");
+    assert_eq!(server.admin("POST", "/admin/v1/deposits", &deposit).status, 200);
     let browser = Browser::start();
     sign_in(&browser, &server, ADMIN);
     find(&browser, &LONG.to_string());

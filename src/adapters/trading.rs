@@ -310,7 +310,7 @@ impl Adapter for Trading {
 
     async fn query(&self, req_id: ReqId, op: Op) -> Answer {
         match self.put(Command::Query { req_id: req_id.number(), op }).await {
-            Ok(found) => answer(&req_id, Some(found)),
+            Ok(found) => answer(req_id, Some(found)),
             Err(_) => Answer::without_record(Outcome::Timeout),
         }
     }

@@ -43,7 +43,9 @@ fn f06_a_stderr_that_nobody_reads_holds_up_no_transfer() {
 /// paths of the machine that built the binary. Method: a start that migrates, a stop, and a start without PostgreSQL.
 #[test]
 fn every_line_of_a_json_log_is_json_the_last_one_too() {
-    let site = Site::new().with("UBSCORE__LOG__FORMAT", "json");
+    let site = Site::new()
+        .with("UBSCORE__LOG__FORMAT", "json")
+        .with("UBSCORE__LOG__FILTER", "info,tokio_postgres=debug");
     let mut server = site.start();
     server.signal(rustix::process::Signal::TERM);
     let (status, said) = server.wait();
@@ -56,7 +58,7 @@ fn every_line_of_a_json_log_is_json_the_last_one_too() {
         let fields = json["fields"].as_object().unwrap_or_else(|| panic!("no fields: {line}"));
         assert!(!fields.keys().any(|name| name.starts_with("log.")), "{line}");
     }
-    assert!(said.contains("refinery"), "no line of the crate log: {said}");
+    assert!(said.contains("tokio_postgres"), "no line of the crate log: {said}");
     assert!(last_line(&said).contains("stopped"), "{said}");
     let last: Value = serde_json::from_str(last_line(&refusal)).expect("JSON");
     assert_eq!(last["level"], json!("ERROR"), "{last}");

@@ -11,7 +11,7 @@ use crate::postgres::settings::Settings;
 /// Every check, in the order in which they are told.
 pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
     |seen| postgres(seen.postgres.as_ref(), connections_needed(seen)),
-    |seen| seen.pair.iter().map(|seen| pair(seen)).collect(),
+    |seen| seen.pair.iter().map(pair).collect(),
     |seen| vec![disk_sync(&seen.machine.syncs)],
     |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
     |seen| vec![space(seen)],
