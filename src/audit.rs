@@ -9,6 +9,7 @@
 //! [`totals`] (what there is of each asset, exact at every read).
 
 pub mod conservation;
+pub mod externals;
 pub mod failover;
 pub mod fit;
 pub mod frequency;

@@ -15,7 +15,7 @@
 //! totals, so that a restart goes on there; a round that found something keeps nothing, so that the next one finds it
 //! again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use wal::{Directory, Reader, Record, Sequence};
 
+use super::externals::{self, Compared, Held, Logged};
 use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::account::UserId;
@@ -57,6 +58,8 @@ pub struct Mismatch {
     pub difference: String,
     /// Which transfer.
     pub req_id: Option<ReqId>,
+    /// Which external operation, by its order number.
+    pub external: Option<u64>,
     /// What is wrong.
     pub what: String,
 }
@@ -66,7 +69,7 @@ const UNKNOWN: &str = "unknown";
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { user, asset, difference, req_id, what } = self;
+        let Mismatch { user, asset, difference, req_id, external: _, what } = self;
         let subject = [
             user.map(|user| format!("user {user}")),
             asset.map(|asset| format!("asset {}", asset.0)),
@@ -117,7 +120,8 @@ impl Mismatch {
     /// The stores as wholes do not belong together.
     pub(super) fn between_stores(what: String) -> Mismatch {
         let (user, asset, req_id) = (None, None, None);
-        Mismatch { user, asset, difference: UNKNOWN.to_owned(), req_id, what }
+        let (difference, external) = (UNKNOWN.to_owned(), None);
+        Mismatch { user, asset, difference, req_id, external, what }
     }
 }
 
@@ -216,6 +220,8 @@ pub struct Audit<S> {
     open: BTreeSet<ReqId>,
     /// What the log has of transfers that no round has been kept for: UBSCore may have forgotten it.
     logged: HashMap<(ReqId, Op), Recorded>,
+    /// What the log has of external operations that no round has been kept for, by order number.
+    externals: BTreeMap<u64, Logged>,
     /// Reads the log again and again from its beginning, a part a round.
     sweeper: Option<Reader<Directory>>,
     /// See [`Audit::kept`].
@@ -281,6 +287,7 @@ impl<S: Spot> Audit<S> {
             read,
             open: BTreeSet::new(),
             logged: HashMap::new(),
+            externals: BTreeMap::new(),
             sweeper: None,
             kept: Arc::new(AtomicU64::new(read)),
             read_only: true,
@@ -305,6 +312,15 @@ impl<S: Spot> Audit<S> {
             Some(settled) => settled::compare(&passed, &settled, &self.catalog.load()),
             None => Vec::new(),
         })
+    }
+
+    /// Compares every external operation that UBSCore holds with PostgreSQL, and finds the rows that have no record yet.
+    ///
+    /// # Errors
+    /// [`Error`]: a store cannot be read.
+    pub async fn externals(&mut self, held: &Held) -> Result<Compared, Error> {
+        let catalog = self.catalog.load_full();
+        externals::compare(&mut self.books, held, &self.log, &catalog).await
     }
 
     /// Has the next round look at these outcomes of the log as well.
@@ -387,7 +403,7 @@ impl<S: Spot> Audit<S> {
 
     /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`].
     fn read_log(&mut self, durable: Sequence) -> Result<Progress, Error> {
-        if self.logged.len() >= LOGGED_MAX {
+        if self.logged.len() + self.externals.len() >= LOGGED_MAX {
             // Nothing of it could be kept so far. There is enough to look at.
             return Ok(Progress::Whole);
         }
@@ -398,8 +414,10 @@ impl<S: Spot> Audit<S> {
         let last = durable.min(self.read + RECORDS_PER_ROUND);
         while self.read < last {
             let Some(record) = reader.next()? else { break };
-            if let Some((req_id, op, recorded)) = outcome(&record)? {
-                self.logged.insert((req_id, op), recorded);
+            match said(&record)? {
+                Said::Outcome(name, recorded) => drop(self.logged.insert(name, recorded)),
+                Said::External(number, logged) => drop(self.externals.insert(number, logged)),
+                Said::Nothing => {}
             }
             self.read = record.sequence;
         }
@@ -431,11 +449,11 @@ impl<S: Spot> Audit<S> {
         };
         for _ in 0..SWEEP_RECORDS {
             match reader.next()? {
-                Some(record) if record.sequence <= self.read => {
-                    if let Some((req_id, op, recorded)) = outcome(&record)? {
-                        self.logged.insert((req_id, op), recorded);
-                    }
-                }
+                Some(record) if record.sequence <= self.read => match said(&record)? {
+                    Said::Outcome(name, recorded) => drop(self.logged.insert(name, recorded)),
+                    Said::External(number, logged) => drop(self.externals.insert(number, logged)),
+                    Said::Nothing => {}
+                },
                 Some(_) | None => return Ok(Progress::Whole),
             }
         }
@@ -491,6 +509,13 @@ impl<S: Spot> Audit<S> {
             }
         }
         report.open = open.len();
+        // The row is committed before its record is written: every record read has its row in this snapshot.
+        let rows = self.books.externals(self.externals.keys().copied()).await?;
+        let lost = self
+            .externals
+            .iter()
+            .filter_map(|(number, logged)| externals::judge(logged, rows.get(number), &catalog));
+        report.mismatches.extend(lost);
         let ending = match (self.read_only, report.mismatches.is_empty()) {
             (true, _) => Ending::GoOn,
             (false, true) => Ending::Keep(self.read),
@@ -500,9 +525,11 @@ impl<S: Spot> Audit<S> {
         match ending {
             Ending::Keep(reached) => {
                 self.kept.store(reached, Ordering::Release);
-                (self.open, self.logged) = (open, HashMap::new());
+                (self.open, self.logged, self.externals) = (open, HashMap::new(), BTreeMap::new());
             }
-            Ending::GoOn => (self.open, self.logged) = (open, HashMap::new()),
+            Ending::GoOn => {
+                (self.open, self.logged, self.externals) = (open, HashMap::new(), BTreeMap::new());
+            }
             // They are all to be looked at again.
             Ending::Again => self.open.extend(open),
         }
@@ -517,6 +544,7 @@ impl From<Unbalanced> for Mismatch {
             asset: Some(unbalanced.asset),
             difference: plain_text(&unbalanced.difference),
             req_id: None,
+            external: None,
             what: unbalanced.sentence(),
         }
     }
@@ -650,21 +678,39 @@ impl Judged<'_> {
             asset,
             difference: signed_text(difference, precision),
             req_id: Some(self.page.req_id),
+            external: None,
             what,
         }
     }
 }
 
-/// The outcome that a record holds, if it does.
-fn outcome(record: &Record<'_>) -> Result<Option<(ReqId, Op, Recorded)>, Error> {
+/// What a record says that PostgreSQL must know.
+enum Said {
+    /// The outcome of an operation on Spot.
+    Outcome((ReqId, Op), Recorded),
+    /// An external operation, by its order number.
+    External(u64, Logged),
+    /// Nothing.
+    Nothing,
+}
+
+fn said(record: &Record<'_>) -> Result<Said, Error> {
     let sequence = record.sequence;
     let entry = Entry::decode(record.kind, record.payload)
         .map_err(|source| Error::Record { sequence, source })?;
-    let Entry::Order { order, decision, balance_after, .. } = entry else { return Ok(None) };
-    let Some(req_id) = ReqId::new(order.req_id) else { return Ok(None) };
+    let (order, decision, balance_after) = match entry {
+        Entry::Order { order, decision, balance_after, .. } => (order, decision, balance_after),
+        Entry::External(external) => {
+            let time_ns = record.time_ns;
+            let logged = Logged { external, sequence, time_ns };
+            return Ok(Said::External(external.order_number, logged));
+        }
+        _ => return Ok(Said::Nothing),
+    };
+    let Some(req_id) = ReqId::new(order.req_id) else { return Ok(Said::Nothing) };
     if !order.direction.is_on_spot(order.op) {
         return Err(Error::Misplaced { sequence, req_id, op: order.op });
     }
     let recorded = Recorded::new(&order, decision, balance_after, sequence, record.time_ns);
-    Ok(Some((req_id, order.op, recorded)))
+    Ok(Said::Outcome((req_id, order.op), recorded))
 }

@@ -13,26 +13,32 @@
 //! | WITHDRAW succeeded | SOURCE_DONE, and on from there | it is asked for the DEPOSIT |
 //! | the same, below the watermark, where everything has ended | COMMITTED | the DEPOSIT is carried out |
 //!
+//! An external operation that has a record and no row is written again from the record, see [`super::externals`].
+//!
 //! The other way round, after a cut of the log, see [`super::redecision`].
 //!
 //! Whatever else does not add up is left to people: neither store proves it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
+use super::externals;
 use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
+use crate::account::UserId;
+use crate::asset::AssetId;
 use crate::code::Code;
 use crate::engine::ledger::Ledger;
 use crate::engine::order::Entry;
-use crate::postgres::books::{Ending, Operation, Page};
+use crate::postgres::books::{Books, Ending, Operation, Page};
 use crate::postgres::cut::Past;
+use crate::postgres::mend::external::{ExternalMending, Way};
 use crate::postgres::mend::{Mending, Posting, Renumbering};
-use crate::transfer::{Decision, Direction, Intent, Op, ReqId, State};
+use crate::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
 
 /// What can be done, and what cannot.
 #[derive(Debug, Default)]
@@ -51,6 +57,8 @@ pub struct Plan {
     pub deeds: Vec<Deed>,
     /// Of what is decided again already, what PostgreSQL is still to be told.
     pub renumberings: Vec<Renumbering>,
+    /// External operations that PostgreSQL has lost and the log proves.
+    pub externals: Vec<ExternalMending>,
 }
 
 impl Plan {
@@ -93,6 +101,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
+    let outside = externals(&log, &mut books).await?;
+    verdict.mismatches.retain(|mismatch| !outside.explains(mismatch));
+    plan.externals = outside.mendings;
+    plan.left.extend(outside.left);
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = books.passed().await?;
     let pages = books.open(&names).await?.pages;
@@ -107,7 +119,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     };
     let lacking_sums = sums(&ledger);
     verdict.mismatches.retain(|mismatch| !lacking_sums.contains(mismatch));
-    let accounts = verdict.mismatches.iter().filter(|mismatch| mismatch.req_id.is_none());
+    let accounts = verdict.mismatches.iter();
+    let accounts = accounts.filter(|mismatch| (mismatch.req_id, mismatch.external) == (None, None));
     let unbalanced: HashSet<_> = accounts.filter_map(|m| m.user.zip(m.asset)).collect();
     let mut done = BTreeSet::new();
     let (mut lost, mut named) = (Vec::new(), HashMap::new());
@@ -167,6 +180,106 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     }
     let sums = sums(&ledger).into_iter();
     plan.left.extend(sums.map(|mismatch| (mismatch, "nothing that is decided again explains it")));
+    Ok(plan)
+}
+
+/// What the log proves of external operations.
+#[derive(Default)]
+struct OutsidePlan {
+    mendings: Vec<ExternalMending>,
+    /// The order numbers of the records and of the rows that these are about.
+    numbers: BTreeSet<u64>,
+    accounts: HashSet<(UserId, AssetId)>,
+    left: Vec<(Mismatch, &'static str)>,
+}
+
+impl OutsidePlan {
+    /// Whether a mismatch ends with these mendings. What does not is found again by the comparison after the repair.
+    fn explains(&self, mismatch: &Mismatch) -> bool {
+        match (mismatch.external, mismatch.req_id, mismatch.user, mismatch.asset) {
+            (Some(number), ..) => {
+                self.numbers.contains(&number)
+                    || self.left.iter().any(|(left, _)| left.external == Some(number))
+            }
+            (None, None, Some(user), Some(asset)) => self.accounts.contains(&(user, asset)),
+            (None, None, None, Some(asset)) if mismatch.what.starts_with(externals::SUMS) => {
+                self.accounts.iter().any(|(_, mended)| *mended == asset)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Looks for every record of an external operation in PostgreSQL.
+async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> {
+    let logged = tokio::task::block_in_place(|| externals::read_log(log))?;
+    let rows = books.externals(logged.keys().copied()).await?;
+    let catalog = books.catalog();
+    let mut plan = OutsidePlan::default();
+    let mut lost =
+        BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &externals::Logged)>>::new();
+    for (number, logged) in &logged {
+        let Some(mismatch) = externals::judge(logged, rows.get(number), &catalog) else { continue };
+        let Some(operation) = logged.external.operation() else {
+            plan.left.push((mismatch, "its record cannot be read"));
+            continue;
+        };
+        if rows.contains_key(number) {
+            plan.left.push((mismatch, "PostgreSQL has another operation under its order number"));
+            continue;
+        }
+        let name = operation.idem_key.as_str();
+        let again = books.externals_named(&[name]).await?.remove(name);
+        let same = |there: &ExternalOperation| {
+            let of =
+                |one: &ExternalOperation| (one.op, one.user, one.asset, one.amount, one.decision);
+            of(there) == of(&operation)
+        };
+        match again {
+            Some(there) if same(&there) => {
+                plan.numbers.extend([*number, there.order_number]);
+                let (time_ns, way) = (logged.time_ns, Way::Renumber);
+                plan.mendings.push(ExternalMending { operation, time_ns, way });
+            }
+            Some(there) => {
+                plan.numbers.insert(there.order_number);
+                plan.left.push((mismatch, "PostgreSQL has decided its idem_key otherwise"));
+            }
+            None => {
+                let account = (operation.user, operation.asset);
+                lost.entry(account).or_default().push((operation, logged));
+            }
+        }
+    }
+    for ((user, asset), operations) in lost {
+        let effect = |(operation, _): &(ExternalOperation, _)| {
+            let units = i128::from(operation.amount.units());
+            match (operation.decision, operation.op) {
+                (Decision::Refused(_), _) => 0,
+                (Decision::Success, Op::ExtDeposit) => units,
+                (Decision::Success, _) => -units,
+            }
+        };
+        let sum: i128 = operations.iter().map(effect).sum();
+        let way = match books.imbalance(user, asset).await? {
+            0 => Some(Way::Carry),
+            more if more == sum => Some(Way::WriteDown),
+            _ => None,
+        };
+        for (operation, logged) in operations {
+            let Some(way) = way else {
+                let mismatch = externals::judge(logged, None, &catalog);
+                let why = "the balance of its account does not add up as it is";
+                plan.left.extend(mismatch.map(|mismatch| (mismatch, why)));
+                continue;
+            };
+            plan.numbers.insert(operation.order_number);
+            plan.accounts.insert((user, asset));
+            let time_ns = logged.time_ns;
+            plan.mendings.push(ExternalMending { operation, time_ns, way });
+        }
+    }
+    plan.mendings.sort_by_key(|mending| mending.operation.order_number);
     Ok(plan)
 }
 

@@ -59,5 +59,6 @@ fn mismatch(
     };
     let difference = balance(done).saturating_sub(balance(claimed));
     let difference = signed_text(difference, precision);
-    Mismatch { user: UserId::new(user), asset: Some(asset), difference, req_id: None, what }
+    let (user, asset) = (UserId::new(user), Some(asset));
+    Mismatch { user, asset, difference, req_id: None, external: None, what }
 }

@@ -90,7 +90,7 @@ async fn repair(
             Format::Json => writeln!(out, "{}", json!({"kind": word, "what": what})),
         }
     };
-    let mut count = planned.transfers();
+    let (mut count, mut outside) = (planned.transfers(), planned.externals.len());
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {
         let incarnation = planned.incarnation;
@@ -99,19 +99,38 @@ async fn repair(
     let mut left = Vec::new();
     match (author, closed.as_ref().and_then(Closed::identity)) {
         (Some(author), Some(log)) => {
-            let mend = planned.behind.is_some() || !planned.mendings.is_empty();
+            let mend = planned.behind.is_some()
+                || !planned.mendings.is_empty()
+                || !planned.externals.is_empty();
             let restore =
                 !planned.deeds.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             if mend {
                 let Target { config, limits, .. } = target;
                 let (catalog, Plan { incarnation, mendings, .. }) =
                     (stores.catalog.load(), &planned);
-                let done =
-                    carry_out(config, limits, &catalog, log, *incarnation, mendings, author).await;
-                for (mending, mended) in mendings.iter().zip(done.context("write PostgreSQL")?) {
+                let externals = &planned.externals;
+                let done = carry_out(
+                    config,
+                    limits,
+                    &catalog,
+                    log,
+                    *incarnation,
+                    mendings,
+                    externals,
+                    author,
+                )
+                .await;
+                let (done, done_outside) = done.context("write PostgreSQL")?;
+                for (mending, mended) in mendings.iter().zip(done) {
                     match mended {
                         Mended::Done => say(verb, mending)?,
                         Mended::Short | Mended::Occupied => count -= 1,
+                    }
+                }
+                for (mending, mended) in externals.iter().zip(done_outside) {
+                    match mended {
+                        Mended::Done => say(verb, mending)?,
+                        Mended::Short | Mended::Occupied => outside -= 1,
                     }
                 }
             }
@@ -132,6 +151,10 @@ async fn repair(
                     let why = "Funding has not got so much, or another transfer has its cid";
                     left.push(format!("{mending}: {why}"));
                 }
+                for mending in &planned.externals {
+                    let why = "Funding has not got so much, or another operation has its idem_key";
+                    left.push(format!("{mending}: {why}"));
+                }
                 for deed in &planned.deeds {
                     left.push(format!("{deed}: it is found only now; repair again"));
                 }
@@ -139,6 +162,9 @@ async fn repair(
         }
         (_, _) => {
             for mending in &planned.mendings {
+                say(verb, mending)?;
+            }
+            for mending in &planned.externals {
                 say(verb, mending)?;
             }
             for deed in &planned.deeds {
@@ -155,9 +181,17 @@ async fn repair(
     }
     let found = left.len();
     match args.format {
-        Format::Text => writeln!(out, "{word} transfers={count} left={found}")?,
+        Format::Text => {
+            let also = match outside {
+                0 => String::new(),
+                count => format!(" external={count}"),
+            };
+            writeln!(out, "{word} transfers={count}{also} left={found}")?;
+        }
         Format::Json => {
-            let end = json!({"kind": "end", "verdict": word, "transfers": count, "left": found});
+            let end = json!({
+                "kind": "end", "verdict": word, "transfers": count, "external": outside, "left": found,
+            });
             writeln!(out, "{end}")?;
         }
     }

@@ -23,12 +23,14 @@ use tracing::{info, warn};
 use wal::Identity;
 
 use super::{dev, restore};
+use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
 use crate::adapters::trading::{Trading, Unanswered};
 use crate::alert::{self, Alert, alert, alert_about, webhook};
 use crate::amount::Amount;
 use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
+use crate::audit::externals::Held;
 use crate::audit::failover::{self, Difference};
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
@@ -70,6 +72,7 @@ use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
 use crate::telemetry::lines::last_words;
 use crate::telemetry::{self, Metrics, chain, init_logging};
+use crate::transfer::ExternalOperation;
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
 const LEASE: Duration = Duration::from_secs(10);
@@ -81,6 +84,10 @@ const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 const LAST_ALERTS: Duration = Duration::from_secs(1);
 /// And for the collector of spans.
 const LAST_SPANS: Duration = Duration::from_secs(1);
+/// How long a start waits until UBSCore has room for the records of external operations.
+const RECORDS_WAIT: Duration = Duration::from_secs(30);
+/// Between two tries.
+const RECORDS_PAUSE: Duration = Duration::from_millis(20);
 /// Between two looks whether the keeper has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at once.
@@ -418,6 +425,7 @@ async fn start(
     info!(incarnation = incarnation.number, "begun");
     let log_watermark = replayed.ledger().watermark();
     let settled = replayed.ledger().settled(incarnation.watermark);
+    let externals = Held::of(replayed.ledger());
     let around_sync = timed_syncs(Arc::clone(&clock));
     let engine =
         start_engine(replayed, log_identity, &incarnation, &target, &limits, around_sync).await?;
@@ -455,9 +463,12 @@ async fn start(
             warn!(log_watermark, known, "PostgreSQL's watermark is behind the log's");
         }
     }
+    let compared = audit.externals(&externals).await.context("compare external operations")?;
+    found.extend(compared.mismatches);
     rounds::catch_up(&mut audit, &found, different.as_ref(), &halt, clock.as_ref())
         .await
         .context("compare the two stores")?;
+    record_externals(&trading, clock.as_ref(), compared.unrecorded).await?;
     failover::remember(&pin, &config.data_dir);
     // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
     // UBSCore only remembers more than it must, as it does where something is wrong.
@@ -645,6 +656,41 @@ fn follow_events(
     }
     pool.run(Relay::new(options, Arc::clone(&hub), Arc::clone(clock), committed).run());
     Ok(Some(hub))
+}
+
+/// Records the external operations that a process has left without their records. Before the watermark is raised: below it
+/// nothing is recorded any more.
+///
+/// # Errors
+/// UBSCore does not take one. Without its record the operation could be lost unseen.
+async fn record_externals(
+    trading: &Trading,
+    clock: &dyn Clock,
+    mut left: Vec<ExternalOperation>,
+) -> anyhow::Result<()> {
+    let began = clock.monotonic_ns();
+    while !left.is_empty() {
+        info!(operations = left.len(), "external operations get their records");
+        let answers = trading.record(left.clone()).await;
+        let answers = left.into_iter().zip(answers);
+        let open: Vec<_> =
+            answers.filter(|(_, answer)| answer.outcome.decision().is_none()).collect();
+        let waited = Duration::from_nanos(clock.monotonic_ns() - began);
+        if let Some((operation, answer)) = open.first()
+            && waited >= RECORDS_WAIT
+        {
+            bail!(
+                "external operation {} cannot be recorded in the log ({}); next: make room on the log's disk, and restart",
+                operation.idem_key.as_str(),
+                answer.outcome.name()
+            );
+        }
+        left = open.into_iter().map(|(operation, _)| operation).collect();
+        if !left.is_empty() {
+            clock.sleep(RECORDS_PAUSE).await;
+        }
+    }
+    Ok(())
 }
 
 /// What the audit reads in PostgreSQL.

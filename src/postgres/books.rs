@@ -4,6 +4,8 @@
 //! operations are kept per account ([`Unbalanced`] is one whose balance differs); transfers are handed out with their
 //! operations, for the audit to compare with UBSCore's.
 
+mod externals;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
+pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use super::columns::{self, bigint};
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
@@ -177,6 +180,11 @@ impl Books {
         let row = row.ok_or(Error::Superseded)?;
         (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
         Ok(())
+    }
+
+    /// The assets as they are known now.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
     }
 
     /// A connection to ask what PostgreSQL knows of a log that was cut.

@@ -1,6 +1,8 @@
 //! Carries out what the audit's repair has found to be proven: transfers that PostgreSQL has lost are written again, with
 //! their Funding operations. All in one transaction, which no other process writes beside.
 
+pub mod external;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
+use self::external::ExternalMending;
 use super::columns::{self, asset_number, bigint};
 use super::cut::CLOSED;
 use super::incarnation::identity_text;
@@ -192,7 +195,7 @@ async fn supersede(
     }
 }
 
-/// Carries out all of `mendings`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
+/// Carries out all of `mendings` and `externals`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
 /// process wrote before can write no more. `log`: the one that proves them. `incarnation`: the latest one that has ever
 /// been.
 ///
@@ -205,8 +208,9 @@ pub async fn carry_out(
     log: Identity,
     incarnation: u64,
     mendings: &[Mending],
+    externals: &[ExternalMending],
     author: Author<'_>,
-) -> Result<Vec<Mended>, Error> {
+) -> Result<(Vec<Mended>, Vec<Mended>), Error> {
     let reason = author.reason;
     // Tables of another cluster are numbered anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
@@ -217,9 +221,14 @@ pub async fn carry_out(
     rebase_if_foreign(&transaction).await?;
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
-    let count = format!("{} transfers", mendings.len());
+    let (transfers, outside) = (mendings.len(), externals.len());
+    let count = match outside {
+        0 => format!("{transfers} transfers"),
+        _ => format!("{transfers} transfers, {outside} external operations"),
+    };
     transaction.execute(note, &[&author.actor, &count, &reason]).await?;
     let mut all = vec![Mended::Short; mendings.len()];
+    let mut all_outside = vec![Mended::Short; externals.len()];
     // What one brings another may need: until none of them has enough.
     loop {
         let mut progress = false;
@@ -240,12 +249,24 @@ pub async fn carry_out(
             }
             progress |= *mended == Mended::Done;
         }
+        for (mending, mended) in externals.iter().zip(&mut all_outside) {
+            if *mended != Mended::Short {
+                continue;
+            }
+            let mut savepoint = transaction.transaction().await?;
+            *mended = external::mend(&mut savepoint, mending, catalog, author).await?;
+            match mended {
+                Mended::Done => savepoint.commit().await?,
+                Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+            }
+            progress |= *mended == Mended::Done;
+        }
         if !progress {
             break;
         }
     }
     transaction.commit().await?;
-    Ok(all)
+    Ok((all, all_outside))
 }
 
 async fn mend(

@@ -1,0 +1,239 @@
+//! External operations: the rows of PostgreSQL against the records of UBSCore's log.
+//!
+//! PostgreSQL commits the row, then the log gets the record, then the caller has the answer. So a record without its row is
+//! an answered operation that PostgreSQL has lost: a mismatch. A row without its record is a process that died in between:
+//! the next start writes the record. Order numbers tie the two together. At and above the watermark they are compared one by
+//! one; below it UBSCore keeps the counts and sums of each asset only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use wal::{Directory, Reader, Sequence};
+
+use super::conservation::{Error, Mismatch};
+use crate::account::UserId;
+use crate::amount::{signed_text, units_text};
+use crate::asset::{AssetId, Catalog};
+use crate::engine::external::{External, Outside, key};
+use crate::engine::fact::Fact;
+use crate::engine::ledger::Ledger;
+use crate::engine::order::Entry;
+use crate::engine::outcomes::Recorded;
+use crate::postgres::books::{Books, Decided};
+use crate::transfer::{Decision, ExternalOperation, Op};
+
+/// How the text of a mismatch of sums begins.
+pub(super) const SUMS: &str = "external operations below the watermark";
+
+/// A record of an external operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// What it says.
+    pub external: External,
+    /// Its place in the log.
+    pub sequence: Sequence,
+    /// When it was written, ns since the Unix epoch, by the service's clock.
+    pub time_ns: u64,
+}
+
+/// What UBSCore holds of external operations.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// Order numbers below which outcomes may be forgotten.
+    watermark: u64,
+    /// Outcomes at and above the watermark, by order number: the hash of the idem_key, the op, the record.
+    outcomes: BTreeMap<u64, (u128, Op, Recorded)>,
+    /// What those below the watermark add up to, by asset.
+    below: BTreeMap<u32, Outside>,
+}
+
+impl Held {
+    /// What a ledger holds.
+    pub fn of(ledger: &Ledger) -> Held {
+        let watermark = ledger.watermark();
+        let outcomes = ledger.facts().filter_map(|fact| match fact {
+            Fact::Outcome { req_id, op, recorded } if op.is_external() => {
+                Some((recorded.order_number, (req_id, op, recorded)))
+            }
+            _ => None,
+        });
+        let outcomes = outcomes.filter(|(number, _)| *number >= watermark).collect();
+        let below = ledger.outside(watermark).expect("the watermark itself is known");
+        Held { watermark, outcomes, below }
+    }
+}
+
+/// What a comparison has found.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// What does not fit.
+    pub mismatches: Vec<Mismatch>,
+    /// Rows that have no record yet.
+    pub unrecorded: Vec<ExternalOperation>,
+}
+
+/// Compares everything UBSCore holds with PostgreSQL. `log`: where the records are, to name what is lost.
+///
+/// # Errors
+/// [`Error`]: a store cannot be read; nothing is known.
+pub async fn compare(
+    books: &mut Books,
+    held: &Held,
+    log: &Path,
+    catalog: &Catalog,
+) -> Result<Compared, Error> {
+    let mut compared = Compared::default();
+    let rows = books.externals_from(held.watermark).await?;
+    let names: BTreeSet<(u128, Op)> =
+        held.outcomes.values().map(|(key, op, _)| (*key, *op)).collect();
+    let mut there = BTreeSet::new();
+    for row in rows {
+        let name = (key(row.idem_key.as_str()), row.op);
+        let recorded = held.outcomes.get(&row.order_number);
+        there.insert(row.order_number);
+        match recorded {
+            Some((key, op, recorded)) if same(&row, (*key, *op), recorded) => {}
+            None if !names.contains(&name) => compared.unrecorded.push(row),
+            _ => compared.mismatches.push(other(&row, catalog)),
+        }
+    }
+    let lost = held.outcomes.iter().filter(|(number, _)| !there.contains(number));
+    let lost: BTreeMap<u64, (Op, Recorded)> =
+        lost.map(|(number, (_, op, recorded))| (*number, (*op, *recorded))).collect();
+    if !lost.is_empty() {
+        let names = tokio::task::block_in_place(|| read_log(log))?;
+        compared.mismatches.extend(lost.into_iter().map(|(number, (op, recorded))| {
+            let logged = names.get(&number);
+            let idem_key = logged.map(|logged| logged.external.idem_key.as_str().to_owned());
+            self::lost(idem_key, op, &recorded, catalog)
+        }));
+    }
+    let passed = books.outside(held.watermark).await?;
+    let assets = held.below.keys().map(|asset| AssetId(*asset));
+    let assets: BTreeSet<AssetId> = assets.chain(passed.keys().map(|(asset, _)| *asset)).collect();
+    for asset in assets {
+        let of = |op| passed.get(&(asset, op)).copied().unwrap_or_default();
+        let [deposits, withdrawals]: [Decided; 2] = [of(Op::ExtDeposit), of(Op::ExtWithdraw)];
+        let rows = Outside {
+            deposits: deposits.count,
+            deposited: deposits.units,
+            withdrawals: withdrawals.count,
+            withdrawn: withdrawals.units,
+        };
+        let records = held.below.get(&asset.0).copied().unwrap_or_default();
+        if rows != records {
+            compared.mismatches.push(sums(asset, rows, records, catalog));
+        }
+    }
+    Ok(compared)
+}
+
+/// What is wrong with a record, by the row that has its order number.
+pub(super) fn judge(
+    logged: &Logged,
+    row: Option<&ExternalOperation>,
+    catalog: &Catalog,
+) -> Option<Mismatch> {
+    let Logged { external, sequence, time_ns } = *logged;
+    let recorded = Recorded::of_external(&external, sequence, time_ns);
+    let idem_key = || Some(external.idem_key.as_str().to_owned());
+    match row {
+        None => Some(lost(idem_key(), external.op, &recorded, catalog)),
+        Some(row) if same(row, (external.key(), external.op), &recorded) => None,
+        Some(row) => Some(other(row, catalog)),
+    }
+}
+
+/// Every record of an external operation that the log still has, by order number.
+///
+/// # Errors
+/// [`Error`]: the log cannot be read.
+pub(super) fn read_log(log: &Path) -> Result<BTreeMap<u64, Logged>, Error> {
+    let mut reader = Reader::<Directory>::open_path(log, 0)?;
+    let mut found = BTreeMap::new();
+    while let Some(record) = reader.next()? {
+        let (sequence, time_ns) = (record.sequence, record.time_ns);
+        let entry = Entry::decode(record.kind, record.payload)
+            .map_err(|source| Error::Record { sequence, source })?;
+        if let Entry::External(external) = entry {
+            found.insert(external.order_number, Logged { external, sequence, time_ns });
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a row says what was recorded. `name`: the hash of the idem_key, and the op.
+fn same(row: &ExternalOperation, name: (u128, Op), recorded: &Recorded) -> bool {
+    let says = (row.user.number(), row.asset.0, row.amount.units(), row.decision);
+    (key(row.idem_key.as_str()), row.op) == name
+        && says == (recorded.user, recorded.asset, recorded.amount, recorded.decision)
+}
+
+/// PostgreSQL has lost an answered operation.
+fn lost(idem_key: Option<String>, op: Op, recorded: &Recorded, catalog: &Catalog) -> Mismatch {
+    let (asset, units) = (AssetId(recorded.asset), i128::from(recorded.amount));
+    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
+    let difference = match (recorded.decision, op) {
+        (Decision::Refused(_), _) => 0,
+        // The money is not there any more, or is there again.
+        (Decision::Success, Op::ExtDeposit) => -units,
+        (Decision::Success, _) => units,
+    };
+    let name = idem_key.unwrap_or_else(|| "of an unknown idem_key".to_owned());
+    let (op, amount) = (op.name(), units_text(recorded.amount.into(), precision));
+    let what = format!(
+        "{op} {name} of {amount} was answered and is record {} of the log, but PostgreSQL has lost it",
+        recorded.sequence
+    );
+    Mismatch {
+        user: UserId::new(recorded.user),
+        asset: Some(asset),
+        difference: signed_text(difference, precision),
+        req_id: None,
+        external: Some(recorded.order_number),
+        what,
+    }
+}
+
+/// PostgreSQL has an operation that the log knows otherwise.
+fn other(row: &ExternalOperation, catalog: &Catalog) -> Mismatch {
+    let precision = catalog.by_id(row.asset).map_or(0, |asset| asset.precision);
+    let (op, name) = (row.op.name(), row.idem_key.as_str());
+    Mismatch {
+        user: Some(row.user),
+        asset: Some(row.asset),
+        difference: signed_text(0, precision),
+        req_id: None,
+        external: Some(row.order_number),
+        what: format!(
+            "{op} {name} is recorded in the log with another order number, user, asset, amount or decision"
+        ),
+    }
+}
+
+/// The sums below the watermark differ.
+fn sums(asset: AssetId, rows: Outside, records: Outside, catalog: &Catalog) -> Mismatch {
+    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
+    let text = |outside: Outside| {
+        let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
+        let [deposited, withdrawn] = [deposited, withdrawn].map(|sum| units_text(sum, precision));
+        format!("{deposits} EXT_DEPOSIT ({deposited}) and {withdrawals} EXT_WITHDRAW ({withdrawn})")
+    };
+    let net = |outside: Outside| {
+        let signed = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
+        signed(outside.deposited).saturating_sub(signed(outside.withdrawn))
+    };
+    let difference = net(rows).saturating_sub(net(records));
+    Mismatch {
+        user: None,
+        asset: Some(asset),
+        difference: signed_text(difference, precision),
+        req_id: None,
+        external: None,
+        what: format!(
+            "{SUMS}: PostgreSQL has {}, the log has recorded {}",
+            text(rows),
+            text(records)
+        ),
+    }
+}

@@ -1,0 +1,176 @@
+//! An external operation that PostgreSQL has lost is written again from its record in the log: the row, the Funding balance,
+//! and what the audit and the watermark remember of the account.
+
+use std::fmt;
+
+use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::{Author, Mended};
+use crate::amount::{PRECISION_MAX, units_text};
+use crate::asset::Catalog;
+use crate::code::Code;
+use crate::postgres::Error;
+use crate::postgres::columns::{asset_number, bigint};
+use crate::transfer::{Decision, ExternalOperation, Op};
+
+/// What brings one external operation back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalMending {
+    /// As the log has recorded it.
+    pub operation: ExternalOperation,
+    /// When it was recorded, ns since the Unix epoch, by the service's clock.
+    pub time_ns: u64,
+    /// How.
+    pub way: Way,
+}
+
+/// How an external operation is brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The row is written, and the balance follows.
+    Carry,
+    /// The row is written. The balance has it still.
+    WriteDown,
+    /// PostgreSQL has decided the same again: the row gets the order number that is recorded.
+    Renumber,
+}
+
+impl fmt::Display for ExternalMending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExternalOperation { op, idem_key, user, asset, decision, .. } = &self.operation;
+        let (op, name) = (op.name(), idem_key.as_str());
+        write!(out, "{op} {name}, user {user}, asset {}: ", asset.0)?;
+        match (self.way, decision) {
+            (Way::Renumber, _) => write!(out, "give its row the recorded order number"),
+            (_, Decision::Refused(code)) => write!(out, "write its refusal again ({code})"),
+            (Way::Carry, _) => write!(out, "write it again and change the Funding balance"),
+            (Way::WriteDown, _) => write!(out, "write it again; the Funding balance has it"),
+        }
+    }
+}
+
+/// Carries one mending out, inside a savepoint of the caller.
+pub(super) async fn mend(
+    transaction: &mut Transaction<'_>,
+    mending: &ExternalMending,
+    catalog: &Catalog,
+    author: Author<'_>,
+) -> Result<Mended, Error> {
+    let ExternalMending { operation, way, .. } = mending;
+    let (user, asset) = (operation.user.bigint(), asset_number(operation.asset));
+    let mended = match way {
+        Way::Renumber => renumber(transaction, operation).await?,
+        Way::Carry | Way::WriteDown => {
+            forget_in_audit(transaction, user, asset).await?;
+            let mended = write(transaction, mending, catalog).await?;
+            recount_below(transaction, user, asset).await?;
+            mended
+        }
+    };
+    if mended == Mended::Done {
+        let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
+                     VALUES ($1, 'repair', $2, $3, $4)";
+        let (subject, detail) = (operation.idem_key.as_str(), mending.to_string());
+        let values: [&(dyn ToSql + Sync); 4] = [&author.actor, &subject, &detail, &author.reason];
+        transaction.execute(audit, &values).await?;
+    }
+    Ok(mended)
+}
+
+async fn renumber(
+    transaction: &Transaction<'_>,
+    operation: &ExternalOperation,
+) -> Result<Mended, Error> {
+    // The journal's guard lets no row change. What was decided stays; the balance is what the first caller was told.
+    let guard = "external_operations_guard";
+    let alter = |word| format!("ALTER TABLE external_operations {word} TRIGGER {guard}");
+    transaction.batch_execute(&alter("DISABLE")).await?;
+    let update = "UPDATE external_operations SET order_number = $2, balance_after = $3::text::numeric \
+                  WHERE idem_key = $1";
+    let (name, number) = (operation.idem_key.as_str(), bigint(operation.order_number));
+    let after = told(operation);
+    let rows = transaction.execute(update, &[&name, &number, &after]).await?;
+    transaction.batch_execute(&alter("ENABLE")).await?;
+    Ok(if rows == 1 { Mended::Done } else { Mended::Occupied })
+}
+
+async fn write(
+    transaction: &Transaction<'_>,
+    mending: &ExternalMending,
+    catalog: &Catalog,
+) -> Result<Mended, Error> {
+    let ExternalMending { operation, time_ns, way } = mending;
+    let ExternalOperation { op, idem_key, user, asset, amount, .. } = operation;
+    let known = catalog
+        .by_id(*asset)
+        .ok_or_else(|| Error::Row { table: "assets_tb", what: format!("asset {}", asset.0) })?;
+    let amount = amount.decimal(known.precision);
+    let (user, asset) = (user.bigint(), asset_number(*asset));
+    if operation.decision == Decision::Success && *op == Op::ExtDeposit {
+        let account = "INSERT INTO accounts_tb (user_id, account_type) VALUES ($1, 1) \
+                       ON CONFLICT DO NOTHING";
+        transaction.execute(account, &[&user]).await?;
+    }
+    if operation.decision == Decision::Success && *way == Way::Carry {
+        let function = match op {
+            Op::ExtDeposit => "SELECT funding_credit($1, $2, $3)",
+            _ => "SELECT funding_debit($1, $2, $3)",
+        };
+        let types = [Type::INT8, Type::INT4, Type::NUMERIC];
+        let statement = transaction.prepare_typed(function, &types).await?;
+        let row = transaction.query_one(&statement, &[&user, &asset, &amount]).await?;
+        if row.try_get::<_, Option<rust_decimal::Decimal>>(0)?.is_none() {
+            return Ok(Mended::Short);
+        }
+    }
+    let (outcome, code) = match operation.decision {
+        Decision::Success => (1_i16, None),
+        Decision::Refused(code) => (2, Some(Code::name(code))),
+    };
+    let after = told(operation);
+    let insert = "INSERT INTO external_operations (idem_key, op, outcome, code, user_id, asset_id, amount, \
+           balance_after, at, order_number) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::numeric, to_timestamp($9::double precision), $10) \
+         ON CONFLICT DO NOTHING";
+    let seconds = std::time::Duration::from_nanos(*time_ns).as_secs_f64();
+    let (name, op) = (idem_key.as_str(), i16::from(*op as u8));
+    let number = bigint(operation.order_number);
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&name, &op, &outcome, &code, &user, &asset, &amount, &after, &seconds, &number];
+    let rows = transaction.execute(insert, values).await?;
+    Ok(if rows == 1 { Mended::Done } else { Mended::Occupied })
+}
+
+/// The balance that the caller was told, and is told again; of a success only.
+fn told(operation: &ExternalOperation) -> Option<String> {
+    let success = operation.decision == Decision::Success;
+    success.then(|| units_text(operation.balance_after, PRECISION_MAX))
+}
+
+/// Where rows of this account have been deleted, the audit's totals still hold them: what it has seen becomes what there is.
+/// Otherwise a row that is written again would count twice.
+async fn forget_in_audit(
+    transaction: &Transaction<'_>,
+    user: i64,
+    asset: i32,
+) -> Result<(), Error> {
+    let adjust = "UPDATE audit_totals t \
+            SET journal = t.journal + c.difference, external = t.external + c.difference \
+           FROM audit_external_changes((SELECT snapshot FROM audit_state)) c \
+          WHERE t.user_id = c.user_id AND t.asset_id = c.asset_id AND c.user_id = $1 AND c.asset_id = $2";
+    transaction.execute(adjust, &[&user, &asset]).await?;
+    Ok(())
+}
+
+/// The same for what has passed below the watermark of positions: a row that is written again gets a new position.
+async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> Result<(), Error> {
+    let recount = "UPDATE watermark_totals w SET (external_deposited, external_withdrawn) = ( \
+            SELECT COALESCE(sum(amount) FILTER (WHERE op = 4), 0), COALESCE(sum(amount) FILTER (WHERE op = 5), 0) \
+              FROM external_operations x \
+             WHERE x.user_id = $1 AND x.asset_id = $2 AND x.outcome = 1 \
+               AND x.position < (SELECT external_watermark FROM engine_state)) \
+          WHERE w.user_id = $1 AND w.asset_id = $2";
+    transaction.execute(recount, &[&user, &asset]).await?;
+    Ok(())
+}
