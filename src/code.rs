@@ -93,6 +93,7 @@ codes! {
     Overloaded = 30, "OVERLOADED", 503, retry, "There is no room for this request; `reason` names the place.";
     ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted; reads go on.";
     SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service is away; safe to retry with the same cid.";
+    WithdrawalHeld = 33, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit; nothing has moved.";
 }
 
 impl fmt::Display for Code {

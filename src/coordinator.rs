@@ -12,11 +12,12 @@ pub mod watermark;
 pub mod worker;
 
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{Either, select, select_all};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -32,7 +33,7 @@ use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::entropy::Entropy;
-use crate::gate::Gate;
+use crate::gate::{CleanRounds, Gate};
 use crate::pause::Pauses;
 pub use crate::postgres::Superseded;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
@@ -64,6 +65,8 @@ pub struct Options {
     pub stuck_ms: u64,
     /// How long an accept whose commit is unknown is tried again before its client is told so.
     pub accept_wait: Duration,
+    /// How long a withdrawal to the outside waits for a clean round of the audit.
+    pub clean_wait: Duration,
 }
 
 /// A transfer to accept.
@@ -239,6 +242,8 @@ pub struct Coordinator<T, F> {
     capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
     kept: usize,
+    clean: Option<Arc<CleanRounds>>,
+    clean_wait: Duration,
     /// Dropped with the coordinator, which tells the task that raises the watermark.
     open: watch::Sender<()>,
 }
@@ -304,6 +309,8 @@ pub struct Parts<T, F> {
     pub gate: Arc<Gate>,
     /// Rung after each commit.
     pub committed: Arc<Notify>,
+    /// Clean rounds of the audit, where a withdrawal to the outside waits for one; `None` where it does not.
+    pub clean: Option<Arc<CleanRounds>>,
 }
 
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {
@@ -342,6 +349,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             capacity: Arc::clone(&parts.capacity),
             vacancy: Arc::clone(&parts.vacancy),
             kept: parts.kept,
+            clean: parts.clean.clone(),
+            clean_wait: parts.options.clean_wait,
             open: watch::channel(()).0,
         };
         (coordinator, Pool { workers })
@@ -426,12 +435,32 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// Moves money between Funding and the outside, once per idem_key.
     ///
     /// # Errors
-    /// A [`Rejection`]; where it is unknown, the same call again is told.
+    /// A [`Rejection`]; where it is unknown, the same call again is told. [`Code::WithdrawalHeld`]: no clean round of the audit
+    /// that began after the user's last movement has ended in time, and nothing has happened.
     pub async fn external(&self, external: External) -> Result<ExternalDecided, Rejection> {
         // A caller may not have come through the API.
         if !external.op.is_external() || Cid::new(&external.idem_key).is_none() {
             return Err(Rejection::of(Code::InvalidRequest));
         }
+        let (Some(clean), Op::ExtWithdraw) = (&self.clean, external.op) else {
+            return self.external_once(external).await;
+        };
+        let mut late = self.clock.sleep(self.clean_wait);
+        loop {
+            // Before it is asked for, so that no round that ends meanwhile is missed.
+            let mut ended = clean.watch();
+            match self.external_once(external.clone()).await {
+                Err(held) if held.code == Code::WithdrawalHeld => clean.want(),
+                told => return told,
+            }
+            if let Either::Right(_) = select(pin!(ended.changed()), &mut late).await {
+                return Err(Rejection::of(Code::WithdrawalHeld));
+            }
+        }
+    }
+
+    /// The same, without waiting for a round of the audit.
+    async fn external_once(&self, external: External) -> Result<ExternalDecided, Rejection> {
         let (reply, receiver) = oneshot::channel();
         let user = external.user;
         let room = self.shortage().is_none();

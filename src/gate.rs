@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
 /// See the module. Shared by the workers, who pass, and by whoever halts and resumes.
 #[derive(Debug)]
@@ -58,6 +58,47 @@ impl Gate {
     /// Tells of every change.
     pub fn watch(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()
+    }
+}
+
+/// Rounds of the audit that have ended clean, for withdrawals to the outside that wait for one.
+#[derive(Debug)]
+pub struct CleanRounds {
+    /// When the last one began, monotonic ns; 0 for none.
+    began_ns: watch::Sender<u64>,
+    wanted: Notify,
+}
+
+impl Default for CleanRounds {
+    fn default() -> CleanRounds {
+        CleanRounds { began_ns: watch::Sender::new(0), wanted: Notify::new() }
+    }
+}
+
+impl CleanRounds {
+    /// A round that began at `began_ns` (monotonic) has compared everything new, and found nothing.
+    pub fn ended(&self, began_ns: u64) {
+        self.began_ns.send_replace(began_ns);
+    }
+
+    /// Whether one began after `moved_ns` (monotonic).
+    pub fn has_one_after(&self, moved_ns: u64) -> bool {
+        *self.began_ns.borrow() > moved_ns
+    }
+
+    /// Changes with each one.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.began_ns.subscribe()
+    }
+
+    /// Asks for a round now.
+    pub fn want(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Returns once a round is asked for.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 }
 

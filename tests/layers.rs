@@ -378,6 +378,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
             stale_ms: 60_000,
             stuck_ms: 60_000,
             accept_wait: Duration::from_secs(30),
+            clean_wait: Duration::ZERO,
         },
         incarnation: incarnation.number,
         watermark: incarnation.watermark,
@@ -387,6 +388,7 @@ fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, E
         kept: 0,
         gate: Arc::new(Gate::new(false)),
         committed: Arc::default(),
+        clean: None,
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = vec![store(site, &incarnation, 0)];

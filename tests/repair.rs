@@ -100,7 +100,7 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
 }
 
 /// Goal: what nothing proves is left, named and counted, and does not stand in the way of the rest. Method: lost transfers
-/// of which one took money that was deposited after the backup; and a user whose balance is changed by hand.
+/// of which one took money that has left the restored database since; and a user whose balance is changed by hand.
 #[test]
 fn what_nothing_proves_is_left_to_people() {
     let (site, restored) = backed_up(Site::new());
@@ -113,7 +113,10 @@ fn what_nothing_proves_is_left_to_people() {
     site.wait_for_rest();
     server.kill();
     restored.sql(
-        "UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3",
+        "UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3; \
+         INSERT INTO external_operations (idem_key, op, outcome, user_id, asset_id, amount, balance_after) \
+         VALUES ('by-hand', 5, 1, 1001, 3, 200, 19750); \
+         UPDATE balances_tb SET available = available - 200 WHERE user_id = 1001 AND asset_id = 3",
     );
 
     let (code, done, why) = repair(&restored, &APPLY);
@@ -128,7 +131,7 @@ fn what_nothing_proves_is_left_to_people() {
     assert!(line("left", "user 1002, USDT: Funding is 1 more"), "{done}");
     assert!(line("left", &odd.req_id()) && done.contains("does not add up as it is"), "{done}");
     assert!(line("done", "SOURCE_DONE"), "{done}");
-    assert!(done.ends_with("repaired transfers=1 left=3\n"), "{done}");
+    assert!(done.ends_with("repaired transfers=1 external=1 left=3\n"), "{done}");
     let here = "SELECT count(*) FROM transfers_tb WHERE cid = 'short'";
     assert_eq!(restored.sql_value(here), "0");
     // It stays halted.

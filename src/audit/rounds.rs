@@ -13,6 +13,7 @@ use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
 use crate::asset::Catalog;
 use crate::clock::Clock;
+use crate::gate::CleanRounds;
 use crate::postgres::pin::Pin;
 use crate::postgres::{self, Superseded};
 use crate::telemetry::{self, chain};
@@ -128,6 +129,8 @@ pub struct Watching {
     pub halt: Arc<Halt>,
     /// The server that is watched.
     pub pin: Arc<Pin>,
+    /// Where a clean round is told.
+    pub clean: Arc<CleanRounds>,
 }
 
 /// Runs a round every [`Watching::every`], at once where there is more to look at, and checks when asked. Ends when every
@@ -141,7 +144,7 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
 ) -> Result<(), Superseded> {
-    let Watching { found, every, stalled: stalled_after, halt, pin } = watching;
+    let Watching { found, every, stalled: stalled_after, halt, clean, pin } = watching;
     let mut changes = pin.changes();
     let clock = clock.as_ref();
     let blind_max = stalled_after.max(every * ROUNDS_MISSED);
@@ -171,11 +174,16 @@ pub async fn run(
                 Some(reply) => Some(reply),
                 None => return Ok(()),
             },
+            () = clean.wanted() => None,
             () = clock.sleep(pause) => None,
         };
         let finished = match asked {
             Some(reply) => {
+                let began_ns = clock.monotonic_ns();
                 let checked = everything(&mut audit, blind_max, &found, &halt, clock).await;
+                if checked.as_ref().is_ok_and(Vec::is_empty) {
+                    clean.ended(began_ns);
+                }
                 let finished = checked.is_ok();
                 // Whoever asked may have gone.
                 drop(reply.send(checked));
@@ -183,22 +191,29 @@ pub async fn run(
             }
             // What it found is known, and is looked at again before a resume.
             None if halt.is_halted() && !behind => true,
-            None => match round(&mut audit, blind_max, clock).await {
-                Ok(report) => {
-                    conclude(&report.mismatches, &audit.catalog(), &halt, clock).await;
-                    behind = !report.caught_up;
-                    true
+            None => {
+                let began_ns = clock.monotonic_ns();
+                match round(&mut audit, blind_max, clock).await {
+                    Ok(report) => {
+                        let found = &report.mismatches;
+                        let violated = conclude(found, &audit.catalog(), &halt, clock).await;
+                        if !violated && report.caught_up && report.read_all {
+                            clean.ended(began_ns);
+                        }
+                        behind = !report.caught_up;
+                        true
+                    }
+                    Err(Error::Postgres(postgres::Error::Superseded)) => {
+                        alert(Alert::Fenced, format_args!("the audit belongs to another process"));
+                        return Err(Superseded);
+                    }
+                    Err(error) => {
+                        failed(&error);
+                        behind = false;
+                        false
+                    }
                 }
-                Err(Error::Postgres(postgres::Error::Superseded)) => {
-                    alert(Alert::Fenced, format_args!("the audit belongs to another process"));
-                    return Err(Superseded);
-                }
-                Err(error) => {
-                    failed(&error);
-                    behind = false;
-                    false
-                }
-            },
+            }
         };
         if finished {
             finished_ns = clock.monotonic_ns();

@@ -49,6 +49,7 @@ use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
 use crate::events::{Bounds, Hub};
 use crate::exit::Exit;
+use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::readiness::Readiness;
 use crate::http::rotation::{self, Rotating};
@@ -465,9 +466,13 @@ async fn start(
     }
     let compared = audit.externals(&externals).await.context("compare external operations")?;
     found.extend(compared.mismatches);
+    let (clean, began_ns) = (Arc::new(CleanRounds::default()), clock.monotonic_ns());
     rounds::catch_up(&mut audit, &found, different.as_ref(), &halt, clock.as_ref())
         .await
         .context("compare the two stores")?;
+    if !halt.is_halted() {
+        clean.ended(began_ns);
+    }
     record_externals(&trading, clock.as_ref(), compared.unrecorded).await?;
     failover::remember(&pin, &config.data_dir);
     // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
@@ -486,6 +491,7 @@ async fn start(
         stalled: Duration::from_millis(config.alert.stuck_ms),
         halt: Arc::clone(&halt),
         pin: Arc::clone(&pin),
+        clean: Arc::clone(&clean),
     };
     let lease = |shard| Lease { incarnation: incarnation.number, shard, duration: LEASE };
     let store = |shard| Database::new(target.clone(), limits, lease(shard), Arc::clone(&catalog));
@@ -504,6 +510,7 @@ async fn start(
         kept: config.engine.outcomes_max / KEPT_PART,
         gate: halt.gate(),
         committed: Arc::clone(&committed),
+        clean: config.conservation.before_withdrawal.then(|| Arc::clone(&clean)),
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = (0..shards).map(store).collect();
@@ -838,6 +845,7 @@ fn coordinator_options(config: &Config) -> Options {
         stale_ms: config.recovery.stale_ms,
         stuck_ms: config.alert.stuck_ms,
         accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+        clean_wait: Duration::from_millis(config.conservation.before_withdrawal_wait_ms),
     }
 }
 

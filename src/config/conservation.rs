@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::bound::{Bound, HOUR_MS, bound};
+use super::bound::{Bound, FIVE_MINUTES_MS, HOUR_MS, bound};
 
 /// The section `[conservation]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -10,13 +10,22 @@ use super::bound::{Bound, HOUR_MS, bound};
 pub struct Conservation {
     /// Between two rounds of the audit, ms.
     pub every_ms: u64,
+    /// Whether a withdrawal to the outside waits for a clean round that began after the user's last movement.
+    pub before_withdrawal: bool,
+    /// How long it waits for one, ms.
+    pub before_withdrawal_wait_ms: u64,
     /// What PostgreSQL may take over one statement of it, ms.
     pub statement_timeout_ms: u64,
 }
 
 impl Default for Conservation {
     fn default() -> Self {
-        Self { every_ms: 10_000, statement_timeout_ms: 60_000 }
+        Self {
+            every_ms: 10_000,
+            before_withdrawal: false,
+            before_withdrawal_wait_ms: 10_000,
+            statement_timeout_ms: 60_000,
+        }
     }
 }
 
@@ -24,5 +33,6 @@ impl Default for Conservation {
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("conservation.every_ms", |c| Some(c.conservation.every_ms), 10, HOUR_MS, "ms"),
+    bound("conservation.before_withdrawal_wait_ms", |c| Some(c.conservation.before_withdrawal_wait_ms), 100, FIVE_MINUTES_MS, "ms"),
     bound("conservation.statement_timeout_ms", |c| Some(c.conservation.statement_timeout_ms), 1_000, HOUR_MS, "ms"),
 ];

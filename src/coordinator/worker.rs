@@ -6,6 +6,7 @@
 //! operators in `operator.rs`; what comes from outside and what waits for the next commit, in `message.rs` and `queued.rs`.
 
 mod halted;
+mod held;
 pub(super) mod message;
 pub(super) mod operator;
 mod queued;
@@ -26,6 +27,7 @@ use tracing::field::{Empty, display};
 use tracing::{Instrument, Span, debug, debug_span, error, info, warn};
 
 use self::halted::look_up;
+use self::held::Moved;
 use self::message::{Envelope, Message};
 use self::operator::Resolving;
 use self::queued::{Queued, Whose};
@@ -163,6 +165,8 @@ pub(super) struct Worker<T, F> {
     asks: Vec<Question>,
     /// External operations that are not recorded yet.
     recordings: Recordings,
+    /// When each user last moved money.
+    moved: Moved,
     /// Steps to an end that has been told, see [`MARK_MS`].
     marks: Vec<Queued>,
     /// When the oldest of them has waited long enough, monotonic ns.
@@ -215,6 +219,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             under_way: BTreeSet::new(),
             asks: Vec::new(),
             recordings: Recordings::default(),
+            moved: Moved::default(),
             marks: Vec::new(),
             marks_due_ns: 0,
             resting: Vec::new(),
@@ -395,7 +400,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             } else if let Some((due, _)) = held_up {
                 self.parked.push((*due, queued));
             } else if admitted {
-                let call = queued.call.clone();
+                let call = self.call_of(&mut queued);
                 batch.push((queued, call));
             } else {
                 batch.extend(self.restrained(queued));
@@ -724,6 +729,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.store_failures = 0;
                 self.parts.committed.notify_one();
                 for (queued, reply) in batch.into_iter().zip(replies) {
+                    self.note_commit(&queued);
                     self.on_reply(queued, reply);
                 }
                 return Ok(());
@@ -1032,6 +1038,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let span = self.active.get(&req_id).map_or_else(Span::none, |active| active.span.clone());
         let _entered = span.entered();
         debug!(%req_id, op = op.name(), outcome = outcome.name(), "UBSCore answered");
+        self.note_answer(req_id);
         if let Outcome::Unknown(Reason::Violation | Reason::Forgotten) = outcome {
             let what = format_args!("UBSCore: {} of {req_id}", op.name());
             alert_about(Alert::ProtocolViolation, &req_id, what);

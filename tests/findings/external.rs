@@ -212,3 +212,43 @@ fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
         assert_eq!(site.sql_value(&rows), "1");
     }
 }
+
+/// Goal: with `conservation.before_withdrawal` a withdrawal is paid behind a clean round that began after the user's last
+/// movement, a repeat is told at once, and none is paid while no round can end. Method: an audit that rests for an hour unless
+/// it is asked; a movement, then a withdrawal; then an audit that cannot read its tables, and a mismatch.
+#[test]
+fn f01_a_withdrawal_waits_for_a_clean_round() {
+    let site = Site::new()
+        .with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000)
+        .with("UBSCORE__CONSERVATION__BEFORE_WITHDRAWAL", true)
+        .with("UBSCORE__CONSERVATION__BEFORE_WITHDRAWAL_WAIT_MS", 2_000);
+    let server = site.start();
+    let clean = "ubscore_conservation_runs_total{result=\"clean\"}";
+    assert_eq!(server.transfer(USER, Way::ToSpot, "5").status, 200);
+    site.wait_for_rest();
+    let before = server.metric(clean);
+    let paid = || ask(&server, WITHDRAWALS, "10", "out-1");
+    eventually("the withdrawal", || (paid() == (200, "SUCCESS".to_owned())).then_some(()));
+    assert!(server.metric(clean) > before, "paid without a round");
+    // The audit cannot end a round: what is new is held, and what was decided is told.
+    site.sql("ALTER TABLE audit_totals RENAME TO elsewhere");
+    assert_eq!(ask(&server, WITHDRAWALS, "3", "out-2"), (503, "WITHDRAWAL_HELD".to_owned()));
+    assert_eq!(paid(), (200, "SUCCESS".to_owned()));
+    assert_eq!(ask(&server, DEPOSITS, "1", "in-1"), (200, "SUCCESS".to_owned()));
+    site.sql("ALTER TABLE elsewhere RENAME TO audit_totals");
+    eventually("the withdrawal", || {
+        (ask(&server, WITHDRAWALS, "3", "out-2") == (200, "SUCCESS".to_owned())).then_some(())
+    });
+    // A mismatch: nothing leaves, and the round that the withdrawal asks for halts the service.
+    assert_eq!(server.transfer(USER, Way::ToSpot, "5").status, 200);
+    site.wait_for_rest();
+    site.sql(
+        "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
+    );
+    let (status, _) = ask(&server, WITHDRAWALS, "4", "out-3");
+    assert_eq!(status, 503);
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    assert_eq!(ask(&server, WITHDRAWALS, "4", "out-3"), (503, "SERVICE_HALTED".to_owned()));
+    let rows = "SELECT count(*) FROM external_operations WHERE idem_key = 'out-3'";
+    assert_eq!(site.sql_value(rows), "0");
+}

@@ -433,6 +433,7 @@ impl World {
                 stale_ms: 1_500,
                 stuck_ms: 60_000,
                 accept_wait: self.plan.accept_wait,
+                clean_wait: Duration::ZERO,
             },
             incarnation: number,
             watermark,
@@ -442,6 +443,7 @@ impl World {
             kept: self.plan.outcomes_max / 8,
             gate: Arc::clone(&gate),
             committed: Arc::default(),
+            clean: None,
         };
         let stores = (0..self.plan.shards).map(connection).collect();
         let mut chance = self.chance().fork();

@@ -21,6 +21,8 @@ pub(super) struct Queued {
     pub(super) whose: Whose,
     /// An earlier commit that held it may have been carried out.
     pub(super) maybe: bool,
+    /// The present commit only looks for it: a withdrawal that waits for a clean round of the audit.
+    pub(super) held: bool,
     /// Until when an outside caller is kept waiting, monotonic ns.
     pub(super) deadline_ns: u64,
     /// How often the store has refused this one call while it took others.
@@ -38,9 +40,9 @@ pub(super) struct Queued {
 impl Queued {
     /// What nobody outside waits for.
     pub(super) fn own(call: Call, whose: Whose) -> Queued {
-        let (maybe, deadline_ns, span) = (false, u64::MAX, Span::none());
+        let (maybe, held, deadline_ns, span) = (false, false, u64::MAX, Span::none());
         let (permit, claim) = (None, None);
-        Queued { call, whose, maybe, deadline_ns, tries: 0, arrival: 0, permit, claim, span }
+        Queued { call, whose, maybe, held, deadline_ns, tries: 0, arrival: 0, permit, claim, span }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.

@@ -205,6 +205,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// What the store says of a call of an external operation.
     pub(super) fn on_external_reply(&mut self, queued: Queued, reply: Reply) {
         let (external, refusal) = match queued.call.clone() {
+            Call::External(external) if queued.held => (external, Code::WithdrawalHeld),
             Call::External(external) => (external, Code::ServiceHalted),
             Call::FindExternal(external) => (external, Code::Overloaded),
             call => unreachable!("{call:?} is no external operation"),
@@ -218,7 +219,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let decided = ExternalDecided { decision, balance_after };
                 self.on_external(queued, &external, (decided, order_number));
             }
-            // Halted, without room, or given up: nothing was decided.
+            // Held, halted, without room, or given up: nothing was decided.
             Reply::Found(_) => {
                 self.under_way.remove(&external.order_number);
                 queued.whose.reject(Rejection::of(refusal));
