@@ -108,24 +108,30 @@ pub async fn compare(
             self::lost(idem_key, op, &recorded, catalog)
         }));
     }
-    let passed = books.outside(held.watermark).await?;
+    let passed = by_asset(&books.outside(held.watermark).await?);
     let assets = held.below.keys().map(|asset| AssetId(*asset));
-    let assets: BTreeSet<AssetId> = assets.chain(passed.keys().map(|(asset, _)| *asset)).collect();
+    let assets: BTreeSet<AssetId> = assets.chain(passed.keys().copied()).collect();
     for asset in assets {
-        let of = |op| passed.get(&(asset, op)).copied().unwrap_or_default();
-        let [deposits, withdrawals]: [Decided; 2] = [of(Op::ExtDeposit), of(Op::ExtWithdraw)];
-        let rows = Outside {
-            deposits: deposits.count,
-            deposited: deposits.units,
-            withdrawals: withdrawals.count,
-            withdrawn: withdrawals.units,
-        };
+        let rows = passed.get(&asset).copied().unwrap_or_default();
         let records = held.below.get(&asset.0).copied().unwrap_or_default();
         if rows != records {
             compared.mismatches.push(sums(asset, rows, records, catalog));
         }
     }
     Ok(compared)
+}
+
+/// What rows add up to, by asset.
+pub(super) fn by_asset(rows: &BTreeMap<(AssetId, Op), Decided>) -> BTreeMap<AssetId, Outside> {
+    let mut all = BTreeMap::<AssetId, Outside>::new();
+    for ((asset, op), Decided { count, units }) in rows {
+        let outside = all.entry(*asset).or_default();
+        match op {
+            Op::ExtDeposit => (outside.deposits, outside.deposited) = (*count, *units),
+            _ => (outside.withdrawals, outside.withdrawn) = (*count, *units),
+        }
+    }
+    all
 }
 
 /// What is wrong with a record, by the row that has its order number.

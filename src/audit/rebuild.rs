@@ -15,8 +15,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::conservation::Error;
+use super::externals::by_asset;
 use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;
+use crate::asset::AssetId;
+use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::ledger::{Ledger, Step};
 use crate::postgres::adopt::Asked;
@@ -84,7 +87,8 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
         return Err(Refusal::Contradiction(wrong.join("; ")));
     }
     let (watermark, passed) = books.passed().await?;
-    let carried = carry(&mut ledger, watermark, &passed, stores)?;
+    let outside = by_asset(&books.outside(watermark).await?);
+    let carried = carry(&mut ledger, watermark, (&passed, &outside), stores)?;
     let names: BTreeSet<ReqId> = asked.numbered_from(watermark).await?.into_iter().collect();
     // The books hand out what they sweep over as well.
     let mut pages = books.open(&names).await?.pages;
@@ -117,7 +121,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
 fn carry(
     ledger: &mut Ledger,
     watermark: u64,
-    passed: &[Passed],
+    (passed, outside): (&[Passed], &BTreeMap<AssetId, Outside>),
     stores: &Stores,
 ) -> Result<Vec<Deed>, Refusal> {
     if ledger.watermark() >= watermark {
@@ -132,13 +136,20 @@ fn carry(
             sums.insert((*user, *asset), totals);
         }
     }
-    let assets: BTreeSet<_> = sums.keys().map(|(_, asset)| *asset).collect();
+    let assets = sums.keys().map(|(_, asset)| *asset);
+    let assets: BTreeSet<_> = assets.chain(outside.keys().copied()).collect();
     wanted.extend(assets.iter().filter_map(|id| catalog.by_id(*id)).cloned().map(Deed::Learn));
     wanted.extend(sums.into_iter().map(|((user, asset), totals)| Deed::Carry {
         user,
         asset,
         totals,
     }));
+    // Those from the watermark on get their records from the next start.
+    let of_asset = |(asset, outside): (&AssetId, &Outside)| Deed::CarryOutside {
+        asset: *asset,
+        outside: *outside,
+    };
+    wanted.extend(outside.iter().map(of_asset));
     wanted.push(Deed::Raise { order_number: watermark });
     let mut carried = Vec::new();
     for deed in wanted {

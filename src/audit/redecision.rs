@@ -27,6 +27,7 @@ use super::fit::{Fit, Operations, Seen, fit};
 use crate::account::{AccountStatus, UserId};
 use crate::asset::{Asset, AssetId, Catalog};
 use crate::code::Code;
+use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::ledger::{Answer, Ledger, Step};
 use crate::engine::order::{Command, Entry, Order, Text};
@@ -50,6 +51,13 @@ pub enum Deed {
         asset: AssetId,
         /// What it came from.
         totals: Totals,
+    },
+    /// Begin an asset's external operations with what those below PostgreSQL's watermark come to, in a log that is rebuilt.
+    CarryOutside {
+        /// Of what.
+        asset: AssetId,
+        /// All of them.
+        outside: Outside,
     },
     /// Raise UBSCore's watermark to PostgreSQL's, in a log that is rebuilt.
     Raise {
@@ -95,6 +103,9 @@ impl Deed {
             Deed::Carry { user, asset, totals } => {
                 Command::CarryTotals { user: user.number(), asset: asset.0, totals: *totals }
             }
+            Deed::CarryOutside { asset, outside } => {
+                Command::CarryOutside { asset: asset.0, outside: *outside }
+            }
             Deed::Raise { order_number } => Command::RaiseWatermark { order_number: *order_number },
             Deed::SetStatus { user, status, .. } => {
                 Command::SetStatus { user: user.number(), status: *status }
@@ -128,6 +139,7 @@ impl Deed {
             Deed::Decide { intent, .. } => Some(intent),
             Deed::Learn(_)
             | Deed::Carry { .. }
+            | Deed::CarryOutside { .. }
             | Deed::Raise { .. }
             | Deed::SetStatus { .. }
             | Deed::Ask { .. } => None,
@@ -150,6 +162,15 @@ impl fmt::Display for Deed {
                     out,
                     "user {user}, asset {}: begin the SPOT balance with deposits {deposits}, withdrawals {withdrawals}, \
                      refunds {refunds} smallest units",
+                    asset.0
+                )
+            }
+            Deed::CarryOutside { asset, outside } => {
+                let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
+                write!(
+                    out,
+                    "asset {}: begin its external operations with {deposits} deposits of {deposited}, {withdrawals} \
+                     withdrawals of {withdrawn} smallest units",
                     asset.0
                 )
             }

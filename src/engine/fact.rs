@@ -202,7 +202,7 @@ const BALANCE: u8 = 3;
 const OUTCOME: u8 = 4;
 const WATERMARK: u8 = 5;
 const DEPARTED: u8 = 6;
-const OUTSIDE: u8 = 7;
+pub(super) const OUTSIDE: u8 = 7;
 
 impl Fact {
     /// Its tag, and its bytes written into `buffer`: how many.

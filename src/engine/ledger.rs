@@ -388,6 +388,7 @@ impl Ledger {
                 Step::Append(Entry::Watermark { order_number })
             }
             Command::CarryTotals { user, asset, totals } => self.step_totals(user, asset, totals),
+            Command::CarryOutside { asset, outside } => self.step_outside(asset, outside),
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
                 let available = self.status(user).map(|_| self.balance(user, asset));
@@ -603,6 +604,10 @@ impl Ledger {
                 self.carry_totals(user, asset, totals);
                 Answer::Done
             }
+            Entry::Outside { asset, outside } => {
+                self.set_outside(asset, outside);
+                Answer::Done
+            }
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }
@@ -610,9 +615,13 @@ impl Ledger {
     fn count_outside(&mut self, external: &External) {
         let asset = external.asset;
         let entry = self.assets.get_mut(&asset).expect("nothing is recorded of an unknown asset");
-        let before = entry.outside;
-        let after = before.with(external.op, external.decision, external.amount);
-        entry.outside = after;
+        let after = entry.outside.with(external.op, external.decision, external.amount);
+        self.set_outside(asset, after);
+    }
+
+    fn set_outside(&mut self, asset: u32, after: Outside) {
+        let entry = self.assets.get_mut(&asset).expect("nothing is recorded of an unknown asset");
+        let before = std::mem::replace(&mut entry.outside, after);
         let fact = |outside| Fact::Outside { asset, outside };
         let before = (before != Outside::default()).then(|| fact(before));
         self.exchange(before, fact(after));

@@ -13,6 +13,7 @@
 //! | 8 refusal | as an order, of a WITHDRAW or a DEPOSIT, with a code: refused whatever balance and status had said |
 //! | 9 external | see [`super::external`]: an operation of Funding with the outside, decided by PostgreSQL |
 //! | 10 totals | user 8, asset 4, deposits 16, withdrawals 16, refunds 16: what a balance came to before this log began |
+//! | 11 external sums | as the fact 7 of [`super::fact`]: the external operations of an asset below the watermark, in a log that was rebuilt |
 //!
 //! Kind 7 (shard fence) is reserved. A refusal is the one decision that no state leads to: an operator has ended the wait for it,
 //! or its record was lost in a cut ([`Command::Refuse`]).
@@ -22,8 +23,8 @@ use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::external::External;
-use super::fact::Totals;
+use super::external::{External, Outside};
+use super::fact::{FACT_BYTES_MAX, Fact, OUTSIDE, Totals};
 use crate::account::{AccountStatus, UserId};
 use crate::amount::Amount;
 use crate::asset::{AssetId, SYMBOL_BYTES_MAX};
@@ -52,6 +53,8 @@ pub enum Kind {
     External = 9,
     /// What a balance came to before this log began: the log was lost, and is rebuilt from PostgreSQL.
     Totals = 10,
+    /// What the external operations of an asset came to before this log began.
+    Outside = 11,
 }
 
 impl Kind {
@@ -67,6 +70,7 @@ impl Kind {
             8 => Some(Kind::Refusal),
             9 => Some(Kind::External),
             10 => Some(Kind::Totals),
+            11 => Some(Kind::Outside),
             _ => None,
         }
     }
@@ -83,6 +87,7 @@ impl Kind {
             Kind::Refusal => "REFUSE",
             Kind::External => "EXTERN",
             Kind::Totals => "TOTALS",
+            Kind::Outside => "OUTSUM",
         }
     }
 }
@@ -218,6 +223,13 @@ pub enum Command {
         /// What it came from.
         totals: Totals,
     },
+    /// Begin an asset's external operations with what they came to before this log began. Only where none is recorded yet.
+    CarryOutside {
+        /// Of what.
+        asset: u32,
+        /// All below the watermark.
+        outside: Outside,
+    },
     /// Write down what the state adds up to.
     Digest,
     /// Read one balance.
@@ -305,6 +317,13 @@ pub enum Entry {
         asset: u32,
         /// What it came from.
         totals: Totals,
+    },
+    /// What the external operations of an asset came to before this log began.
+    Outside {
+        /// Of what.
+        asset: u32,
+        /// All below the watermark.
+        outside: Outside,
     },
     /// Nothing.
     Mark,
@@ -397,6 +416,7 @@ impl Entry {
             Entry::Asset { .. } => Kind::Asset,
             Entry::Watermark { .. } => Kind::Watermark,
             Entry::Totals { .. } => Kind::Totals,
+            Entry::Outside { .. } => Kind::Outside,
             Entry::Mark => Kind::Mark,
             Entry::Digest { .. } => Kind::Digest,
         }
@@ -444,6 +464,12 @@ impl Entry {
                     refunds: totals.refunds.into(),
                 };
                 join(buffer, fixed.as_bytes(), &[])
+            }
+            Entry::Outside { asset, outside } => {
+                let mut bytes = [0; FACT_BYTES_MAX];
+                let fact = Fact::Outside { asset: *asset, outside: *outside };
+                let (_, length) = fact.encode(&mut bytes);
+                join(buffer, &bytes[..length], &[])
             }
             Entry::Mark => 0,
             Entry::Digest { digest } => join(buffer, U128::from(*digest).as_bytes(), &[]),
@@ -518,6 +544,10 @@ impl Entry {
                 };
                 Ok(Entry::Totals { user: fixed.user.get(), asset: fixed.asset.get(), totals })
             }
+            Kind::Outside => match Fact::decode(OUTSIDE, payload) {
+                Ok(Fact::Outside { asset, outside }) => Ok(Entry::Outside { asset, outside }),
+                _ => Err(malformed()),
+            },
             Kind::Mark => payload.is_empty().then_some(Entry::Mark).ok_or_else(malformed),
             Kind::Digest => {
                 let digest = U128::read_from_bytes(payload).map_err(|_| malformed())?.get();
@@ -613,6 +643,10 @@ mod tests {
                 user: 9,
                 asset: 3,
                 totals: Totals { deposits: 1 << 100, withdrawals: 7, refunds: 5 },
+            },
+            Entry::Outside {
+                asset: 3,
+                outside: Outside { deposits: 1, deposited: 1 << 90, withdrawals: 2, withdrawn: 7 },
             },
             Entry::Mark,
             Entry::Digest { digest: u128::MAX - 1 },

@@ -217,6 +217,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
         }
         Entry::Watermark { order_number } => Command::RaiseWatermark { order_number },
         Entry::Totals { user, asset, totals } => Command::CarryTotals { user, asset, totals },
+        Entry::Outside { asset, outside } => Command::CarryOutside { asset, outside },
         Entry::Digest { .. } => Command::Digest,
         Entry::Mark => {
             ledger.apply(&entry, sequence, time_ns);

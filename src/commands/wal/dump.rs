@@ -104,7 +104,13 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, order::Error>) -> bool {
         Ok(Entry::AccountStatus { user, .. } | Entry::Totals { user, .. }) => {
             (None, Some(*user), None)
         }
-        Ok(Entry::Asset { .. } | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. })
+        Ok(
+            Entry::Asset { .. }
+            | Entry::Watermark { .. }
+            | Entry::Outside { .. }
+            | Entry::Mark
+            | Entry::Digest { .. },
+        )
         | Err(_) => (None, None, None),
     };
     args.req_id.is_none_or(|wanted| req_id == Some(wanted.0))

@@ -14,7 +14,7 @@ use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::amount::{PRECISION_MAX, push_units, units_text};
 use crate::asset::SYMBOL_BYTES_MAX;
 use crate::config::format::Format;
-use crate::engine::external::External;
+use crate::engine::external::{External, Outside};
 use crate::engine::fact::Totals;
 use crate::engine::order::{self, Entry, Text};
 use crate::transfer::Decision;
@@ -285,6 +285,10 @@ impl Printer {
                     ..Columns::ABSENT
                 }
             }
+            Entry::Outside { asset, .. } => {
+                unknown = self.assets.name(*asset);
+                Columns { asset: &unknown, ..Columns::ABSENT }
+            }
             Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
         columns.push(line);
@@ -309,6 +313,17 @@ impl Printer {
                     line,
                     format_args!(
                         "deposits={deposits}u withdrawals={withdrawals}u refunds={refunds}u"
+                    ),
+                );
+            }
+            Entry::Outside { asset, outside } => {
+                let amount = |units| self.assets.amount(*asset, units);
+                let Outside { deposits, deposited, withdrawals, withdrawn } = *outside;
+                let (deposited, withdrawn) = (amount(deposited), amount(withdrawn));
+                write(
+                    line,
+                    format_args!(
+                        "deposits={deposits} deposited={deposited} withdrawals={withdrawals} withdrawn={withdrawn}"
                     ),
                 );
             }
@@ -384,6 +399,16 @@ impl Printer {
                 member!(line, "deposits_units", push_integer, totals.deposits);
                 member!(line, "withdrawals_units", push_integer, totals.withdrawals);
                 member!(line, "refunds_units", push_integer, totals.refunds);
+            }
+            Ok(Entry::Outside { asset, outside }) => {
+                let known = self.assets.known.get(asset);
+                let text = &mut self.amount;
+                member!(line, "asset", push_text, known.map(|known| known.symbol.as_str()));
+                member!(line, "asset_id", push_integer, (*asset).into());
+                member!(line, "deposits", push_integer, outside.deposits.into());
+                member!(line, "deposited", push_amount, known, outside.deposited, text);
+                member!(line, "withdrawals", push_integer, outside.withdrawals.into());
+                member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
             }
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {

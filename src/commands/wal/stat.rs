@@ -143,7 +143,10 @@ impl Tally {
             }
             Entry::AccountStatus { user, .. } | Entry::Totals { user, .. } => self.add_user(*user),
             Entry::Asset { .. } => self.assets.learn(entry),
-            Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => {}
+            Entry::Watermark { .. }
+            | Entry::Outside { .. }
+            | Entry::Mark
+            | Entry::Digest { .. } => {}
         }
         // What the first record knows durable was made so by steps that are not in sight.
         let before = *self.durable.get_or_insert(record.durable);

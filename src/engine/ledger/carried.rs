@@ -4,6 +4,7 @@ use super::builder::TOTAL_MAX;
 use super::{ACCOUNTS_MAX, Answer, Ledger, Step};
 use crate::account::{AccountStatus, UserId};
 use crate::engine::accounts::Balance;
+use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::order::Entry;
 
@@ -33,6 +34,21 @@ impl Ledger {
             return Step::Full(ACCOUNTS_MAX);
         }
         Step::Append(Entry::Totals { user, asset, totals })
+    }
+
+    /// Decides [`Command::CarryOutside`](crate::engine::order::Command::CarryOutside).
+    pub(super) fn step_outside(&self, asset: u32, outside: Outside) -> Step {
+        let Some(entry) = self.assets.get(&asset) else {
+            return Step::Violation("no such asset");
+        };
+        if !outside.leave_room() {
+            return Step::Violation("more than any log adds up to");
+        }
+        match entry.outside {
+            known if known == outside => Step::Known(Answer::Done),
+            known if known == Outside::default() => Step::Append(Entry::Outside { asset, outside }),
+            _ => Step::Violation("external operations are recorded already"),
+        }
     }
 
     /// Carries out [`Entry::Totals`].
