@@ -130,6 +130,10 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Asset(AssetCommand),
+    /// Enter money from outside into a user's Funding. The same key again moves nothing. Exit code 3: approval needed.
+    Deposit(ExternalArgs),
+    /// Take money out of a user's Funding to the outside. The same key again moves nothing. Exit code 3: approval needed.
+    Withdraw(ExternalArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all commands.
@@ -167,6 +171,9 @@ impl Command {
                 | AccountCommand::Disable(args),
             ) => args.operator.access.format,
             Command::Asset(AssetCommand::Set(args)) => args.operator.access.format,
+            Command::Asset(AssetCommand::Add(args)) => args.operator.access.format,
+            Command::Asset(AssetCommand::List(access)) => access.format,
+            Command::Deposit(args) | Command::Withdraw(args) => args.operator.access.format,
             Command::Wal(WalCommand::Dump(WalDumpArgs { format, .. }))
             | Command::Wal(WalCommand::Verify(WalVerifyArgs { format, .. }))
             | Command::Wal(WalCommand::Stat(WalStatArgs { format, .. })) => *format,
@@ -781,8 +788,58 @@ pub struct AccountArgs {
 /// What can be done about assets.
 #[derive(Debug, Subcommand)]
 pub enum AssetCommand {
+    /// Add an asset; it is in force at once. Number, symbol and precision never change afterwards.
+    Add(AssetAddArgs),
+    /// Print the assets in force.
+    List(AccessArgs),
     /// Change an asset; what is not named stays.
     Set(AssetSetArgs),
+}
+
+/// What `ubscore asset add` is told.
+#[derive(Debug, Args)]
+pub struct AssetAddArgs {
+    /// Its symbol, 1 to 16 of A-Z a-z 0-9 _ . -
+    #[arg(value_parser = parse_symbol)]
+    pub symbol: String,
+    /// Its number; default: the next free one.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=2_147_483_647))]
+    pub id: Option<u32>,
+    /// Decimals of its smallest unit.
+    #[arg(long, value_name = "P", value_parser = RangedU64ValueParser::<u8>::new().range(0..=8))]
+    pub precision: u8,
+    /// The smallest amount of one transfer.
+    #[arg(long, value_name = "AMOUNT")]
+    pub min: String,
+    /// The largest amount of one transfer.
+    #[arg(long, value_name = "AMOUNT")]
+    pub max: String,
+    /// Whether it can be transferred between a user's accounts.
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
+    pub transfer_enabled: bool,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// What `ubscore deposit` and `ubscore withdraw` are told.
+#[derive(Debug, Args)]
+pub struct ExternalArgs {
+    /// User id.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// The asset's symbol.
+    #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: String,
+    /// How much, such as 100.50.
+    #[arg(long)]
+    pub amount: String,
+    /// Key of this operation, 1 to 64 of A-Z a-z 0-9 _ . : - and never used for another one.
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// Why, where, and who.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }
 
 /// What `ubscore asset set` is told.

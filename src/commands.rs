@@ -24,6 +24,7 @@ pub mod backup;
 pub mod completions;
 pub mod dev;
 pub mod doctor;
+pub mod external;
 pub mod halt;
 pub mod load;
 pub mod man;
@@ -133,6 +134,10 @@ pub fn run(cli: Cli) -> ExitCode {
             webhook::run(&command, &SystemClock::new(), out, notes)
         }
         Command::Account(command) => account::run(&command, &SystemClock::new(), &mut Out::lock()),
+        Command::Deposit(args) => external::run(&args, true, &SystemClock::new(), &mut Out::lock()),
+        Command::Withdraw(args) => {
+            external::run(&args, false, &SystemClock::new(), &mut Out::lock())
+        }
         Command::Asset(command) => account::asset(&command, &SystemClock::new(), &mut Out::lock()),
         Command::Completions(args) => completions::run(&args, &mut Out::lock()),
         Command::Man(args) => man::run(&args, &mut Out::lock()),

@@ -14,15 +14,15 @@ use serde_json::Value;
 use crate::harness::{Hold, Request, Server, Site, Way, crowd, eventually, segments, send};
 
 /// The chapters' commands and what is said about them.
-struct Block {
-    chapter: String,
+pub(crate) struct Block {
+    pub(crate) chapter: String,
     line: usize,
-    mark: String,
-    text: String,
+    pub(crate) mark: String,
+    pub(crate) text: String,
 }
 
 /// Every fenced block, with the chapter it stands in.
-fn blocks(text: &str) -> Vec<Block> {
+pub(crate) fn blocks(text: &str) -> Vec<Block> {
     let (mut chapter, mut found, mut open) = (String::new(), Vec::<Block>::new(), false);
     for (index, line) in text.lines().enumerate() {
         match (line.strip_prefix("```"), open) {
@@ -48,7 +48,7 @@ fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// Whether `said` is `want`, in which `…` is anything.
-fn matches(said: &str, want: &str) -> bool {
+pub(crate) fn matches(said: &str, want: &str) -> bool {
     let mut parts = want.trim_end().split('…');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = said.trim_end().strip_prefix(first) else { return false };

@@ -5,8 +5,9 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::ops::Ops;
+use super::table::{aligned, text};
 use crate::account::{AccountStatus, AccountType};
-use crate::cli::{AccountCommand, AssetCommand};
+use crate::cli::{AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
 
@@ -42,7 +43,7 @@ pub fn run(
     Ok(())
 }
 
-/// Changes an asset, and writes to `out` what it is then.
+/// Adds, changes or lists assets, and writes to `out` what they are then.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.
@@ -51,7 +52,46 @@ pub fn asset(
     clock: &impl Clock,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let AssetCommand::Set(args) = command;
+    match command {
+        AssetCommand::Add(args) => add(args, clock, out),
+        AssetCommand::Set(args) => set(args, clock, out),
+        AssetCommand::List(access) => list(access, clock, out),
+    }
+}
+
+fn add(args: &AssetAddArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut body = json!({
+        "symbol": args.symbol, "precision": args.precision, "min": args.min, "max": args.max,
+        "transfer_enabled": args.transfer_enabled, "reason": args.operator.reason,
+    });
+    if let Some(id) = args.id {
+        body["id"] = json!(id);
+    }
+    let asset = Ops::new(&args.operator.access, clock)?.post(&args.symbol, "assets", &body)?;
+    tell(&asset, args.operator.access.format, out)
+}
+
+fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let answer = Ops::new(access, clock)?.get("list", "assets")?;
+    if access.format == Format::Json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let assets = answer["assets"].as_array().map_or(&[][..], Vec::as_slice);
+    if assets.is_empty() {
+        writeln!(out, "there is no asset; next: ubscore asset add SYMBOL --precision P --min A --max B --reason TEXT")?;
+    } else {
+        let keys = ["id", "symbol", "precision", "status", "transfer_enabled", "min", "max"];
+        let head = ["ID", "SYMBOL", "DECIMALS", "STATUS", "TRANSFERS", "MIN", "MAX"];
+        let row = |asset: &Value| keys.iter().map(|key| text(&asset[*key])).collect();
+        write!(out, "{}", aligned("", &head, assets.iter().map(row)))?;
+    }
+    for row in answer["unreadable"].as_array().into_iter().flatten() {
+        writeln!(out, "unreadable: {}", text(row))?;
+    }
+    Ok(())
+}
+
+fn set(args: &AssetSetArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
     let mut body = Map::new();
     let status = args.status.map(|status| status.name());
     for (key, value) in [
@@ -66,7 +106,11 @@ pub fn asset(
     let path = format!("assets/{}", args.symbol);
     let ops = Ops::new(&args.operator.access, clock)?;
     let asset = ops.put(&args.symbol, &path, &Value::Object(body))?;
-    if args.operator.access.format == Format::Json {
+    tell(&asset, args.operator.access.format, out)
+}
+
+fn tell(asset: &Value, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    if format == Format::Json {
         return Ok(writeln!(out, "{asset}")?);
     }
     let of = |key: &str| asset[key].as_str().unwrap_or("").to_owned();

@@ -1,10 +1,11 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
-//! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, what needs two operators in
+//! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, assets in `assets.rs`, what needs two operators in
 //! `approvals.rs`, who an operator is in `session.rs`, what there is of each asset in `totals.rs`, and the page that asks all of them
 //! in `console.rs`.
 
 mod accounts;
 mod approvals;
+mod assets;
 mod console;
 mod pauses;
 mod session;
@@ -56,6 +57,8 @@ enum Ops {
     Accounts,
     AccountStatus,
     Asset,
+    Assets,
+    AddAsset,
     Transfers,
     Transfer,
     Retry,
@@ -94,6 +97,8 @@ static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             method: Method::PUT,
             route: Ops::AccountStatus,
         },
+        Route { pattern: "/admin/v1/assets", method: Method::GET, route: Ops::Assets },
+        Route { pattern: "/admin/v1/assets", method: Method::POST, route: Ops::AddAsset },
         Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
         Route { pattern: "/admin/v1/transfers", method: Method::GET, route: Ops::Transfers },
         Route {
@@ -177,6 +182,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                     async move { change_asset(&service, &matched.parameters[0], call).await };
                 to_the_end(changing).await
             }
+            Ops::Assets => assets::list(&service, &call),
+            Ops::AddAsset => to_the_end(async move { assets::add(&service, call).await }).await,
             Ops::Transfers => transfers::list(&service, call).await,
             Ops::Transfer => transfers::show(&service, &matched.parameters[0], call).await,
             Ops::Retry => {

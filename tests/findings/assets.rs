@@ -4,15 +4,16 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
-use crate::alerts;
+use crate::{alerts, runbook};
 use crate::harness::{
-    Balance, COIN, Server, Site, Way, assert_refused, eventually, force, segments,
+    self, Balance, COIN, Server, Site, Way, assert_refused, eventually, force, segments,
 };
 
 const USER: u64 = 1001;
@@ -282,4 +283,164 @@ fn f21_a_removed_lock_file_opens_nothing() {
     server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     site.assert_books(&server);
+}
+
+/// What `ubscore asset` says: exit code, stdout and stderr.
+fn asset(server: &Server, arguments: &[&str]) -> (i32, String, String) {
+    let ops = format!("http://{}", server.ops);
+    let mut words = vec!["asset"];
+    words.extend(arguments);
+    words.extend(["--dev", "--ops", &ops]);
+    harness::said(&harness::cli(&words))
+}
+
+/// Goal: an asset is added in force, once, and by name refused otherwise. Method: one that is good, each bad one, and rows
+/// before and after; a death between UBSCore and PostgreSQL, and between PostgreSQL and UBSCore.
+#[test]
+fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
+    let site = Site::new();
+    let server = site.start();
+    let add = |server: &Server, words: &str| {
+        let mut words: Vec<&str> = words.split(' ').collect();
+        words.insert(0, "add");
+        words.extend(["--reason", "a test", "--as", "7"]);
+        asset(server, &words)
+    };
+    let (code, out, why) = add(&server, "EUR --precision 2 --min 0.01 --max 1000");
+    assert_eq!((code, out.as_str()), (0, "EUR: ACTIVE, transfers enabled, 0.01 to 1000 at a time\n"), "{why}");
+    server.deposit(USER, "EUR", "10.50");
+    assert_eq!(server.post_ended(USER, &Way::ToSpot.body_with_cid("EUR", "3.25", "e")).status, 200);
+    let audit = "SELECT actor, subject, reason FROM admin_audit WHERE action = 'asset add'";
+    assert_eq!(site.sql(audit), [["admin/7", "EUR", "a test"]]);
+    let rows = || site.sql("TABLE assets_tb ORDER BY 1");
+    let before = rows();
+    for (words, said) in [
+        ("EUR --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 6 EUR"),
+        ("EUR --id 9 --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 6 EUR"),
+        ("GBP --id 6 --precision 2 --min 0.01 --max 1000", "id 6 is taken by asset 6 EUR"),
+        ("GBP --precision 2 --min 0.001 --max 1000", "min 0.001 is no amount of 2 decimals"),
+        ("GBP --precision 2 --min 0.01 --max 10.001", "max 10.001 is no amount of 2 decimals"),
+        ("GBP --precision 2 --min 10 --max 1", "min must not be above max"),
+        ("GBP --precision 2 --min 0 --max 1", "min 0 is no amount"),
+        ("GBP --precision 8 --min 1 --max 99999999999", "max 99999999999 is no amount"),
+        ("GBP --precision 9 --min 1 --max 2", "9"),
+        ("GBP --precision 2 --min 1 --max 2 --id 0", "0"),
+    ] {
+        let (code, out, why) = add(&server, words);
+        assert_ne!(code, 0, "{words}: {out}");
+        assert!(why.contains(said), "{words}: {why}");
+    }
+    let body = json!({"symbol": "GBP", "precision": 9, "min": "1", "max": "2", "reason": "a test"});
+    assert_refused(&server.admin("POST", "/admin/v1/assets", &body), 400, "INVALID_REQUEST");
+    assert_eq!(rows(), before);
+
+    // A death after UBSCore has learned it: PostgreSQL knows nothing, and the number belongs to that symbol.
+    let hold = site.hold("INSERT ON assets_tb", "NEW.symbol = 'GBP'");
+    let ops = server.ops;
+    let asking = thread::spawn(move || {
+        let body = json!({"symbol": "GBP", "precision": 2, "min": "1", "max": "2", "reason": "a test"});
+        let token = harness::token(7, Some(ubscore::http::auth::Role::Admin));
+        let request = harness::Request { body: Some(&body), ..harness::Request::new(&token, "POST", "/admin/v1/assets") };
+        harness::send(ops, &request).is_ok()
+    });
+    site.wait_for_held();
+    server.kill();
+    asking.join().expect("no panic");
+    hold.release();
+    // And one that PostgreSQL has and UBSCore has not: the next start teaches it.
+    site.sql("INSERT INTO assets_tb VALUES (20, 'CHF', 2, 1, TRUE, 0.01, 1000)");
+    let server = site.start();
+    server.deposit(USER, "CHF", "5");
+    assert_eq!(server.post_ended(USER, &Way::ToSpot.body_with_cid("CHF", "1", "c")).status, 200);
+    let (code, _, why) = add(&server, "JPY --id 7 --precision 0 --min 1 --max 1000");
+    assert_eq!(code, 1, "{why}");
+    assert!(why.contains("knows asset 7 with another symbol"), "{why}");
+    // Added by SQL while it serves: the same by the command puts it in force.
+    site.sql("INSERT INTO assets_tb VALUES (30, 'SEK', 2, 1, TRUE, 1, 1000)");
+    assert_eq!(add(&server, "SEK --precision 2 --min 1 --max 1000").0, 0);
+    assert_eq!(add(&server, "GBP --id 7 --precision 2 --min 1 --max 2").0, 0);
+    let (_, out, _) = asset(&server, &["list"]);
+    for symbol in ["EUR", "GBP", "CHF", "SEK", "USDT"] {
+        assert!(out.contains(symbol), "{out}");
+    }
+    site.wait_for_rest();
+    site.assert_books(&server);
+}
+
+/// Goal: a production install moves money by the chapter alone. Method: its commands as they stand there, by bash, with the
+/// paths of a directory of the test, and without systemd: the service is started by its command line.
+#[test]
+fn the_install_chapter_moves_money() {
+    let (site, _cluster) = Site::on_its_own_cluster();
+    let desk = site.fresh_path("desk");
+    let (etc, bin, data) = (desk.join("etc"), desk.join("bin"), desk.join("data"));
+    for directory in [&etc, &bin] {
+        fs::create_dir_all(directory).expect("made");
+    }
+    let program = |name: &str, text: &str| {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    };
+    program("sudo", "shift 2; exec \"$@\"");
+    program("chgrp", "exit 0");
+    let url = site.url();
+    let socket = url.split("host=").nth(1).expect("a socket").split('&').next().expect("a path");
+    // The cluster of the tests has a database of that name.
+    let session = site.session();
+    session.sql("DROP DATABASE ubscore");
+    let ports: Vec<String> = (0..2)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect::<Vec<_>>()
+        .iter()
+        .map(|listener| listener.local_addr().expect("an address").to_string())
+        .collect();
+    let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/ubscore.toml");
+    let config = fs::read_to_string(packaged).expect("text");
+    let here = |text: &str| {
+        let connection = format!("postgresql:///ubscore?host={socket}&user=ubscore\"");
+        text.replace("postgres://ubscore:$PASSWORD@127.0.0.1:5432/ubscore\"", &connection)
+            .replace("/etc/ubscore", &etc.display().to_string())
+            .replace("/var/lib/ubscore", &data.display().to_string())
+            .replace("127.0.0.1:8080", &ports[0])
+    };
+    let (http, ops) = (&ports[0], &ports[1]);
+    let listen = format!("\n[http]\nlisten = \"{http}\"\n[ops]\nlisten = \"{ops}\"\n");
+    let engine = "[engine]\naccounts_max = 10000\noutcomes_max = 100000\n";
+    let config = format!("{}{listen}{engine}", here(&config));
+    fs::write(etc.join("ubscore.toml"), config).expect("written");
+    let own = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{}:{path}", bin.display(), own.display());
+    let environment = [
+        ("PATH", path.as_str()), ("PGHOST", socket), ("PGUSER", "postgres"),
+        ("UBSCORE_CONFIG", &etc.join("ubscore.toml").display().to_string()),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/install.md");
+    let blocks = runbook::blocks(&fs::read_to_string(page).expect("the page"));
+    let mut blocks = blocks.iter().filter(|block| block.chapter == "The first transfer").peekable();
+    let (mut server, mut commands) = (None, 0);
+    while let Some(block) = blocks.next() {
+        if block.mark == "sh serves" {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+            command.arg("serve").envs(environment.clone());
+            server = Some(Server::start(command));
+            continue;
+        }
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &here(&block.text)]).envs(environment.clone());
+        let (code, out, why) = harness::said(&command.output().expect("bash"));
+        assert_eq!(code, 0, "{}\n{out}{why}", block.text);
+        if let Some(expected) = blocks.next_if(|block| block.mark == "text") {
+            let mut lines = out.lines();
+            for want in expected.text.lines() {
+                assert!(lines.any(|line| runbook::matches(line, want)), "{want}\nis not in\n{out}");
+            }
+        }
+        commands += 1;
+    }
+    assert_eq!(commands, 6);
+    server.expect("it was started").stop();
 }
