@@ -78,7 +78,10 @@ fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow
     }
     let assets = answer["assets"].as_array().map_or(&[][..], Vec::as_slice);
     if assets.is_empty() {
-        writeln!(out, "there is no asset; next: ubscore asset add SYMBOL --precision P --min A --max B --reason TEXT")?;
+        writeln!(
+            out,
+            "there is no asset; next: ubscore asset add SYMBOL --precision P --min A --max B --reason TEXT"
+        )?;
     } else {
         let keys = ["id", "symbol", "precision", "status", "transfer_enabled", "min", "max"];
         let head = ["ID", "SYMBOL", "DECIMALS", "STATUS", "TRANSFERS", "MIN", "MAX"];

@@ -44,7 +44,10 @@ pub fn run(
     if access.format == Format::Text {
         let (user, asset, amount) = (args.user, &args.asset, &args.amount);
         let balance = text(&answer["balance_after"]);
-        writeln!(out, "{done}: {amount} {asset}, user {user}; Funding held {balance} {asset} after it")?;
+        writeln!(
+            out,
+            "{done}: {amount} {asset}, user {user}; Funding held {balance} {asset} after it"
+        )?;
     }
     Ok(())
 }

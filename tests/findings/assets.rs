@@ -11,10 +11,10 @@ use std::thread;
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
-use crate::{alerts, runbook};
 use crate::harness::{
     self, Balance, COIN, Server, Site, Way, assert_refused, eventually, force, segments,
 };
+use crate::{alerts, runbook};
 
 const USER: u64 = 1001;
 
@@ -307,7 +307,11 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
         asset(server, &words)
     };
     let (code, out, why) = add(&server, "EUR --precision 2 --min 0.01 --max 1000");
-    assert_eq!((code, out.as_str()), (0, "EUR: ACTIVE, transfers enabled, 0.01 to 1000 at a time\n"), "{why}");
+    assert_eq!(
+        (code, out.as_str()),
+        (0, "EUR: ACTIVE, transfers enabled, 0.01 to 1000 at a time\n"),
+        "{why}"
+    );
     server.deposit(USER, "EUR", "10.50");
     assert_eq!(server.post_ended(USER, &Way::ToSpot.body_with_cid("EUR", "3.25", "e")).status, 200);
     let audit = "SELECT actor, subject, reason FROM admin_audit WHERE action = 'asset add'";
@@ -338,9 +342,13 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     let hold = site.hold("INSERT ON assets_tb", "NEW.symbol = 'GBP'");
     let ops = server.ops;
     let asking = thread::spawn(move || {
-        let body = json!({"symbol": "GBP", "precision": 2, "min": "1", "max": "2", "reason": "a test"});
+        let body =
+            json!({"symbol": "GBP", "precision": 2, "min": "1", "max": "2", "reason": "a test"});
         let token = harness::token(7, Some(ubscore::http::auth::Role::Admin));
-        let request = harness::Request { body: Some(&body), ..harness::Request::new(&token, "POST", "/admin/v1/assets") };
+        let request = harness::Request {
+            body: Some(&body),
+            ..harness::Request::new(&token, "POST", "/admin/v1/assets")
+        };
         harness::send(ops, &request).is_ok()
     });
     site.wait_for_held();
@@ -388,7 +396,7 @@ fn the_install_chapter_moves_money() {
     let socket = url.split("host=").nth(1).expect("a socket").split('&').next().expect("a path");
     // The cluster of the tests has a database of that name.
     let session = site.session();
-    session.sql("DROP DATABASE ubscore");
+    session.sql("DROP DATABASE ubscore WITH (FORCE)");
     let ports: Vec<String> = (0..2)
         .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
         .collect::<Vec<_>>()
@@ -413,7 +421,9 @@ fn the_install_chapter_moves_money() {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{}:{path}", bin.display(), own.display());
     let environment = [
-        ("PATH", path.as_str()), ("PGHOST", socket), ("PGUSER", "postgres"),
+        ("PATH", path.as_str()),
+        ("PGHOST", socket),
+        ("PGUSER", "postgres"),
         ("UBSCORE_CONFIG", &etc.join("ubscore.toml").display().to_string()),
     ]
     .map(|(name, value)| (name, value.to_owned()));

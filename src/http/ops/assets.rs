@@ -77,7 +77,10 @@ impl Draft {
         let amount = |name: &str, text: &str| {
             Amount::parse(text, self.precision, units_max).map_err(|code| {
                 let decimals = self.precision;
-                let what = format!("{name} {text} is no amount of {decimals} decimals: {}", code.message());
+                let what = format!(
+                    "{name} {text} is no amount of {decimals} decimals: {}",
+                    code.message()
+                );
                 Refusal::because(code, what)
             })
         };

@@ -105,7 +105,9 @@ pub enum NotAdded {
         by: String,
     },
     /// UBSCore knows the number. Nothing changed.
-    #[error("UBSCore's log knows asset {0} with another symbol or precision: give another id, or none")]
+    #[error(
+        "UBSCore's log knows asset {0} with another symbol or precision: give another id, or none"
+    )]
     Contradicted(u32),
     /// UBSCore did not answer. The same again is safe.
     #[error("UBSCore did not answer")]
@@ -291,9 +293,7 @@ impl Reads {
             Ok((asset, _)) if asset.symbol == wanted.symbol => {
                 taken(symbol(), label(asset.id.0, &asset.symbol))
             }
-            Ok((asset, _)) => {
-                taken(format!("id {}", asset.id.0), label(asset.id.0, &asset.symbol))
-            }
+            Ok((asset, _)) => taken(format!("id {}", asset.id.0), label(asset.id.0, &asset.symbol)),
             Err(unreadable) => taken(symbol(), unreadable.asset),
         }
     }
