@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,8 +18,8 @@ use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Cluster, Planned, Reply, Request, Server, Site, USERS, Way, endow, external, post_to,
-    send, soak_rounds, split_mix, token,
+    ADMIN, Cluster, Planned, Reply, Request, Server, Site, USERS, Way, endow, external, forgetful,
+    post_to, send, soak_rounds, split_mix, token,
 };
 
 /// Callers at once, each with one transfer under way at a time.
@@ -80,6 +81,8 @@ struct Soak {
     in_flight: Vec<(usize, usize)>,
     strikes: BTreeMap<Strike, usize>,
     compared: usize,
+    /// Whether a code that was answered stays: not where it was in a log that is lost.
+    codes_stay: bool,
 }
 
 impl Soak {
@@ -100,6 +103,7 @@ impl Soak {
             in_flight: Vec::new(),
             strikes: BTreeMap::new(),
             compared: 0,
+            codes_stay: true,
         }
     }
 
@@ -236,8 +240,11 @@ impl Soak {
                 // No transfer came of it, and one may now.
                 continue;
             }
-            let fields: &[&str] =
-                if told.status == 202 { &["req_id"] } else { &["req_id", "state", "code"] };
+            let fields: &[&str] = match (told.status, self.codes_stay) {
+                (202, _) => &["req_id"],
+                (_, true) => &["req_id", "state", "code"],
+                (_, false) => &["req_id", "state"],
+            };
             for field in fields {
                 assert_eq!(now.json()[field], told.json()[field], "{now:?} after {told:?}");
             }
@@ -347,4 +354,64 @@ fn kills_of_the_server_and_of_postgresql_under_load_conserve_every_unit() {
         server.stop();
     }
     sum.print();
+}
+
+impl Soak {
+    /// A round that ends with the log and its snapshots gone, and PostgreSQL alone.
+    fn lose_log(&mut self, round: usize, server: Server) -> Server {
+        let since = self.told.len();
+        self.load_and_kill(round, server, Strike::Nothing);
+        for directory in [self.site.log_dir(), self.site.snapshot_dir()] {
+            if directory.is_dir() {
+                fs::remove_dir_all(directory).expect("removed");
+            }
+        }
+        let words = ["engine", "adopt", "--apply", "--reason", "the disk is gone"];
+        let output = self.site.tool(words).output().expect("the binary");
+        let (said, why) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{said}{why}");
+        println!(
+            "loss {round}: {}",
+            said.lines().find(|line| line.starts_with("rebuilt")).expect("told")
+        );
+        self.site.assert_verified();
+        let server = self.site.start();
+        let resumed = server.resume("rebuilt");
+        assert_eq!(resumed.status, 200, "{resumed:?}");
+        self.site.wait_for_rest();
+        self.site.assert_books(&server);
+        for user in USERS {
+            server.set_status(user, "FUNDING", "ACTIVE");
+            server.set_status(user, "SPOT", "ACTIVE");
+        }
+        self.assert_kept(&server, since);
+        server
+    }
+}
+
+/// Goal: a log that is lost at a random moment under load is rebuilt from PostgreSQL, again and again: no unit is made or
+/// lost, and no answer is taken back. Method: the load above, a kill, no log and no snapshot any more; every second site
+/// forgets soon, so that most is below the watermark.
+#[test]
+fn f07_a_log_that_is_lost_under_load_is_rebuilt_each_time() {
+    let losses = if soak_rounds().is_some() { 50 } else { 3 };
+    let seed = SystemEntropy.u64();
+    println!("seed {seed}");
+    for number in 0..2 {
+        let rounds = if number == 0 { losses / 2 } else { losses - losses / 2 };
+        let mut soak = Soak::new(number == 0, seed.wrapping_add(number));
+        soak.codes_stay = false;
+        if number == 1 {
+            soak.site = forgetful(soak.site);
+        }
+        let mut server = soak.site.start();
+        endow(&soak.site, &server);
+        for round in 0..rounds {
+            server = soak.lose_log(round, server);
+        }
+        soak.site.assert_books(&server);
+        println!("{} answers asked for again", soak.compared);
+        server.stop();
+    }
 }

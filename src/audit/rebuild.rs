@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | below PostgreSQL's watermark | sums by user and asset (`watermark_totals`) | one record a balance, then the watermark |
 //! | from the watermark on | each decision that their state follows from ([`redecision`](super::redecision)) | the decision |
-//! | under way | the same; UBSCore is asked again for the rest | the decision, then what the coordinator asks for |
+//! | under way | the same; UBSCore is asked again for the rest | the decision; a payment to Spot succeeds, a WITHDRAW of Spot is refused |
 //!
 //! Statuses of Spot accounts come from `admin_audit`, where each was written before UBSCore was asked for it.
 //!
@@ -19,14 +19,16 @@ use super::externals::by_asset;
 use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;
 use crate::asset::AssetId;
+use crate::code::Code;
 use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::ledger::{Ledger, Step};
+use crate::engine::order::Entry;
 use crate::postgres::adopt::Asked;
 use crate::postgres::books::{Ending, Passed};
 use crate::postgres::mend::Renumbering;
 use crate::postgres::store::Transfer;
-use crate::transfer::ReqId;
+use crate::transfer::{Decision, Direction, Op, ReqId, State};
 
 /// What a rebuild comes to.
 #[derive(Debug, Default)]
@@ -97,7 +99,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     let witness = books.witness().await?;
     let statuses = witness.statuses("-infinity", None).await?;
     let mut rebuild = Rebuild { watermark, carried, transfers: pages.len(), ..Rebuild::default() };
-    let (mut lost, mut paying) = (Vec::new(), Vec::new());
+    let (mut lost, mut paying, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
     for page in &pages {
         match lacking(page, &ledger, 1) {
             Ok(found) => lost.extend(found),
@@ -106,14 +108,45 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
         let Some(transfer) = &page.transfer else { continue };
         if !transfer.state.is_terminal() {
             paying.extend(pending(transfer));
+            if (transfer.intent.direction, transfer.state)
+                == (Direction::SpotToFunding, State::SourcePending)
+            {
+                leaving.push(transfer.intent.clone());
+            }
             rebuild.open.push(transfer.clone());
         }
         rebuild.renumberings.extend(renumbering(transfer, &ledger));
     }
     rebuild.open.sort_by_key(|transfer| transfer.intent.order_number);
-    let rehearsed = rehearse(&mut ledger, lost, &paying, &statuses, &catalog);
+    let rehearsed = rehearse(&mut ledger, lost, &paying, &[], &catalog);
     rebuild.deeds = rehearsed.deeds;
     rebuild.left.extend(rehearsed.left);
+    // The client may know the end that PostgreSQL was still to be given. Only a success can have been answered, so what was
+    // on its way to Spot arrives, before any status could refuse it.
+    let asked = paying.into_iter().flat_map(|(intent, op)| {
+        let learn = catalog.by_id(intent.asset).cloned().map(Deed::Learn);
+        learn.into_iter().chain([Deed::Ask { intent, op }])
+    });
+    // Here only a refusal can have been answered: a success waits for Funding, which has not got the money.
+    let refused = leaving.into_iter().map(|intent| Deed::Decide {
+        intent,
+        op: Op::Withdraw,
+        decision: Decision::Refused(Code::ResolvedByOperator),
+    });
+    let set = statuses.into_iter().map(|lost| Deed::SetStatus {
+        user: lost.user,
+        status: lost.status,
+        why: format!("as {} did at {}", lost.actor, lost.at),
+    });
+    for deed in asked.chain(refused).chain(set) {
+        let Step::Append(entry) = ledger.step(&deed.command()) else { continue };
+        if matches!(entry, Entry::Order { decision: Decision::Refused(_), imposed: false, .. }) {
+            // The service asks for it as ever.
+            continue;
+        }
+        ledger.apply(&entry, ledger.sequence() + 1, 0);
+        rebuild.deeds.push(deed);
+    }
     Ok(rebuild)
 }
 

@@ -196,7 +196,11 @@ impl fmt::Display for Deed {
             ),
             Deed::Ask { intent, op } => {
                 let op = op.name();
-                write!(out, "{}: ask UBSCore for its {op}, which another has spent", named(intent))
+                write!(
+                    out,
+                    "{}: ask UBSCore for its {op}, which the service would ask for",
+                    named(intent)
+                )
             }
         }
     }
