@@ -85,7 +85,7 @@ impl Seen {
     fn write(&self, data_dir: &Path) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
         let new = data_dir.join(FILE_NEW);
-        let mut file = File::create(&new)?;
+        let mut file = wal::create_private(&new)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, data_dir.join(FILE))?;
