@@ -504,7 +504,7 @@ impl<S: Spot> Audit<S> {
                 }
                 Err(mismatch) => {
                     open.insert(page.req_id);
-                    report.mismatches.push(mismatch);
+                    report.mismatches.push(*mismatch);
                 }
             }
         }
@@ -565,7 +565,7 @@ struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    fn verdict(&self) -> Result<Fit, Mismatch> {
+    fn verdict(&self) -> Result<Fit, Box<Mismatch>> {
         let Page { transfer, operations, unreadable, .. } = self.page;
         if let Some(why) = unreadable {
             return Err(self.mismatch(0, format!("a row cannot be read: {why}")));
@@ -662,7 +662,7 @@ impl Judged<'_> {
         funding + spot.map(|(op, spot)| effect(op, spot.amount)).sum::<i128>()
     }
 
-    fn mismatch(&self, difference: i128, what: String) -> Mismatch {
+    fn mismatch(&self, difference: i128, what: String) -> Box<Mismatch> {
         let intent = self.page.transfer.as_ref().map(|transfer| &transfer.intent);
         let funding = self.page.operations.first();
         let spot = self.spot.iter().flatten().next();
@@ -673,14 +673,14 @@ impl Judged<'_> {
         let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
         let precision =
             asset.and_then(|asset| self.catalog.by_id(asset)).map_or(0, |a| a.precision);
-        Mismatch {
+        Box::new(Mismatch {
             user: user.or(spot.and_then(|spot| UserId::new(spot.user))),
             asset,
             difference: signed_text(difference, precision),
             req_id: Some(self.page.req_id),
             external: None,
             what,
-        }
+        })
     }
 }
 

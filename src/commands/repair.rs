@@ -109,17 +109,9 @@ async fn repair(
                 let (catalog, Plan { incarnation, mendings, .. }) =
                     (stores.catalog.load(), &planned);
                 let externals = &planned.externals;
-                let done = carry_out(
-                    config,
-                    limits,
-                    &catalog,
-                    log,
-                    *incarnation,
-                    mendings,
-                    externals,
-                    author,
-                )
-                .await;
+                let both = (mendings.as_slice(), externals.as_slice());
+                let done =
+                    carry_out(config, limits, &catalog, log, *incarnation, both, author).await;
                 let (done, done_outside) = done.context("write PostgreSQL")?;
                 for (mending, mended) in mendings.iter().zip(done) {
                     match mended {

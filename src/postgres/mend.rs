@@ -195,9 +195,9 @@ async fn supersede(
     }
 }
 
-/// Carries out all of `mendings` and `externals`, or none where PostgreSQL fails; each that cannot be is left out, and told. Whatever
-/// process wrote before can write no more. `log`: the one that proves them. `incarnation`: the latest one that has ever
-/// been.
+/// Carries out all mendings of transfers and of external operations, or none where PostgreSQL fails; each that cannot be is left
+/// out. No earlier process can write any more. `log`: the one that proves them. `incarnation`: the latest one that has ever
+/// been. Returns the fate of each mending, in the order given.
 ///
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
@@ -207,8 +207,7 @@ pub async fn carry_out(
     catalog: &Catalog,
     log: Identity,
     incarnation: u64,
-    mendings: &[Mending],
-    externals: &[ExternalMending],
+    (mendings, externals): (&[Mending], &[ExternalMending]),
     author: Author<'_>,
 ) -> Result<(Vec<Mended>, Vec<Mended>), Error> {
     let reason = author.reason;

@@ -70,7 +70,7 @@ fn f04_events_of_a_clock_that_was_ahead_are_purged() {
     let events = "SELECT count(*) FROM events_tb";
     eventually("its event", || (site.sql_value(events) != "0").then_some(()));
     server.stop();
-    let year = 365_i64 * 86_400_000 << 20;
+    let year = (365_i64 * 86_400_000) << 20;
     site.sql(&format!(
         "UPDATE events_tb SET event_id = event_id + {year}, at = at + interval '1 year'; \
          UPDATE events_cursor SET last_event_id = last_event_id + {year}"

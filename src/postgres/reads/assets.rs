@@ -238,7 +238,7 @@ impl Reads {
         reason: &str,
     ) -> Result<Asset, NotAdded> {
         let _changing = self.changing.lock().await;
-        let mut client = self.pool.get().await.map_err(Error::from)?;
+        let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
         self.fence(&transaction).await?;
         // Against rows that are added by SQL meanwhile.
