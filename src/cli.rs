@@ -130,9 +130,13 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Asset(AssetCommand),
-    /// Enter money from outside into a user's Funding. The same key again moves nothing. Exit code 3: approval needed.
+    /// Enter money from outside into a user's Funding
+    ///
+    /// The same key again moves nothing. Exit code 3: another operator must approve it first.
     Deposit(ExternalArgs),
-    /// Take money out of a user's Funding to the outside. The same key again moves nothing. Exit code 3: approval needed.
+    /// Take money out of a user's Funding to the outside
+    ///
+    /// The same key again moves nothing. Exit code 3: another operator must approve it first.
     Withdraw(ExternalArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
