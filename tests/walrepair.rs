@@ -285,7 +285,7 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     damage(&site, bad);
     let damaged = files(&site);
     let (code, said) = site.start_refused();
-    assert!(code == 1 && said.contains("damaged at"), "{said}");
+    assert!(code == 70 && said.contains("damaged at"), "{said}");
 
     let plan = wal_repair(&site, &[], &[]).with_code(1);
     assert!(plan.contains(&format!("damaged  from record {from} on: ")), "{plan}");
