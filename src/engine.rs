@@ -1,10 +1,11 @@
 //! UBSCore: one pinned thread that owns all Spot balances in RAM and writes every change to the log before it is
 //! answered. Knows no PostgreSQL, no HTTP, no async runtime and no clock.
 //!
-//! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply`
-//! carries out), [`external`] (operations of Funding with the outside, which the log only records), [`fact`] (what a ledger consists of), [`accounts`] (who has what), [`outcomes`] (the idempotent processed
-//! map, which forgets), `table` and `memory` (the memory of both, taken at start), [`ring`] (the way in and back),
-//! [`core`] (the loops), [`snapshot`] (a ledger in a file), [`replay`] (the way back from the log).
+//! Rooms: [`order`] (what is asked, and its bytes in the log), [`ledger`] (the pure state: `step` decides, `apply` carries
+//! out), [`external`] (operations of Funding with the outside, which the log only records), [`fact`] (the parts of a
+//! ledger), [`accounts`] (balances by user), [`outcomes`] (the idempotent processed map, which forgets), `table` and
+//! `memory` (the memory of both, taken at start), [`ring`] (the way in and back), [`core`] (the loops), [`snapshot`] (a
+//! ledger in a file), [`replay`] (the way back from the log).
 
 pub mod accounts;
 pub mod core;

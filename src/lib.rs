@@ -16,6 +16,9 @@
 //! [`transfer`], and the worker commits a batch of decisions to PostgreSQL or asks UBSCore through [`adapters`]. UBSCore
 //! ([`engine`]) decides, appends to the log, applies, and answers once the log is synced.
 //!
+//! A deposit from outside and a withdrawal to it have the same worker, but no state machine: PostgreSQL commits, UBSCore's
+//! log records ([`engine::external`]), then the caller has its answer.
+//!
 //! # The rooms, in reading order
 //!
 //! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`shortage`],
@@ -26,13 +29,15 @@
 //! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
 //! 6. [`coordinator`]: one worker a shard. Start with [`coordinator::step`], which is pure.
-//! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work, and
-//!    [`audit::halt`] stops everything by closing the [`gate`].
+//! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work,
+//!    [`audit::failover`] compares everything after PostgreSQL has changed, and [`audit::halt`] stops everything by closing
+//!    the [`gate`].
 //! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
-//! 9. [`events`]: what becomes of transfers, told as it happens: the relay, streams, webhooks.
-//! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] says how much one user may ask for.
+//! 9. [`events`]: each step of a transfer for its user, as it happens: the relay, streams, webhooks.
+//! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] bounds the requests of one user.
 //! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 12. The seams and the rest: [`clock`], [`entropy`], [`config`], [`telemetry`], [`alert`], [`release`], [`exit`], [`environment`], [`crash`].
+//! 12. The seams: [`clock`], [`entropy`], and [`environment`], which child processes get. The rest: [`config`],
+//!     [`telemetry`], [`alert`], [`release`], [`exit`] (every exit code), and [`crash`] (where tests kill the process).
 //!
 //! # What keeps the money
 //!

@@ -1,13 +1,14 @@
 //! PostgreSQL: connections, the schema, what its errors mean, which process may write, and the store of transfers.
 //!
-//! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that
-//! store in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`]
-//! (below which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut
-//! of the log takes back), [`export`] and [`dump`] (a snapshot for a backup, and back), [`rebase`] (tables from another
-//! cluster), [`movements`] (what a user's statement is made of), [`funds`] (what there is of each asset), [`events`] (what users follow, copied from the history),
-//! [`webhooks`] (the same on its way to endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for
-//! one machine), [`address`] (how a database is reached), [`tls`] (what is checked of its certificate), [`pin`] (the one
-//! server that a process uses), [`development`] (the mark of a database that `--dev` made).
+//! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that store
+//! in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`] (below
+//! which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut of
+//! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
+//! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
+//! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
+//! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
+//! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
+//! certificate), [`pin`] (the one server that a process uses), [`development`] (the mark of a database that `--dev` made).
 
 pub mod address;
 pub mod adopt;

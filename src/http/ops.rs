@@ -1,7 +1,7 @@
 //! The operators' routes: health, metrics, external money, accounts, assets; those about transfers are in `transfers.rs`,
-//! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, assets in `assets.rs`, what needs two operators in
-//! `approvals.rs`, who an operator is in `session.rs`, what there is of each asset in `totals.rs`, and the page that asks all of them
-//! in `console.rs`.
+//! those about pauses in `pauses.rs`, a look at one user's accounts in `accounts.rs`, the list of assets and new ones in
+//! `assets.rs`, what needs two operators in `approvals.rs`, the caller's own token in `session.rs`, what there is of each asset
+//! in `totals.rs`, and the page that asks all of them in `console.rs`.
 
 mod accounts;
 mod approvals;
