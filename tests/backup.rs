@@ -358,7 +358,7 @@ fn a_killed_restore_is_never_served_and_goes_on() {
             let killed = tool(&armed, "restore", &directory, &[]).output().expect("the binary");
             assert_eq!(killed.status.signal(), Some(9), "{point}: {killed:?}");
             let (code, said) = elsewhere.start_refused();
-            assert!(code == 1 && said.contains("is not finished"), "{point}: {said}");
+            assert!(code == 70 && said.contains("is not finished"), "{point}: {said}");
             let (code, _, why) = output(elsewhere.verify());
             assert!(code == Some(2) && why.contains("is not finished"), "{point}: {why}");
             let (code, _, why) = repair(&elsewhere, &["--plan"]);
@@ -401,7 +401,7 @@ fn what_a_killed_restore_has_left_running_is_not_run_beside() {
     child.wait().expect("our own child");
     assert_not_restored(&elsewhere, &directory, &[], &pid);
     let (code, said) = elsewhere.start_refused();
-    assert!(code == 1 && said.contains("is not finished"), "{said}");
+    assert!(code == 70 && said.contains("is not finished"), "{said}");
     lock.sql("ROLLBACK");
     let ended = format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid}");
     eventually("pg_restore's end", || look.sql(&ended).is_empty().then_some(()));

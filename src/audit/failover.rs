@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio_postgres::Client;
 use tracing::{debug, error, info, warn};
 
@@ -203,6 +204,7 @@ pub async fn watch(
     pin: Arc<Pin>,
     data_dir: PathBuf,
     clock: Arc<dyn Clock>,
+    mut stopping: watch::Receiver<()>,
 ) -> Result<(), Superseded> {
     let mut watcher = Watcher { address, limits, pin, clock: Arc::clone(&clock), client: None };
     let (mut superseded, mut doubts) = (watcher.pin.is_superseded(), watcher.pin.doubts());
@@ -228,6 +230,8 @@ pub async fn watch(
     };
     tokio::select! {
         biased;
+        // The service stops, and drops the sender.
+        _ = stopping.changed() => return Ok(()),
         // The pin is held by the work.
         _ = superseded.wait_for(|superseded| *superseded) => {}
         () = work => {}

@@ -25,7 +25,7 @@ use wal::{Directory, DirectoryLock, Identity, Medium};
 
 use super::repair::{actor, decide};
 use super::snapshot::SNAPSHOT_DIRECTORY;
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target};
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, end};
 use super::wal::repair::leaves_a_log;
 use super::wal::{LOG_DIRECTORY, aside};
 use super::{restore, serve};
@@ -84,6 +84,7 @@ async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize
     let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
     let actor = actor("ubscore engine adopt", args.apply, tokens, &config)?;
     let log = config.data_dir.join(LOG_DIRECTORY);
+    let log_dir = log.clone();
     let snapshots = config.data_dir.join(SNAPSHOT_DIRECTORY);
     let lock = match args.apply {
         true => {
@@ -111,9 +112,7 @@ async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize
         adoption.run(author, lock, out).await
     }
     .await;
-    if server.as_ref().is_some_and(|server| !server.is_adopted()) {
-        serve::stop_embedded(server).await;
-    }
+    end(server, &log_dir).await;
     done
 }
 

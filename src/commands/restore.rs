@@ -10,7 +10,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
@@ -64,16 +64,19 @@ struct Mark {
     database_oid: u32,
 }
 
+/// A restore has begun and not ended: the data directory is of use to nothing else.
+#[derive(Debug, thiserror::Error)]
+#[error("a restore into {} is not finished: run the same `ubscore restore` again", .0.display())]
+pub(super) struct Unfinished(PathBuf);
+
 /// Refuses a data directory that a restore has begun in.
 ///
 /// # Errors
 /// It is not finished.
 pub(super) fn refuse_unfinished(data_dir: &Path) -> anyhow::Result<()> {
-    ensure!(
-        !data_dir.join(MARK).exists(),
-        "a restore into {} is not finished: run the same `ubscore restore` again",
-        data_dir.display()
-    );
+    if data_dir.join(MARK).exists() {
+        return Err(Unfinished(data_dir.to_owned()).into());
+    }
     // It may have been removed, and not durably: it must not come back once somebody has gone on without it.
     sync(data_dir)
 }

@@ -307,6 +307,7 @@ pub(super) fn needs_person(error: &anyhow::Error) -> bool {
     use engine::snapshot::Error as Snapshot;
     error.chain().any(|cause| {
         cause.is::<NoPair>()
+            || cause.is::<restore::Unfinished>()
             || cause.is::<engine::replay::Error>()
             || matches!(
                 cause.downcast_ref(),
@@ -334,7 +335,8 @@ pub(super) fn needs_person(error: &anyhow::Error) -> bool {
             )
             || matches!(
                 cause.downcast_ref(),
-                Some(incarnation::Refusal::Postgres(error)) if error.is_of_other_version()
+                Some(incarnation::Refusal::Postgres(error))
+                    if error.is_of_other_version() || matches!(error, postgres::Error::Unadopted)
             )
             || cause.downcast_ref().is_some_and(|error| !matches!(error, Snapshot::Io { .. }))
             || matches!(
@@ -517,9 +519,9 @@ async fn start(
     let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
     pool.run(rounds::run(audit, watching, Arc::clone(&clock), requests));
     let data_dir = config.data_dir.clone();
-    let watch =
-        failover::watch(target.clone(), limits, Arc::clone(&pin), data_dir, Arc::clone(&clock));
-    pool.run(watch);
+    let (pinned, timing) = (Arc::clone(&pin), Arc::clone(&clock));
+    let stopped = stopping.clone();
+    pool.run(failover::watch(target.clone(), limits, pinned, data_dir, timing, stopped));
     let outcomes = watermark::Options {
         keep: config.outcomes.keep_hours.duration(),
         every: Duration::from_millis(config.outcomes.evict_every_ms),

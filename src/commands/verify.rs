@@ -188,7 +188,7 @@ pub(super) async fn with_stores<T>(
 }
 
 /// Stops the embedded PostgreSQL, if it was started for this command, and for nobody since.
-async fn end(server: Option<Embedded>, log: &Path) {
+pub(super) async fn end(server: Option<Embedded>, log: &Path) {
     let Some(server) = server.filter(|server| !server.is_adopted()) else { return };
     // A service that has begun meanwhile has adopted it; and none is to begin while it stops.
     let lock = Directory::at(log).lock();
