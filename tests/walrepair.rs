@@ -397,7 +397,7 @@ fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
     // The log alone looks as after a crash.
     let alone = wal_repair_alone(&site, &[]).with_code(0);
     assert!(alone.contains("torn ") && alone.contains("nothing is to be given up"), "{alone}");
-    assert_eq!(site.start_refused().0, 1);
+    assert_eq!(site.start_refused().0, 70);
     let plan = wal_repair(&site, &[], &[]).with_code(1);
     assert!(plan.contains(&format!("PostgreSQL knows record {claimed}")), "{plan}");
 
@@ -639,7 +639,7 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
             Err((status, said)) => {
                 let refusals = ["damaged at", "the log is being cut"];
                 let refused = refusals.iter().any(|what| said.contains(what));
-                assert!(status.code() == Some(1) && refused, "{value}: {said}");
+                assert!(status.code() == Some(70) && refused, "{value}: {said}");
                 false
             }
         };
