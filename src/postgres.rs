@@ -210,8 +210,9 @@ async fn connect_by_keys(address: &Address, limits: &Limits) -> Result<Client, E
 
 /// Sets per connection what must not depend on the server's defaults.
 fn session(config: &Config, limits: &Limits) -> Config {
+    // Only a warning reports that the wait for a standby was cancelled: no role or database may switch it off.
     let options = format!(
-        "-c synchronous_commit=on -c statement_timeout={} -c lock_timeout={} \
+        "-c synchronous_commit=on -c client_min_messages=warning -c statement_timeout={} -c lock_timeout={} \
          -c idle_in_transaction_session_timeout={} -c default_transaction_isolation=read\\ committed",
         limits.statement_timeout.as_millis(),
         limits.lock_timeout.as_millis(),

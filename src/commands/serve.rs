@@ -278,12 +278,8 @@ async fn keep_running(config: &Config, server: &mut Option<Embedded>) -> embedde
     loop {
         let how = running.died().await;
         let pid = running.pid();
-        alert(
-            Alert::PostgresUnreachable,
-            format_args!(
-                "the embedded PostgreSQL, process {pid}, has ended ({how}); it is started again"
-            ),
-        );
+        warn!(pid, %how, "the embedded PostgreSQL has ended; it is started again");
+        alert(Alert::PostgresUnreachable, format_args!("the embedded PostgreSQL has ended"));
         match Embedded::start(&embedded_options(config)).await {
             Ok(again) => {
                 info!(pid = again.pid(), "the embedded PostgreSQL runs again");
@@ -689,7 +685,7 @@ async fn record_externals(
             && waited >= RECORDS_WAIT
         {
             bail!(
-                "external operation {} cannot be recorded in the log ({}); next: make room on the log's disk, and restart",
+                "external operation {} cannot be recorded in the log ({}); next: make room on the log's disk, or raise engine.outcomes_max, and restart",
                 operation.idem_key.as_str(),
                 answer.outcome.name()
             );

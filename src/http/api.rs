@@ -312,7 +312,9 @@ async fn respond(
             let code = transfer.code.unwrap_or(Code::SystemError);
             let state = Some((transfer.intent.req_id, Some(transfer.state)));
             let status = Some(StatusCode::UNPROCESSABLE_ENTITY);
-            Refusal { transfer: state, status, ..code.into() }.answer(request_id)
+            // The transfer has ended: the same cid gets this answer for ever, whatever its code is.
+            let retryable = Some(false);
+            Refusal { transfer: state, status, retryable, ..code.into() }.answer(request_id)
         }
         state => {
             let status = match state {

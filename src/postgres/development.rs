@@ -27,7 +27,7 @@ pub enum Refusal {
 /// Refuses a database that was first used without `--dev`. Reads only, and needs no schema.
 ///
 /// Admitted are: a database without our schema, one with the mark, and one that nothing has used yet: a start may have died
-/// between the schema and the mark. In a schema before version 15, which has no mark, the first deposit decides: it is a gift
+/// between the schema and the mark. In a schema before version 14, which has no mark, the first deposit decides: it is a gift
 /// of `--dev` or not.
 ///
 /// # Errors

@@ -417,10 +417,11 @@ impl Admission {
             };
             let change = Change { was, found, why, sight: None, number: self.number + 1 };
             state.change = Some(change.clone());
+            // The gate is closed before the comparison learns of the change, and changes are reported in their order.
+            pin.report(&change);
             pin.changes.send_replace(change.number);
             change
         };
-        pin.report(&change);
         Err(Error::Changed(change.to_string()))
     }
 

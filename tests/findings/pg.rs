@@ -291,6 +291,8 @@ fn f23_a_cancelled_wait_for_a_standby_is_no_commit() {
     site.wait_for_rest();
     let session = site.session();
     let wait_for = |names: &str| {
+        // No server's default may silence the warning.
+        session.sql("ALTER SYSTEM SET client_min_messages = 'error'");
         session.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"));
         session.sql("SELECT pg_reload_conf()");
     };

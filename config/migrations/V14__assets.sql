@@ -1,4 +1,4 @@
--- ubscore, version 15: an asset stays the asset that it is, and a database of development carries a mark.
+-- ubscore, version 14: an asset stays the asset that it is, and a database of development carries a mark.
 
 -- Number, symbol and precision give every recorded amount its meaning. A changed precision would change all of them.
 CREATE FUNCTION assets_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$

@@ -1,6 +1,6 @@
--- ubscore, version 16: a clock that ran ahead and is right again delays nothing.
+-- ubscore, version 15: a clock that ran ahead and is right again delays nothing.
 --
--- While PostgreSQL's clock is ahead, rows get stamps of the future. Until version 15 such a row held the watermark, its
+-- While PostgreSQL's clock is ahead, rows get stamps of the future. Until version 14 such a row held the watermark, its
 -- event and its delivery until that date. From here on the age of a row counts in lived time (see watermark_clock).
 
 -- As in version 2, but a row stamped in the future does not hold the watermark. p_target covers it: everything below it

@@ -1,4 +1,4 @@
--- ubscore, version 14: external operations are records of UBSCore's log.
+-- ubscore, version 13: external operations are records of UBSCore's log.
 --
 -- PostgreSQL decides an external operation. Before the caller has the answer, UBSCore's log records the decision. The order
 -- number, from the same counter as those of transfers, ties row and record together: at and above the watermark both are
