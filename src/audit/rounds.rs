@@ -317,7 +317,8 @@ pub(super) async fn conclude(
     // A resume may be on its way, with a check that did not find this. It may even wait for this very one, and holds the
     // flag.
     halt.object();
-    if !halt.needs_resume() {
+    // A halt that PostgreSQL could not take, as a server that is being compared, is written once it can.
+    if !halt.needs_resume() || !halt.is_written() {
         info!(found = found.len(), "the audit halts the service");
         halt.halt("audit", &why).await;
     }
