@@ -1,6 +1,6 @@
 //! PostgreSQL has become another server, or has gone back: what follows, and what is remembered over a restart.
 //!
-//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. [`settle`] then compares both
+//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. `settle` then compares both
 //! stores completely, on the new server. Only a clean comparison opens the gate; anything else halts.
 //!
 //! Over a restart the file [`FILE`] in the data directory keeps what the last process saw. A start that meets another
