@@ -1,8 +1,8 @@
-//! The two participants of a transfer, behind one trait: [`funding::Funding`] (PostgreSQL) and [`trading::Trading`]
+//! The two participants of a transfer, behind one trait: [`funding::Funding`] (PostgreSQL) and [`spot::Spot`]
 //! (the ring into UBSCore). They know operations and outcomes, and nothing of a transfer's state.
 
 pub mod funding;
-pub mod trading;
+pub mod spot;
 
 use std::future::Future;
 

@@ -232,7 +232,7 @@ impl Numbers {
 /// The pool, as HTTP and the other rooms see it.
 pub struct Coordinator<T, F> {
     inboxes: Vec<mpsc::Sender<Envelope>>,
-    trading: Arc<T>,
+    spot: Arc<T>,
     funding: Arc<F>,
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
@@ -286,7 +286,7 @@ pub enum Failed {
 /// What all workers are made of.
 pub struct Parts<T, F> {
     /// UBSCore.
-    pub trading: Arc<T>,
+    pub spot: Arc<T>,
     /// PostgreSQL's Funding balances.
     pub funding: Arc<F>,
     /// Time.
@@ -339,7 +339,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         }
         let coordinator = Coordinator {
             inboxes,
-            trading: Arc::clone(&parts.trading),
+            spot: Arc::clone(&parts.spot),
             funding: Arc::clone(&parts.funding),
             clock: Arc::clone(&parts.clock),
             entropy: Mutex::new(entropy()),
@@ -380,7 +380,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         // A caller may not have come through the API: both participants look at what they will be asked.
         let ask = Ask { op: Op::Withdraw, intent };
         self.funding.check(&ask)?;
-        self.trading.check(&ask)?;
+        self.spot.check(&ask)?;
         self.admit(&ask.intent).await?;
         let intent = ask.intent;
         let (sender, receiver) = oneshot::channel();
@@ -411,7 +411,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Direction::SpotToFunding => (Op::Withdraw, false),
         };
         if kept || crowded {
-            match self.trading.foresee(&Ask { op, intent: intent.clone() }).await {
+            match self.spot.foresee(&Ask { op, intent: intent.clone() }).await {
                 Ok(()) => {}
                 Err(Code::Overloaded) if crowded => {
                     let table =
@@ -632,10 +632,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// [`Silent`]: UBSCore does not say what it has recorded, and without it the answer might step back.
     pub async fn settled(&self, transfer: Transfer) -> Result<Settled, Silent> {
         let intent = &transfer.intent;
-        let Duty::Ask(Participant::Trading, op) = transfer.state.duty(intent.direction) else {
+        let Duty::Ask(Participant::Spot, op) = transfer.state.duty(intent.direction) else {
             return Ok(Settled { transfer, withdrawn: false });
         };
-        let answer = self.trading.query(intent.req_id, op).await;
+        let answer = self.spot.query(intent.req_id, op).await;
         let decision = match (answer.outcome, answer.outcome.decision()) {
             (_, Some(decision)) => decision,
             // The row was read so long ago that the transfer has ended since, and its record is gone.

@@ -141,7 +141,7 @@ pub enum Step {
     /// A batch of calls in PostgreSQL, with Funding's part in them.
     Commit,
     /// A batch of orders to UBSCore, until all are durable.
-    Trading,
+    Spot,
     /// Operations that Funding was asked for apart from a commit.
     Funding,
 }
@@ -150,7 +150,7 @@ impl Step {
     fn name(self) -> &'static str {
         match self {
             Step::Commit => "commit",
-            Step::Trading => "trading",
+            Step::Spot => "trading",
             Step::Funding => "funding",
         }
     }

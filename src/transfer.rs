@@ -106,14 +106,14 @@ impl Direction {
     pub fn source(self) -> Participant {
         match self {
             Direction::FundingToSpot => Participant::Funding,
-            Direction::SpotToFunding => Participant::Trading,
+            Direction::SpotToFunding => Participant::Spot,
         }
     }
 
     /// Who is paid.
     pub fn target(self) -> Participant {
         match self {
-            Direction::FundingToSpot => Participant::Trading,
+            Direction::FundingToSpot => Participant::Spot,
             Direction::SpotToFunding => Participant::Funding,
         }
     }
@@ -125,7 +125,7 @@ impl Direction {
             Op::Deposit => self.target(),
             Op::ExtDeposit | Op::ExtWithdraw => Participant::Funding,
         };
-        participant == Participant::Trading
+        participant == Participant::Spot
     }
 
     /// The names of both accounts on the wire: from, to.
@@ -162,7 +162,7 @@ pub enum Participant {
     /// PostgreSQL.
     Funding = 1,
     /// UBSCore.
-    Trading = 2,
+    Spot = 2,
 }
 
 impl Participant {
@@ -170,7 +170,7 @@ impl Participant {
     pub fn account(self) -> &'static str {
         match self {
             Participant::Funding => "FUNDING",
-            Participant::Trading => "SPOT",
+            Participant::Spot => "SPOT",
         }
     }
 }
@@ -491,7 +491,7 @@ mod tests {
     /// specification, written down a second time.
     #[test]
     fn numbers_and_names_are_those_of_the_specification() {
-        use Participant::{Funding, Trading};
+        use Participant::{Funding, Spot};
         use State::*;
         let states = [
             (Init, 0, "INIT", false),
@@ -514,7 +514,7 @@ mod tests {
         let spot = (Direction::FundingToSpot, 1, "funding_to_spot", ("FUNDING", "SPOT"));
         let funding = (Direction::SpotToFunding, 2, "spot_to_funding", ("SPOT", "FUNDING"));
         for ((way, number, name, accounts), (source, target)) in
-            [(spot, (Funding, Trading)), (funding, (Trading, Funding))]
+            [(spot, (Funding, Spot)), (funding, (Spot, Funding))]
         {
             assert_eq!((way as u8, way.name(), way.accounts()), (number, name, accounts));
             assert_eq!((way.source(), way.target()), (source, target), "{way:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use ubscore::account::{AccountStatus, UserId};
 use ubscore::adapters::funding::Funding;
-use ubscore::adapters::trading::Trading;
+use ubscore::adapters::spot::Spot;
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason};
 use ubscore::amount::Amount;
 use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
@@ -70,7 +70,7 @@ pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
 }
 
 /// A running UBSCore that knows the development assets.
-pub(crate) fn engine(site: &Site) -> (Engine, Trading) {
+pub(crate) fn engine(site: &Site) -> (Engine, Spot) {
     std::fs::create_dir_all(&site.data_dir).expect("a directory");
     let closed = Closed::open(small_engine(&site.data_dir)).expect("a log");
     let engine = closed
@@ -79,11 +79,11 @@ pub(crate) fn engine(site: &Site) -> (Engine, Trading) {
         .start(wal::Identity(7), |sync| sync())
         .expect("an engine");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let trading = Trading::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
+    let spot = Spot::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
     for asset in dev::assets() {
-        block_on(trading.register(&asset)).expect("registered");
+        block_on(spot.register(&asset)).expect("registered");
     }
-    (engine, trading)
+    (engine, spot)
 }
 
 /// An operation of a transfer of 4 USDT.
@@ -174,9 +174,9 @@ fn both_adapters_record_an_operators_refusal_once() {
     let (funding, _) = funding(&site);
     refuses_for_an_operator(&funding);
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "14.00000000");
-    let (engine, trading) = engine(&site);
-    refuses_for_an_operator(&trading);
-    drop(trading);
+    let (engine, spot) = engine(&site);
+    refuses_for_an_operator(&spot);
+    drop(spot);
     engine.stop();
 }
 
@@ -269,46 +269,46 @@ fn funding_without_a_lease_is_fenced() {
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
 }
 
-/// Goal: the same of Trading, over a running UBSCore and its log.
+/// Goal: the same of Spot, over a running UBSCore and its log.
 #[test]
-fn trading_decides_once_and_checks_for_itself() {
+fn spot_decides_once_and_checks_for_itself() {
     let site = Site::new();
-    let (engine, trading) = engine(&site);
+    let (engine, spot) = engine(&site);
     let user = UserId::new(USER).expect("in range");
-    let balance = || block_on(trading.balance(user, AssetId(USDT))).expect("answered").available;
-    refuses_bad_asks(&trading);
+    let balance = || block_on(spot.balance(user, AssetId(USDT))).expect("answered").available;
+    refuses_bad_asks(&spot);
     assert_eq!(balance(), None);
 
     let refused = |code| Outcome::ExplicitFail(code);
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
     let deposit = ask(Op::Deposit, 2);
     for _ in 0..2 {
-        assert_eq!(outcome(&trading, deposit.clone()), Outcome::Success);
+        assert_eq!(outcome(&spot, deposit.clone()), Outcome::Success);
         assert_eq!(balance(), Some(400_000_000));
     }
     for other in others(&deposit) {
-        assert_eq!(outcome(&trading, other), Outcome::Unknown(Reason::Violation));
+        assert_eq!(outcome(&spot, other), Outcome::Unknown(Reason::Violation));
     }
     // The account is there now; the refusal stays.
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
-    assert_eq!(outcome(&trading, ask(Op::Refund, 1)), Outcome::Unknown(Reason::Violation));
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, 3)), Outcome::Success);
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, 4)), refused(Code::InsufficientBalance));
-    block_on(trading.set_status(user, AccountStatus::Disabled)).expect("set");
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
+    assert_eq!(outcome(&spot, ask(Op::Refund, 1)), Outcome::Unknown(Reason::Violation));
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, 3)), Outcome::Success);
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, 4)), refused(Code::InsufficientBalance));
+    block_on(spot.set_status(user, AccountStatus::Disabled)).expect("set");
     for _ in 0..2 {
-        assert_eq!(outcome(&trading, ask(Op::Refund, 3)), Outcome::Success);
+        assert_eq!(outcome(&spot, ask(Op::Refund, 3)), Outcome::Success);
         assert_eq!(balance(), Some(400_000_000));
     }
     for other in others(&ask(Op::Refund, 3)) {
-        assert_eq!(outcome(&trading, other), Outcome::Unknown(Reason::Violation));
+        assert_eq!(outcome(&spot, other), Outcome::Unknown(Reason::Violation));
     }
-    assert_eq!(outcome(&trading, ask(Op::Deposit, 5)), refused(Code::AccountDisabled));
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, 6)), refused(Code::AccountDisabled));
+    assert_eq!(outcome(&spot, ask(Op::Deposit, 5)), refused(Code::AccountDisabled));
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, 6)), refused(Code::AccountDisabled));
     // One asset has one name and one precision for ever.
     let renamed = Asset { symbol: "TETHER".to_owned(), ..dev::assets()[2].clone() };
-    block_on(trading.register(&renamed)).expect_err("a violation");
+    block_on(spot.register(&renamed)).expect_err("a violation");
     assert_eq!(balance(), Some(400_000_000));
-    drop(trading);
+    drop(spot);
     engine.stop();
 }
 
@@ -316,8 +316,8 @@ fn trading_decides_once_and_checks_for_itself() {
 #[test]
 fn ubscore_checks_plain_numbers_for_itself() {
     let site = Site::new();
-    let (engine, trading) = engine(&site);
-    assert_eq!(outcome(&trading, ask(Op::Deposit, 1)), Outcome::Success);
+    let (engine, spot) = engine(&site);
+    assert_eq!(outcome(&spot, ask(Op::Deposit, 1)), Outcome::Success);
     let mut handle = engine.handle();
     let good = Order {
         op: Op::Withdraw,
@@ -353,19 +353,19 @@ fn ubscore_checks_plain_numbers_for_itself() {
         assert!(matches!(answer, EngineAnswer::Violation(_)), "{op:?}: {answer:?}");
     }
     let user = UserId::new(USER).expect("in range");
-    let balance = block_on(trading.balance(user, AssetId(USDT))).expect("answered");
+    let balance = block_on(spot.balance(user, AssetId(USDT))).expect("answered");
     assert_eq!(balance.available, Some(400_000_000));
-    drop((handle, trading));
+    drop((handle, spot));
     engine.stop();
 }
 
 /// A coordinator with one worker over a real database and a running UBSCore.
-fn coordinator(site: &Site) -> (Coordinator<Trading, Funding<Database>>, Pool, Engine) {
+fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Pool, Engine) {
     let (_, incarnation) = funding(site);
-    let (engine, trading) = engine(site);
+    let (engine, spot) = engine(site);
     let durable = engine.handle();
     let parts = Parts {
-        trading: Arc::new(trading),
+        spot: Arc::new(spot),
         funding: Arc::new(Funding::new(store(site, &incarnation, 1), catalog())),
         clock: Arc::new(SystemClock::new()),
         options: Options {

@@ -28,7 +28,7 @@ use super::externals::{self, Compared, Held, Logged};
 use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::account::UserId;
-use crate::adapters::trading::{Trading, Unanswered};
+use crate::adapters::spot::{Spot, Unanswered};
 use crate::amount::{plain_text, signed_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
@@ -133,7 +133,7 @@ pub enum Error {
     Postgres(#[from] crate::postgres::Error),
     /// UBSCore.
     #[error("ask UBSCore")]
-    Trading(#[from] Unanswered),
+    Spot(#[from] Unanswered),
     /// The log.
     #[error("read the log")]
     Log(#[from] wal::Error),
@@ -181,7 +181,7 @@ pub enum Error {
 }
 
 /// Where Spot's outcomes are asked for: the running UBSCore, or a log that is only read.
-pub trait Spot {
+pub trait SpotReader {
     /// The last record that is durable.
     ///
     /// # Errors
@@ -196,13 +196,13 @@ pub trait Spot {
 /// See [`Spot::recorded`].
 pub type Answered = Result<(Vec<Option<Recorded>>, u64), Error>;
 
-impl Spot for Arc<Trading> {
+impl SpotReader for Arc<Spot> {
     fn durable(&mut self) -> Result<Sequence, Error> {
-        Ok(Trading::durable(self))
+        Ok(Spot::durable(self))
     }
 
     async fn recorded(&mut self, operations: &[(ReqId, Op)]) -> Answered {
-        Ok(Trading::recorded(self, operations).await?)
+        Ok(Spot::recorded(self, operations).await?)
     }
 }
 
@@ -251,7 +251,7 @@ impl Progress {
     }
 }
 
-impl<S: Spot> Audit<S> {
+impl<S: SpotReader> Audit<S> {
     /// An audit that goes on where the last one that was kept ended.
     ///
     /// # Errors

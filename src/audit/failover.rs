@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_postgres::Client;
 use tracing::{debug, error, info, warn};
 
-use super::conservation::{Audit, Mismatch, Spot};
+use super::conservation::{Audit, Mismatch, SpotReader};
 use super::halt::Halt;
 use super::rounds::{conclude, failed, sweep};
 use crate::alert::{Alert, alert, alert_about};
@@ -142,7 +142,7 @@ pub(super) fn lost(lacks: &str) -> Mismatch {
 /// Compares everything on the server of `change`. The gate is held before, and open or halted behind it. Returns false where
 /// nothing is known yet: the caller tries again.
 pub(super) async fn settle(
-    audit: &mut Audit<impl Spot>,
+    audit: &mut Audit<impl SpotReader>,
     pin: &Pin,
     change: &Change,
     halt: &Halt,

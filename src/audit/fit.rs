@@ -113,7 +113,7 @@ fn is_in_flight(state: State) -> bool {
 
 fn claim(state: State, direction: Direction, op: Op) -> Claim {
     // Whoever is asked outside PostgreSQL decides before the state tells. Funding decides with it, in one commit.
-    if state.duty(direction) == Duty::Ask(Participant::Trading, op) {
+    if state.duty(direction) == Duty::Ask(Participant::Spot, op) {
         return Claim::Anything;
     }
     use Claim::{Refused, Succeeded, Undecided};
@@ -160,7 +160,7 @@ mod tests {
                         let decision =
                             if refused == Some(op) { REFUSED } else { Decision::Success };
                         decided[usize::from(op as u8) - 1] = Some(decision);
-                        if participant == Participant::Trading {
+                        if participant == Participant::Spot {
                             history.push((state, decided));
                         }
                         decision.event()

@@ -474,7 +474,7 @@ fn refusal(decision: Decision) -> &'static str {
 /// What the coordinator would ask UBSCore for, if that pays Spot.
 pub fn pending(transfer: &Transfer) -> Option<(Intent, Op)> {
     match transfer.state.duty(transfer.intent.direction) {
-        Duty::Ask(Participant::Trading, op @ (Op::Deposit | Op::Refund)) => {
+        Duty::Ask(Participant::Spot, op @ (Op::Deposit | Op::Refund)) => {
             Some((transfer.intent.clone(), op))
         }
         _ => None,

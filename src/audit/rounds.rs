@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::conservation::{Audit, Error, Mismatch, Report, Spot};
+use super::conservation::{Audit, Error, Mismatch, Report, SpotReader};
 use super::failover::{self, Difference};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
@@ -94,7 +94,7 @@ pub fn check() -> (Check, Requests) {
 /// # Errors
 /// [`Error`]: nothing is known.
 pub async fn catch_up(
-    audit: &mut Audit<impl Spot>,
+    audit: &mut Audit<impl SpotReader>,
     found: &[Mismatch],
     different: Option<&Difference>,
     halt: &Halt,
@@ -139,7 +139,7 @@ pub struct Watching {
 /// # Errors
 /// [`Superseded`]: the process must end.
 pub async fn run(
-    mut audit: Audit<impl Spot>,
+    mut audit: Audit<impl SpotReader>,
     watching: Watching,
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
@@ -227,7 +227,7 @@ pub async fn run(
 
 /// A round. Somebody is told as long as it takes longer than nobody may watch: PostgreSQL may hang, and say nothing.
 async fn round(
-    audit: &mut Audit<impl Spot>,
+    audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
     clock: &dyn Clock,
 ) -> Result<Report, Error> {
@@ -252,7 +252,7 @@ fn stalled(blind: Duration) {
 }
 
 async fn everything(
-    audit: &mut Audit<impl Spot>,
+    audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
     found: &[Mismatch],
     halt: &Halt,
@@ -271,7 +271,7 @@ async fn everything(
 
 /// Looks at everything from its beginning, up to the first round that finds something.
 pub(super) async fn sweep(
-    audit: &mut Audit<impl Spot>,
+    audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
     clock: &dyn Clock,
 ) -> Result<Vec<Mismatch>, Error> {

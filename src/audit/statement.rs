@@ -60,7 +60,7 @@ impl Balances {
     fn add(&mut self, movement: &Movement) {
         match movement.account {
             Participant::Funding => self.funding += movement.effect,
-            Participant::Trading => self.spot += movement.effect,
+            Participant::Spot => self.spot += movement.effect,
         }
         // Whatever does not come from outside comes from under way, or goes there.
         if !matches!(movement.op, Op::ExtDeposit | Op::ExtWithdraw) {
@@ -212,7 +212,7 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
         let mut latest = Timestamp::MIN;
         let chained = match account {
             Participant::Funding => chain(found),
-            Participant::Trading => chain(in_log_order(found)),
+            Participant::Spot => chain(in_log_order(found)),
         };
         let sum = chained.last().map_or(0, |movement| movement.balance);
         let now = movements.balances.iter().find(|(of, _)| *of == asset);
@@ -300,7 +300,7 @@ fn spot_movement(
     });
     Movement {
         at,
-        account: Participant::Trading,
+        account: Participant::Spot,
         op,
         asset: logged.map_or(transfer.intent.asset, |logged| AssetId(logged.order.asset)),
         effect: effect(

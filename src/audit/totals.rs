@@ -69,7 +69,7 @@ use futures_util::future::{BoxFuture, Either, select};
 use tokio::sync::Mutex;
 use wal::Sequence;
 
-use crate::adapters::trading::{SpotTotal, Trading, Unanswered};
+use crate::adapters::spot::{Spot, SpotTotal, Unanswered};
 use crate::amount::PRECISION_MAX;
 use crate::asset::{AssetId, Catalog};
 use crate::clock::Clock;
@@ -137,7 +137,7 @@ pub enum Error {
     Coordinator,
     /// UBSCore.
     #[error("read Spot")]
-    Trading(#[from] Unanswered),
+    Spot(#[from] Unanswered),
     /// PostgreSQL.
     #[error("read Funding")]
     Postgres(#[from] postgres::Error),
@@ -164,7 +164,7 @@ struct Last {
 
 /// The way to the totals.
 pub struct Reader {
-    trading: Arc<Trading>,
+    spot: Arc<Spot>,
     clock: Arc<dyn Clock>,
     /// The longest that a read may take.
     limit: Duration,
@@ -173,14 +173,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads Spot through `trading`, and Funding through `funds`. What takes longer than `limit` is given up.
-    pub fn new(
-        trading: Arc<Trading>,
-        clock: Arc<dyn Clock>,
-        funds: Funds,
-        limit: Duration,
-    ) -> Reader {
-        Reader { trading, clock, limit, shared: Mutex::new((funds, None)) }
+    /// Reads Spot through `spot`, and Funding through `funds`. What takes longer than `limit` is given up.
+    pub fn new(spot: Arc<Spot>, clock: Arc<dyn Clock>, funds: Funds, limit: Duration) -> Reader {
+        Reader { spot, clock, limit, shared: Mutex::new((funds, None)) }
     }
 
     /// The totals of every asset that there is, at most a second old, or ten times as old as they took to be read: a snapshot
@@ -229,7 +224,7 @@ impl Reader {
         let assets: Vec<AssetId> = catalog.all().iter().map(|asset| asset.id).collect();
         for _ in 0..READS_MAX {
             let UnderWay { next, numbers } = under_way().await.ok_or(Error::Coordinator)?;
-            let spot = self.trading.totals(&assets).await?;
+            let spot = self.spot.totals(&assets).await?;
             let at_ns = self.clock.now_ns();
             let low = spot.iter().map(|total| total.sequence).min().unwrap_or(0);
             let view = funds.view(next, &numbers, low).await?;
@@ -255,7 +250,7 @@ impl Reader {
             asked.extend(ops.map(|op| (index, transfer.req_id, op)));
         }
         let names: Vec<(ReqId, Op)> = asked.iter().map(|(_, req_id, op)| (*req_id, *op)).collect();
-        let (found, watermark) = self.trading.recorded(&names).await?;
+        let (found, watermark) = self.spot.recorded(&names).await?;
         let mut done = vec![Vec::new(); moving.len()];
         for ((index, _, op), found) in asked.into_iter().zip(found) {
             match found {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use wal::{Directory, Identity, Reader, Sequence};
 
-use super::conservation::{Answered, Audit, Error, Mismatch, Spot};
+use super::conservation::{Answered, Audit, Error, Mismatch, SpotReader};
 use super::externals::Held;
 use super::settled;
 use crate::asset::Catalog;
@@ -127,7 +127,7 @@ impl Replayed {
     }
 }
 
-impl Spot for Replayed {
+impl SpotReader for Replayed {
     fn durable(&mut self) -> Result<Sequence, Error> {
         tokio::task::block_in_place(|| self.go_on())?;
         Ok(self.ledger.sequence())

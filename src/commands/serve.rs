@@ -25,7 +25,7 @@ use wal::Identity;
 use super::{dev, restore};
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
-use crate::adapters::trading::{Trading, Unanswered};
+use crate::adapters::spot::{Spot, Unanswered};
 use crate::alert::{self, Alert, alert, alert_about, webhook};
 use crate::amount::Amount;
 use crate::asset::Catalog;
@@ -430,14 +430,14 @@ async fn start(
         start_engine(replayed, log_identity, &incarnation, &target, &limits, around_sync).await?;
 
     let adapter_timeout = Duration::from_millis(config.coordinator.adapter_timeout_ms);
-    let trading = Arc::new(Trading::new(
+    let spot = Arc::new(Spot::new(
         engine.handle(),
         Arc::clone(&clock),
         Arc::clone(&catalog),
         adapter_timeout,
     ));
     for asset in assets.all() {
-        match trading.register(asset).await {
+        match spot.register(asset).await {
             // Amounts of it have another meaning in the log: nothing of it may be read by this row.
             Err(Unanswered::Violation(why)) => reads.leave_out(asset, why),
             done => done.with_context(|| format!("register {}", asset.symbol))?,
@@ -447,7 +447,7 @@ async fn start(
     let books = audit_books(config, &target.examining(), &limits, &catalog);
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     let number = incarnation.number;
-    let audit = Audit::begin(books, Arc::clone(&trading), Arc::clone(&catalog), log_dir, number);
+    let audit = Audit::begin(books, Arc::clone(&spot), Arc::clone(&catalog), log_dir, number);
     let mut audit = audit.await.context("begin the audit")?;
     // Before anything moves on: what does not add up must not be built upon.
     match settled {
@@ -471,12 +471,12 @@ async fn start(
     if !halt.is_halted() {
         clean.ended(began_ns);
     }
-    record_externals(&trading, clock.as_ref(), compared.unrecorded).await?;
+    record_externals(&spot, clock.as_ref(), compared.unrecorded).await?;
     failover::remember(&pin, &config.data_dir);
     // PostgreSQL was told first, and a process may have died in between. Without room in the log it waits: until then
     // UBSCore only remembers more than it must, as it does where something is wrong.
     if !halt.is_halted()
-        && let Err(error) = trading.raise_watermark(incarnation.watermark).await
+        && let Err(error) = spot.raise_watermark(incarnation.watermark).await
     {
         warn!(%error, "the log's watermark stays behind PostgreSQL's for now");
     }
@@ -496,7 +496,7 @@ async fn start(
     let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
     let committed = Arc::new(Notify::new());
     let parts = Parts {
-        trading: Arc::clone(&trading),
+        spot: Arc::clone(&spot),
         funding: Arc::new(Funding::new(store(shards), Arc::clone(&catalog))),
         clock: Arc::clone(&clock),
         options: coordinator_options(config),
@@ -535,7 +535,7 @@ async fn start(
     let events = follow_events(config, &mut pool, committed, &clock, made)?;
     let longest = Duration::from_millis(config.conservation.statement_timeout_ms);
     let funds = Funds::new(target.clone(), limits, longest, incarnation.number);
-    let totals = totals::Reader::new(Arc::clone(&trading), Arc::clone(&clock), funds, longest);
+    let totals = totals::Reader::new(Arc::clone(&spot), Arc::clone(&clock), funds, longest);
     let store = Watermark::new(target, limits, incarnation.number);
     coordinator.keep_watermark(store, outcomes, halt.gate(), &mut pool);
     let ready = async {
@@ -557,7 +557,7 @@ async fn start(
         .context("start to make snapshots")?;
     let service = Service {
         coordinator,
-        trading,
+        spot,
         reads,
         database,
         quotas: Quotas::new(quota_options, Arc::clone(&clock)),
@@ -669,14 +669,14 @@ fn follow_events(
 /// # Errors
 /// UBSCore does not take one. Without its record the operation could be lost unseen.
 async fn record_externals(
-    trading: &Trading,
+    spot: &Spot,
     clock: &dyn Clock,
     mut left: Vec<ExternalOperation>,
 ) -> anyhow::Result<()> {
     let began = clock.monotonic_ns();
     while !left.is_empty() {
         info!(operations = left.len(), "external operations get their records");
-        let answers = trading.record(left.clone()).await;
+        let answers = spot.record(left.clone()).await;
         let answers = left.into_iter().zip(answers);
         let open: Vec<_> =
             answers.filter(|(_, answer)| answer.outcome.decision().is_none()).collect();

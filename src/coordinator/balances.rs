@@ -9,7 +9,7 @@ use wal::Sequence;
 
 use super::Coordinator;
 use crate::account::UserId;
-use crate::adapters::trading::{SpotBalance, Trading, Unanswered};
+use crate::adapters::spot::{Spot, SpotBalance, Unanswered};
 use crate::adapters::{Adapter, Outcome};
 use crate::asset::{Asset, AssetId};
 use crate::postgres::reads::Reads;
@@ -33,7 +33,7 @@ pub struct Balance {
 pub enum Error {
     /// UBSCore.
     #[error("read a Spot balance")]
-    Trading(#[from] Unanswered),
+    Spot(#[from] Unanswered),
     /// PostgreSQL.
     #[error("read the Funding balances")]
     Postgres(#[from] crate::postgres::Error),
@@ -60,7 +60,7 @@ struct Moved {
     refunded: bool,
 }
 
-impl<F: Adapter> Coordinator<Trading, F> {
+impl<F: Adapter> Coordinator<Spot, F> {
     /// Every balance of `user` in `assets`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
         let order_number_low = self.order_number_low(user);
         let mut spots = Vec::with_capacity(assets.len());
         for asset in assets {
-            spots.push(self.trading.balance(user, asset.id).await?);
+            spots.push(self.spot.balance(user, asset.id).await?);
         }
         let sequence_low = spots.iter().map(|spot| spot.sequence).min().unwrap_or(0);
         let view = reads.funding_view(user, order_number_low, sequence_low).await?;
@@ -122,7 +122,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
         op: Op,
         sequence: Sequence,
     ) -> Result<bool, Unanswered> {
-        let answer = self.trading.query(req_id, op).await;
+        let answer = self.spot.query(req_id, op).await;
         if answer.outcome == Outcome::Timeout {
             return Err(Unanswered::Silent);
         }

@@ -238,7 +238,7 @@ mod tests {
     fn production(participant: Participant) -> Route {
         match participant {
             Participant::Funding => Route::Together,
-            Participant::Trading => Route::Apart,
+            Participant::Spot => Route::Apart,
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
                     Happened::Stored(last)
                 }
                 Effect::Ask(_, op) => {
-                    let refused = refuse.contains(&(Participant::Trading, op));
+                    let refused = refuse.contains(&(Participant::Spot, op));
                     let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
                     let outcome = if refused { refusal } else { Outcome::Success };
                     Happened::Answered(op, answer(outcome))
@@ -301,7 +301,7 @@ mod tests {
             (FundingToSpot, &[(Funding, Op::Withdraw)], vec![vec![Init, SourcePending, Failed]]),
             (
                 FundingToSpot,
-                &[(Trading, Op::Deposit)],
+                &[(Spot, Op::Deposit)],
                 vec![
                     vec![Init, SourcePending, SourceDone, TargetPending],
                     vec![Compensating, RolledBack],
@@ -312,11 +312,7 @@ mod tests {
                 &[],
                 vec![vec![Init, SourcePending], vec![SourceDone, TargetPending, Committed]],
             ),
-            (
-                SpotToFunding,
-                &[(Trading, Op::Withdraw)],
-                vec![vec![Init, SourcePending], vec![Failed]],
-            ),
+            (SpotToFunding, &[(Spot, Op::Withdraw)], vec![vec![Init, SourcePending], vec![Failed]]),
             (
                 SpotToFunding,
                 &[(Funding, Op::Deposit)],
@@ -384,7 +380,7 @@ mod tests {
                         let (_, effects) = decide(now, happened, production);
                         effects.into_iter().map(|e| restrain(now, e, production)).collect()
                     };
-                    let lookup = |op| vec![Effect::LookUp(Participant::Trading, op)];
+                    let lookup = |op| vec![Effect::LookUp(Participant::Spot, op)];
                     let (due, op, after) = match (state, direction) {
                         (Init | SourceDone, _)
                         | (SourcePending | Compensating, FundingToSpot)
@@ -540,7 +536,7 @@ mod tests {
             decide(tired, Happened::Answered(Op::Deposit, answer(Outcome::Timeout)));
         assert_eq!((after, effects), (Row { attempt: 4, ..tired }, vec![Effect::Retry]));
         let (after, effects) = decide(tired, Happened::Due);
-        let ask = Effect::Ask(Participant::Trading, Op::Deposit);
+        let ask = Effect::Ask(Participant::Spot, Op::Deposit);
         assert_eq!((after, effects), (tired, vec![ask]));
 
         let step = |state, code, log_sequence| Effect::Step {

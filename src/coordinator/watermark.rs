@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use super::{Coordinator, Numbers, Pool, Superseded};
 use crate::adapters::Adapter;
-use crate::adapters::trading::{Trading, Unanswered};
+use crate::adapters::spot::{Spot, Unanswered};
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::crash;
@@ -57,10 +57,10 @@ enum Error {
     #[error("PostgreSQL did not answer within {0:?}")]
     Late(Duration),
     #[error("the watermark in the log")]
-    Trading(#[from] Unanswered),
+    Spot(#[from] Unanswered),
 }
 
-impl<F: Adapter> Coordinator<Trading, F> {
+impl<F: Adapter> Coordinator<Spot, F> {
     /// Begins to raise the watermark, until every [`Coordinator`] is gone. `store`: a connection of its own.
     /// Nothing is raised while `gate` is closed.
     pub fn keep_watermark(
@@ -72,7 +72,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
     ) {
         let raiser = Raiser {
             numbers: Arc::clone(&self.numbers),
-            trading: Arc::clone(&self.trading),
+            spot: Arc::clone(&self.spot),
             clock: Arc::clone(&self.clock),
             capacity: Arc::clone(&self.capacity),
             gate,
@@ -90,7 +90,7 @@ impl<F: Adapter> Coordinator<Trading, F> {
 
 struct Raiser {
     numbers: Arc<Numbers>,
-    trading: Arc<Trading>,
+    spot: Arc<Spot>,
     clock: Arc<dyn Clock>,
     capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     gate: Arc<Gate>,
@@ -188,7 +188,7 @@ impl Raiser {
         }
         // Before it can be forgotten: whoever finds nothing recorded can tell.
         self.numbers.forget_below(self.stored);
-        self.trading.raise_watermark(self.stored).await?;
+        self.spot.raise_watermark(self.stored).await?;
         crash::point("watermark_after_log");
         self.logged = self.stored;
         debug!(watermark = self.stored, "the log has the watermark");

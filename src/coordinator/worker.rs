@@ -470,8 +470,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let began = parts.clock.monotonic_ns();
             let answers = async {
                 match (participant, refuse) {
-                    (Participant::Trading, false) => parts.trading.ask(asks).await,
-                    (Participant::Trading, true) => parts.trading.refuse(asks).await,
+                    (Participant::Spot, false) => parts.spot.ask(asks).await,
+                    (Participant::Spot, true) => parts.spot.refuse(asks).await,
                     (Participant::Funding, false) => parts.funding.ask(asks).await,
                     (Participant::Funding, true) => parts.funding.refuse(asks).await,
                 }
@@ -482,7 +482,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 order.record("log_sequence", answer.log_sequence);
             }
             let step = match participant {
-                Participant::Trading => telemetry::Step::Trading,
+                Participant::Spot => telemetry::Step::Spot,
                 Participant::Funding => telemetry::Step::Funding,
             };
             telemetry::step(step, parts.clock.monotonic_ns() - began);
@@ -497,7 +497,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Question { req_id, participant, op, .. } = question;
         let transfer = &self.active[req_id].span;
         match participant {
-            Participant::Trading => debug_span!(
+            Participant::Spot => debug_span!(
                 parent: transfer, "engine", op = op.name(), outcome = Empty, log_sequence = Empty
             ),
             Participant::Funding => debug_span!(
@@ -1253,7 +1253,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
     match participant {
         Participant::Funding => F::ROUTE,
-        Participant::Trading => T::ROUTE,
+        Participant::Spot => T::ROUTE,
     }
 }
 

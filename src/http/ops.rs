@@ -30,7 +30,7 @@ use super::readiness::Readiness;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, invalid, query};
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::account::{AccountStatus, AccountType, UserId};
-use crate::adapters::trading::Unanswered;
+use crate::adapters::spot::Unanswered;
 use crate::amount::{Amount, units_text};
 use crate::approval::Action;
 use crate::asset::{AssetId, AssetStatus};
@@ -507,7 +507,7 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
             let audit =
                 service.reads.audit(&actor, "account status", &subject, status.name(), &reason);
             audit.await.map_err(away)?;
-            service.trading.set_status(user, status).await.map_err(unanswered)?;
+            service.spot.set_status(user, status).await.map_err(unanswered)?;
         }
         AccountType::Future | AccountType::Margin => {
             return Err(Code::UnsupportedAccountType.into());
@@ -525,7 +525,7 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
 
 /// Refuses a user without an account in either store: more often a mistyped number than a status before the first deposit.
 async fn refuse_unknown(service: &Service, user: UserId) -> Result<(), Refusal> {
-    if service.trading.status(user).await.map_err(unanswered)?.is_some()
+    if service.spot.status(user).await.map_err(unanswered)?.is_some()
         || service.reads.funding_status(user).await.map_err(away)?.is_some()
     {
         return Ok(());
@@ -638,7 +638,7 @@ async fn halt(service: &Service, call: Call) -> Outcome {
     }
     let Halted { reason, in_data_dir, in_postgres, quiet } = halted;
     // A question that was given up on may lie in the ring still: what is answered behind it comes after it.
-    let quiet = quiet && service.trading.recorded(&[]).await.is_ok();
+    let quiet = quiet && service.spot.recorded(&[]).await.is_ok();
     let body = Body { halted: true, reason, in_data_dir, in_postgres, quiet };
     Ok(json(StatusCode::OK, &body, &request_id))
 }

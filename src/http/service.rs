@@ -21,7 +21,7 @@ use super::wire::{Answer, Refusal};
 use super::{BodyError, X_REQUEST_ID, read_body, request_id};
 use crate::account::UserId;
 use crate::adapters::funding::Funding;
-use crate::adapters::trading::Trading;
+use crate::adapters::spot::Spot;
 use crate::alert::{Alert, alert_about};
 use crate::approval::Action;
 use crate::audit::frequency::Frequency;
@@ -44,9 +44,9 @@ use crate::validation::parse_object;
 /// Everything behind the listeners.
 pub struct Service {
     /// Transfers.
-    pub coordinator: Coordinator<Trading, Funding<Database>>,
+    pub coordinator: Coordinator<Spot, Funding<Database>>,
     /// Spot accounts.
-    pub trading: Arc<Trading>,
+    pub spot: Arc<Spot>,
     /// What PostgreSQL knows.
     pub reads: Reads,
     /// The database's name, and whether `serve --dev` made it.

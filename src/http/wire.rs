@@ -623,7 +623,7 @@ impl OperationBody {
             balance_after: Some(units_text(recorded.balance_after, precision)),
             at,
             log_sequence: Some(recorded.sequence),
-            ..OperationBody::new(Participant::Trading, op, recorded.decision)
+            ..OperationBody::new(Participant::Spot, op, recorded.decision)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! IDP-001 to IDP-004: through the adapters alone over real stores, and through recovery.
 
 use serde_json::json;
-use ubscore::adapters::trading::Trading;
+use ubscore::adapters::spot::Spot;
 use ubscore::adapters::{Adapter, Outcome};
 use ubscore::transfer::Op;
 
@@ -29,9 +29,9 @@ fn funding_balance(site: &Site) -> String {
     site.sql_value("SELECT available FROM balances_tb")
 }
 
-fn spot_balance(trading: &Trading) -> Option<u128> {
+fn spot_balance(spot: &Spot) -> Option<u128> {
     let intent = ask(Op::Deposit, BEFORE).intent;
-    block_on(trading.balance(intent.user, intent.asset)).expect("answered").available
+    block_on(spot.balance(intent.user, intent.asset)).expect("answered").available
 }
 
 #[test]
@@ -41,11 +41,11 @@ fn idp_001_a_withdraw_called_twice_deducts_once() {
     repeat(&funding, Op::Withdraw);
     assert_eq!(funding_balance(&site), "6.00000000");
 
-    let (engine, trading) = engine(&site);
-    assert_eq!(outcome(&trading, ask(Op::Deposit, BEFORE)), Outcome::Success);
-    repeat(&trading, Op::Withdraw);
-    assert_eq!(spot_balance(&trading), Some(0));
-    drop(trading);
+    let (engine, spot) = engine(&site);
+    assert_eq!(outcome(&spot, ask(Op::Deposit, BEFORE)), Outcome::Success);
+    repeat(&spot, Op::Withdraw);
+    assert_eq!(spot_balance(&spot), Some(0));
+    drop(spot);
     engine.stop();
 }
 
@@ -56,10 +56,10 @@ fn idp_002_a_deposit_called_twice_credits_once() {
     repeat(&funding, Op::Deposit);
     assert_eq!(funding_balance(&site), "14.00000000");
 
-    let (engine, trading) = engine(&site);
-    repeat(&trading, Op::Deposit);
-    assert_eq!(spot_balance(&trading), Some(4 * COIN));
-    drop(trading);
+    let (engine, spot) = engine(&site);
+    repeat(&spot, Op::Deposit);
+    assert_eq!(spot_balance(&spot), Some(4 * COIN));
+    drop(spot);
     engine.stop();
 }
 
@@ -72,12 +72,12 @@ fn idp_003_a_refund_called_twice_credits_once() {
     repeat(&funding, Op::Refund);
     assert_eq!(funding_balance(&site), "10.00000000");
 
-    let (engine, trading) = engine(&site);
-    assert_eq!(outcome(&trading, ask(Op::Deposit, BEFORE)), Outcome::Success);
-    assert_eq!(outcome(&trading, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
-    repeat(&trading, Op::Refund);
-    assert_eq!(spot_balance(&trading), Some(4 * COIN));
-    drop(trading);
+    let (engine, spot) = engine(&site);
+    assert_eq!(outcome(&spot, ask(Op::Deposit, BEFORE)), Outcome::Success);
+    assert_eq!(outcome(&spot, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
+    repeat(&spot, Op::Refund);
+    assert_eq!(spot_balance(&spot), Some(4 * COIN));
+    drop(spot);
     engine.stop();
 }
 

@@ -171,7 +171,7 @@ fn timeless_reply(reply: Reply) -> Reply {
 fn production(participant: Participant) -> Route {
     match participant {
         Participant::Funding => Route::Together,
-        Participant::Trading => Route::Apart,
+        Participant::Spot => Route::Apart,
     }
 }
 
@@ -530,7 +530,7 @@ impl Pair {
         let outcome = self.chance.pick(&[Outcome::Success, Outcome::Success, refusal]);
         let log_sequence = (!self.chance.one_in(3)).then_some(self.chance.below(1_000));
         let happened = match from.duty(intent.direction) {
-            Duty::Ask(Participant::Trading, op) => {
+            Duty::Ask(Participant::Spot, op) => {
                 Happened::Answered(op, Answer { outcome, log_sequence })
             }
             Duty::Ask(Participant::Funding, _) | Duty::Proceed | Duty::Nothing => Happened::Due,

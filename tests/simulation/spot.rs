@@ -47,8 +47,8 @@ struct Machine {
     sync_coming: bool,
 }
 
-/// The Trading participant of one process.
-pub(super) struct Spot {
+/// The Spot participant of one process.
+pub(super) struct SpotModel {
     world: Arc<World>,
     process: Arc<Process>,
     machine: Mutex<Machine>,
@@ -66,7 +66,7 @@ enum Fate {
     NetworkError,
 }
 
-impl Spot {
+impl SpotModel {
     /// Replays the log on `medium` and opens it for appending. `claim`: what PostgreSQL knows durable.
     pub(super) fn start(
         world: &Arc<World>,
@@ -74,7 +74,7 @@ impl Spot {
         medium: Memory,
         (claim, watermark): (Sequence, u64),
         externals: &[ExternalOperation],
-    ) -> Arc<Spot> {
+    ) -> Arc<SpotModel> {
         let places =
             Places { accounts_max: world.plan.accounts_max, outcomes_max: world.plan.outcomes_max };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
@@ -96,7 +96,7 @@ impl Spot {
         let (waiting, sync_coming) = (VecDeque::new(), false);
         let machine = Machine { core, syncer, preparer, durable, reader, waiting, sync_coming };
         let (world, process) = (Arc::clone(world), Arc::clone(process));
-        let spot = Spot { world, process, machine: Mutex::new(machine) };
+        let spot = SpotModel { world, process, machine: Mutex::new(machine) };
         {
             let machine = &mut *spot.machine.lock();
             let symbol = Text::new("USDT").expect("short");
@@ -147,19 +147,23 @@ impl Spot {
     }
 
     /// Sets a status. Statuses keep their order, as on the ring.
-    pub(super) async fn set_status(self: &Arc<Spot>, user: u64, status: AccountStatus) -> bool {
+    pub(super) async fn set_status(
+        self: &Arc<SpotModel>,
+        user: u64,
+        status: AccountStatus,
+    ) -> bool {
         self.process.awake().await;
         let answer = self.decide(&Command::SetStatus { user, status });
         matches!(self.process.within(TIMEOUT, answer).await, Some(Ok(CoreAnswer::Done)))
     }
 
-    pub(super) async fn raise_watermark(self: &Arc<Spot>, order_number: u64) {
+    pub(super) async fn raise_watermark(self: &Arc<SpotModel>, order_number: u64) {
         let answer = self.decide(&Command::RaiseWatermark { order_number });
         self.process.within(TIMEOUT, answer).await;
     }
 
     /// The core thread takes a command. The answer comes once it is durable.
-    fn decide(self: &Arc<Spot>, command: &Command) -> oneshot::Receiver<CoreAnswer> {
+    fn decide(self: &Arc<SpotModel>, command: &Command) -> oneshot::Receiver<CoreAnswer> {
         let (answer_to, answer) = oneshot::channel();
         let mut machine = self.machine.lock();
         if machine.durable.poisoned() {
@@ -241,7 +245,7 @@ impl Spot {
     }
 
     /// What becomes of one order, decided as `command` says.
-    async fn one(self: &Arc<Spot>, ask: &Ask, command: fn(Order) -> Command) -> Answer {
+    async fn one(self: &Arc<SpotModel>, ask: &Ask, command: fn(Order) -> Command) -> Answer {
         if self.check(ask).is_err() {
             return Answer::without_record(Outcome::Unknown(Reason::Malformed));
         }
@@ -249,7 +253,7 @@ impl Spot {
     }
 
     /// What becomes of one command on its way to the core and back.
-    async fn carry(self: &Arc<Spot>, command: Command) -> Answer {
+    async fn carry(self: &Arc<SpotModel>, command: Command) -> Answer {
         use Fate::*;
         let fate = match self.world.fault(self.world.plan.spot_fault_one_in) {
             false => Arrives,
@@ -299,7 +303,11 @@ impl Spot {
     }
 
     /// One copy of an order on its way to the core, and the answer.
-    async fn deliver(self: Arc<Spot>, command: Command, travel: Duration) -> Option<CoreAnswer> {
+    async fn deliver(
+        self: Arc<SpotModel>,
+        command: Command,
+        travel: Duration,
+    ) -> Option<CoreAnswer> {
         self.world.time.sleep(travel).await;
         self.process.awake().await;
         let answer = self.decide(&command);
@@ -368,7 +376,7 @@ fn brief_answer(answer: &CoreAnswer) -> String {
     }
 }
 
-/// What an answer of the core means, as `adapters::trading` has it.
+/// What an answer of the core means, as `adapters::spot` has it.
 fn read(told: CoreAnswer) -> Answer {
     let unknown = |reason| Answer::without_record(Outcome::Unknown(reason));
     match told {
@@ -383,10 +391,10 @@ fn read(told: CoreAnswer) -> Answer {
     }
 }
 
-/// The Trading adapter as the coordinator holds it.
-pub(super) struct Trading(pub(super) Arc<Spot>);
+/// The Spot adapter as the coordinator holds it.
+pub(super) struct Spot(pub(super) Arc<SpotModel>);
 
-impl Spot {
+impl SpotModel {
     fn check(&self, ask: &Ask) -> Result<(), Code> {
         let intent = &ask.intent;
         check_form(Form {
@@ -399,7 +407,7 @@ impl Spot {
     }
 }
 
-impl Trading {
+impl Spot {
     async fn decide(&self, asks: &[Ask], command: fn(Order) -> Command) -> Vec<Answer> {
         self.0.process.awake().await;
         for ask in asks {
@@ -409,7 +417,7 @@ impl Trading {
     }
 }
 
-impl Adapter for Trading {
+impl Adapter for Spot {
     const ROUTE: Route = Route::Apart;
 
     fn check(&self, ask: &Ask) -> Result<(), Code> {

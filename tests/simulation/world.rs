@@ -28,7 +28,7 @@ use super::chance::Chance;
 use super::law::{Broken, Law, Side};
 use super::postgres::{Connection, Postgres};
 use super::process::{Life, Process, ProcessClock};
-use super::spot::{Spot, Trading};
+use super::spot::{Spot, SpotModel};
 use super::time::Time;
 
 /// The one asset.
@@ -217,8 +217,8 @@ impl Plan {
 /// A process that takes requests.
 struct Serving {
     process: Arc<Process>,
-    coordinator: Coordinator<Trading, Funding<Connection>>,
-    spot: Arc<Spot>,
+    coordinator: Coordinator<Spot, Funding<Connection>>,
+    spot: Arc<SpotModel>,
     gate: Arc<Gate>,
     disk: Memory,
 }
@@ -412,12 +412,12 @@ impl World {
         let ahead_ns = self.chance().below(3_000_000_000);
         let process = Process::new(number, Arc::clone(&self.time), ahead_ns);
         let externals = self.postgres.lock().externals();
-        let spot = Spot::start(self, &process, disk.clone(), (claim, watermark), &externals);
+        let spot = SpotModel::start(self, &process, disk.clone(), (claim, watermark), &externals);
         let connection = |shard| Connection::new(Arc::clone(self), Arc::clone(&process), shard);
         let gate = Arc::new(Gate::new(false));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
         let parts = Parts {
-            trading: Arc::new(Trading(Arc::clone(&spot))),
+            spot: Arc::new(Spot(Arc::clone(&spot))),
             funding: Arc::new(Funding::new(
                 connection(self.plan.shards),
                 Arc::clone(&self.catalog),
@@ -566,7 +566,7 @@ impl World {
         let disk = serving.disk.crash(|| false);
         let process = Process::new(0, Arc::clone(&self.time), 0);
         let durable = self.law.lock().log_len();
-        Spot::start(self, &process, disk, (durable, 0), &[]);
+        SpotModel::start(self, &process, disk, (durable, 0), &[]);
     }
 
     fn now(&self) -> Duration {

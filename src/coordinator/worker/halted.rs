@@ -92,7 +92,7 @@ pub(super) async fn look_up<T: Adapter, F: Adapter>(
             let (participant, op) = (question.participant, question.op);
             async move {
                 match participant {
-                    Participant::Trading => parts.trading.query(req_id, op).await,
+                    Participant::Spot => parts.spot.query(req_id, op).await,
                     Participant::Funding => parts.funding.query(req_id, op).await,
                 }
             }

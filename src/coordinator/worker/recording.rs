@@ -134,7 +134,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         Some(Box::pin(async move {
             crash::point("external_before_record");
             let numbers: Vec<u64> = operations.iter().map(|one| one.order_number).collect();
-            let answers = parts.trading.record(operations).await;
+            let answers = parts.spot.record(operations).await;
             crash::point("external_after_record");
             Told::Recorded(numbers.into_iter().zip(answers).collect())
         }))

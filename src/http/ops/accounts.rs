@@ -35,7 +35,7 @@ pub(super) async fn show(service: &Service, user: &str, call: Call) -> Outcome {
     // Before the statuses: an account that has a balance here has a status too.
     let balances = balances(service, user, &assets).await?;
     let funding = service.reads.funding_status(user).await.map_err(away)?;
-    let spot = service.trading.status(user).await.map_err(|_| Refusal::away("UBSCore"))?;
+    let spot = service.spot.status(user).await.map_err(|_| Refusal::away("UBSCore"))?;
     let account = |account: AccountType, status: Option<AccountStatus>| AccountBody {
         account_type: account.name(),
         status: status.map(AccountStatus::name),

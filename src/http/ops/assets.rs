@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tracing::error;
 
 use super::{actor, check_reason, unwritten};
-use crate::adapters::trading::Unanswered;
+use crate::adapters::spot::Unanswered;
 use crate::amount::{Amount, PRECISION_MAX};
 use crate::asset::{Asset, AssetId, SYMBOL_BYTES_MAX};
 use crate::code::Code;
@@ -108,9 +108,9 @@ pub(super) async fn add(service: &Service, call: Call) -> Outcome {
     let draft: Draft = service.json_body(call).await?;
     let wanted = draft.check(service.limits.units_max)?;
     let learn = |asset: Asset| -> Pin<Box<dyn Future<Output = Learned> + Send>> {
-        let trading = Arc::clone(&service.trading);
+        let spot = Arc::clone(&service.spot);
         Box::pin(async move {
-            match trading.register(&asset).await {
+            match spot.register(&asset).await {
                 Ok(()) => Learned::Done,
                 Err(Unanswered::Violation(_)) => Learned::Contradicted,
                 Err(Unanswered::Overloaded | Unanswered::Silent) => Learned::Unanswered,

@@ -117,7 +117,7 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     let intent = listed.transfer.intent.clone();
     let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
     let ops = [Op::Withdraw, Op::Deposit, Op::Refund];
-    let recorded = service.trading.recorded(&ops.map(|op| (req_id, op))).await.ok();
+    let recorded = service.spot.recorded(&ops.map(|op| (req_id, op))).await.ok();
     let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
     let mut bodies: Vec<(Op, OperationBody)> =
         operations.into_iter().map(|posted| (posted.op, OperationBody::funding(posted))).collect();

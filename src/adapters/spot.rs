@@ -1,4 +1,4 @@
-//! Trading: operations on Spot balances, through the ring into UBSCore. An answer is durable when it arrives.
+//! Spot: operations on Spot balances, through the ring into UBSCore. An answer is durable when it arrives.
 
 use std::fmt;
 use std::future::Future;
@@ -28,8 +28,8 @@ use crate::transfer::{ExternalOperation, Op, ReqId};
 /// Before what found no place on the ring is asked for again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
 
-/// The Trading participant.
-pub struct Trading {
+/// The Spot participant.
+pub struct Spot {
     engine: Mutex<Handle>,
     clock: Arc<dyn Clock>,
     catalog: Arc<ArcSwap<Catalog>>,
@@ -68,15 +68,15 @@ pub struct SpotTotal {
     pub sequence: Sequence,
 }
 
-impl Trading {
-    /// Trading through `engine`; no answer within `timeout` is [`Outcome::Timeout`].
+impl Spot {
+    /// Spot through `engine`; no answer within `timeout` is [`Outcome::Timeout`].
     pub fn new(
         engine: Handle,
         clock: Arc<dyn Clock>,
         catalog: Arc<ArcSwap<Catalog>>,
         timeout: Duration,
-    ) -> Trading {
-        Trading { engine: Mutex::new(engine), clock, catalog, timeout }
+    ) -> Spot {
+        Spot { engine: Mutex::new(engine), clock, catalog, timeout }
     }
 
     /// The highest log sequence known durable.
@@ -266,7 +266,7 @@ fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
     }
 }
 
-impl Adapter for Trading {
+impl Adapter for Spot {
     const ROUTE: Route = Route::Apart;
 
     fn check(&self, ask: &Ask) -> Result<(), Code> {
@@ -316,7 +316,7 @@ impl Adapter for Trading {
     }
 }
 
-impl Trading {
+impl Spot {
     /// Has orders decided, each as `command` says.
     async fn decide(&self, asks: &[Ask], command: impl Fn(Order) -> Command) -> Vec<Answer> {
         let mut refused = Vec::with_capacity(asks.len());
