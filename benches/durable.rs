@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ubscore::checkpointer::{self, Checkpointer};
 use ubscore::clock::SystemClock;
 use ubscore::engine::ledger::Answer;
 use ubscore::engine::outcomes::Recorded;
-use ubscore::engine::snapshot::shelf::Shelf;
+use ubscore::engine::snapshot::store::SnapshotStore;
 use ubscore::engine::{self, Closed, Engine};
-use ubscore::keeper::{self, Keeper};
 use ubscore::transfer::Decision;
 use wal::Identity;
 
@@ -155,30 +155,30 @@ fn run_beside_snapshots(
     options: engine::Options,
     work: impl FnOnce() -> Run,
 ) -> anyhow::Result<(Run, u64)> {
-    let shelf = Shelf::create(&options.snapshot_dir)?;
-    let options = keeper::Options {
+    let store = SnapshotStore::create(&options.snapshot_dir)?;
+    let options = checkpointer::Options {
         log_dir: options.log_dir,
-        shelf: shelf.clone(),
+        store: store.clone(),
         places: options.places,
         every_records: u64::MAX,
         every_bytes: u64::MAX,
         keep: 1,
         archive_command: String::new(),
     };
-    let watch = keeper::Watch {
+    let watch = checkpointer::Watch {
         needed_after: Box::new(|| u64::MAX / 2),
         mismatch: Box::new(|why| panic!("{why}")),
     };
-    let keeper = Keeper::start(options, engine, Arc::new(SystemClock::new()), watch)?;
+    let checkpointer = Checkpointer::start(options, engine, Arc::new(SystemClock::new()), watch)?;
     let done = AtomicBool::new(false);
     let (run, snapshots) = thread::scope(|scope| {
         let counter = scope.spawn(|| {
             let (mut last, mut count) = (None, 0);
             while !done.load(Ordering::Relaxed) {
-                keeper.requests().ask();
+                checkpointer.requests().ask();
                 thread::sleep(ASK_PAUSE);
                 let newest =
-                    shelf.choose().ok().and_then(|choice| Some(choice.newest?.header.sequence));
+                    store.choose().ok().and_then(|choice| Some(choice.newest?.header.sequence));
                 count += u64::from(newest != last);
                 last = newest;
             }
@@ -188,8 +188,8 @@ fn run_beside_snapshots(
         done.store(true, Ordering::Relaxed);
         (run, counter.join().expect("a panic is the bench's"))
     });
-    keeper.stop();
-    while !keeper.has_stopped() {
+    checkpointer.stop();
+    while !checkpointer.has_stopped() {
         thread::sleep(ASK_PAUSE);
     }
     Ok((run, snapshots))

@@ -43,7 +43,7 @@ pub mod verify;
 pub mod wal;
 pub mod webhook;
 
-/// Where a command prints to whose deed, if any, is done by then: that nobody reads it is no failure.
+/// Where a command prints to whose action, if any, is done by then: that nobody reads it is no failure.
 struct Out(StdoutLock<'static>);
 
 /// Nobody reads what is printed any more, which is how `| head` ends.
@@ -89,7 +89,7 @@ impl HungUp {
 /// Carries out one command line.
 ///
 /// Returns 0 if it did what it was asked or nobody reads what it prints any more, 2 if the arguments or the configuration are
-/// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the deed to its causes.
+/// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the action to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let (format, starts) = (cli.command.format(), matches!(cli.command, Command::Serve(_)));
     let mut ended = None;

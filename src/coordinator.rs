@@ -26,7 +26,7 @@ use tracing::{Span, debug_span, error};
 use self::hand::{Hands, InHand, LastError};
 use self::worker::Worker;
 use self::worker::message::{AcceptReply, Envelope, Message};
-use self::worker::operator::Deed;
+use self::worker::operator::OperatorAction;
 use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
@@ -38,7 +38,7 @@ use crate::pause::Pauses;
 pub use crate::postgres::Superseded;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
-use crate::quota::Permit;
+use crate::quota::Reservation;
 use crate::shortage::{Capacity, Shortage, Vacancy};
 use crate::telemetry;
 use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
@@ -81,7 +81,7 @@ pub struct Request {
     /// What a repeat of the cid must equal.
     pub fingerprint: String,
     /// Its share of what the user may use of the day, where that is limited.
-    pub permit: Option<Permit>,
+    pub reservation: Option<Reservation>,
     /// What it was checked against; let go once it is accepted, or is not, or is told to be unknown.
     pub pauses: Arc<Pauses>,
 }
@@ -365,7 +365,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         &self,
         request: Request,
     ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Rejection> {
-        let Request { user, cid, checked, fingerprint, permit, pauses } = request;
+        let Request { user, cid, checked, fingerprint, reservation, pauses } = request;
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
         let intent = Intent {
             req_id,
@@ -388,7 +388,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         // Part of the request that it came with, and as long as the transfer is in hand.
         let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
         let worker = worker::shard_of(user, self.inboxes.len());
-        self.send_in(span, worker, Message::Submit { intent, fingerprint, permit, reply })?;
+        self.send_in(span, worker, Message::Submit { intent, fingerprint, reservation, reply })?;
         Ok((req_id, receiver))
     }
 
@@ -527,7 +527,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         user: UserId,
         req_id: ReqId,
     ) -> Result<watch::Receiver<Transfer>, Rejection> {
-        self.attend(user, req_id, Deed::Retry).await
+        self.attend(user, req_id, OperatorAction::Retry).await
     }
 
     /// Ends the wait for the decision that a transfer of this user's awaits: what is recorded counts, and what is not is
@@ -541,17 +541,17 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         user: UserId,
         req_id: ReqId,
     ) -> Result<watch::Receiver<Transfer>, Rejection> {
-        self.attend(user, req_id, Deed::Resolve).await
+        self.attend(user, req_id, OperatorAction::Resolve).await
     }
 
     async fn attend(
         &self,
         user: UserId,
         req_id: ReqId,
-        deed: Deed,
+        action: OperatorAction,
     ) -> Result<watch::Receiver<Transfer>, Rejection> {
         let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Attend { req_id, deed, reply })?;
+        self.send(user, Message::Attend { req_id, action, reply })?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 

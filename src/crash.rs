@@ -143,16 +143,16 @@ pub fn point(name: &'static str) {
 #[cfg(not(feature = "crash"))]
 pub fn point(_name: &'static str) {}
 
-/// A deed on a file, before it is done.
+/// A step on a file, before it is done.
 ///
 /// # Errors
 /// What a fault has the system say.
 #[cfg(feature = "crash")]
-pub fn meet(file: &Path, deed: &'static str) -> io::Result<()> {
-    wal::fault::meet(file.parent().expect("a file is in a directory"), deed)
+pub fn meet(file: &Path, step: &'static str) -> io::Result<()> {
+    wal::fault::meet(file.parent().expect("a file is in a directory"), step)
 }
 
-/// A deed on a file.
+/// A step on a file.
 ///
 /// # Errors
 /// None.

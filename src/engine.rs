@@ -41,7 +41,7 @@ use self::order::Command;
 use self::replay::Replay;
 use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
-use self::snapshot::shelf::Shelf;
+use self::snapshot::store::SnapshotStore;
 use crate::alert::{self, Alert, alert};
 use crate::exit::Exit;
 use crate::shortage::{Capacity, Vacancy};
@@ -181,7 +181,7 @@ impl Closed {
         let directory = Directory::create(&options.log_dir).map_err(failed)?;
         // The lock before anything of the snapshots is read or removed: another process may be at them.
         let lock = directory.lock().map_err(failed)?;
-        let choice = Shelf::create(&options.snapshot_dir)?.choose()?;
+        let choice = SnapshotStore::create(&options.snapshot_dir)?.choose()?;
         for damaged in &choice.damaged {
             warn!(error = chain(damaged), "a snapshot is passed over for an older one or none");
         }

@@ -32,7 +32,7 @@
 //! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work,
 //!    [`audit::failover`] compares everything after PostgreSQL has changed, and [`audit::halt`] stops everything by closing
 //!    the [`gate`].
-//! 8. [`keeper`]: snapshots while it runs, and the end of what they cover.
+//! 8. [`checkpointer`]: snapshots while it runs, and the end of what they cover.
 //! 9. [`events`]: each step of a transfer for its user, as it happens: the relay, streams, webhooks.
 //! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] bounds the requests of one user.
 //! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
@@ -55,6 +55,7 @@ pub mod amount;
 pub mod approval;
 pub mod asset;
 pub mod audit;
+pub mod checkpointer;
 pub mod cli;
 pub mod clock;
 pub mod code;
@@ -69,7 +70,6 @@ pub mod events;
 pub mod exit;
 pub mod gate;
 pub mod http;
-pub mod keeper;
 pub mod pause;
 pub mod postgres;
 pub mod quota;

@@ -2,7 +2,7 @@
 //!
 //! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that store
 //! in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`] (below
-//! which everything is over), [`books`] (what the audit reads), [`mend`] (what its repair writes), [`cut`] (what a cut of
+//! which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
 //! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
@@ -12,7 +12,7 @@
 
 pub mod address;
 pub mod adopt;
-pub mod books;
+pub mod audit_reader;
 mod columns;
 mod connection;
 pub mod cut;
@@ -24,11 +24,11 @@ pub mod events;
 pub mod export;
 pub mod funds;
 pub mod incarnation;
-pub mod mend;
 pub mod movements;
 pub mod pin;
 pub mod reads;
 pub mod rebase;
+pub mod repair_writer;
 pub mod settings;
 pub mod store;
 pub mod tls;

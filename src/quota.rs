@@ -3,7 +3,7 @@
 //! Requests a second are counted here only, by the crate `governor`: as many at once as are allowed in a second, and
 //! from there on as many a second. What is allowed a day must outlive the process, and is kept exactly: [`usage`] is read
 //! from PostgreSQL when a user first asks, and from then on every accept passes through it, since no other process
-//! accepts. A [`Permit`] is a share of the day that travels with the transfer: it is taken before the transfer is handed
+//! accepts. A [`Reservation`] is a share of the day that travels with the transfer: it is taken before the transfer is handed
 //! to its worker, and whoever holds it when the accept is decided says so. Dropped undecided, it is given back; where it
 //! is unknown whether there was an accept, it stays with the search for it. So no crash of a request, no client that hangs
 //! up and no retry of a cid can make the sums wrong.
@@ -124,14 +124,14 @@ struct User {
 
 /// A share of a user's day, for one transfer.
 #[derive(Debug)]
-pub struct Permit {
+pub struct Reservation {
     user: Arc<User>,
     share: Share,
     /// In which the transfer was accepted; `None`: not decided.
     day: Option<Day>,
 }
 
-impl Permit {
+impl Reservation {
     /// The transfer has been accepted, at this time of PostgreSQL's.
     pub fn accept(&mut self, at: Timestamp) {
         self.accept_in(|_| Day::of(at));
@@ -161,7 +161,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.day.is_none() {
             self.user.update(|usage| usage.release(self.share));
@@ -247,7 +247,7 @@ impl Quotas {
         user: UserId,
         checked: &Checked,
         told: &mut Vec<Standing>,
-    ) -> Result<Option<Permit>, Refused> {
+    ) -> Result<Option<Reservation>, Refused> {
         self.count_second(user, told)?;
         if self.day.is_off() {
             return Ok(None);
@@ -264,7 +264,7 @@ impl Quotas {
         let room = self.take(&known, share, &mut patience).await;
         self.tell_day(&known, checked, told);
         match room {
-            Room::Taken => Ok(Some(Permit { user: known, share, day: None })),
+            Room::Taken => Ok(Some(Reservation { user: known, share, day: None })),
             Room::None(limit) => {
                 let code = match limit {
                     Limit::Transfers => Code::DailyLimitExceeded,

@@ -47,9 +47,9 @@ fn pending(reply: &Reply, action: &str) -> String {
     text(&json["approval_id"]).to_owned()
 }
 
-fn decide(server: &Server, who: u64, id: &str, deed: &str) -> Reply {
-    let reason = format!("{deed} by {who}");
-    post(server, who, &format!("{APPROVALS}/{id}/{deed}"), &json!({"reason": reason}))
+fn decide(server: &Server, who: u64, id: &str, action: &str) -> Reply {
+    let reason = format!("{action} by {who}");
+    post(server, who, &format!("{APPROVALS}/{id}/{action}"), &json!({"reason": reason}))
 }
 
 /// Asks again while PostgreSQL is too slow for it.
@@ -201,11 +201,11 @@ fn a_transfer_is_resolved_by_two() {
     // There is nothing left to approve: answered at once.
     let reply = post(&server, MAKER, &path, &why);
     assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("ROLLED_BACK")), "{reply:?}");
-    let deeds = format!(
+    let actions = format!(
         "SELECT actor, reason FROM admin_audit WHERE action = 'transfer resolve' AND subject = '{req_id}'"
     );
     let actor = format!("admin/{MAKER}, approved by admin/{APPROVER}");
-    assert_eq!(site.sql(&deeds), [[actor, "it hangs".to_owned()]]);
+    assert_eq!(site.sql(&actions), [[actor, "it hangs".to_owned()]]);
     assert_eq!(server.usdt(USER), Balance::at_rest(9_950 * COIN, 50 * COIN));
     site.assert_books(&server);
 }
@@ -278,8 +278,8 @@ fn what_is_rejected_or_has_expired_is_never_done() {
         assert_refused(&refused, 409, "INVALID_REQUEST");
         assert!(text(&refused.json()["message"]).contains("REJECTED"), "{refused:?}");
     }
-    for deed in ["approve", "reject"] {
-        let refused = decide(&server, APPROVER, &late, deed);
+    for action in ["approve", "reject"] {
+        let refused = decide(&server, APPROVER, &late, action);
         assert_refused(&refused, 409, "INVALID_REQUEST");
         assert!(text(&refused.json()["message"]).contains("EXPIRED"), "{refused:?}");
     }

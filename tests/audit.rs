@@ -42,32 +42,32 @@ fn runs(server: &Server, result: &str) -> u64 {
 
 /// One change behind the service's back, and what the alert must say.
 struct Tampering {
-    deed: &'static str,
+    action: &'static str,
     undo: &'static str,
     says: &'static [&'static str],
 }
 
 const TAMPERINGS: &[Tampering] = &[
     Tampering {
-        deed: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
+        action: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
         undo: "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "Funding is 7 more than its operations"],
     },
     Tampering {
-        deed: "CREATE TABLE kept AS SELECT * FROM balances_tb WHERE user_id = 1002 AND asset_id = 3; \
+        action: "CREATE TABLE kept AS SELECT * FROM balances_tb WHERE user_id = 1002 AND asset_id = 3; \
                DELETE FROM balances_tb WHERE user_id = 1002 AND asset_id = 3",
         undo: "INSERT INTO balances_tb SELECT * FROM kept; DROP TABLE kept",
         says: &["user 1002", "Funding is 10000 less than its operations"],
     },
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                UPDATE external_operations SET amount = 3.5 WHERE amount = 2.5",
         undo: "SET session_replication_role = replica; \
                UPDATE external_operations SET amount = 2.5 WHERE amount = 3.5",
         says: &["user 1002", "BTC", "external operations add up to 1 more"],
     },
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT o.* FROM transfer_operations o JOIN transfers_tb t USING (req_id) \
                WHERE t.state = 40 AND t.transfer_type = 2 AND t.amount = 3; \
                DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept)",
@@ -75,34 +75,34 @@ const TAMPERINGS: &[Tampering] = &[
         says: &["user 1001", "USDT", "difference -3", "COMMITTED", "DEPOSIT"],
     },
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                UPDATE transfer_operations SET amount = 11 WHERE amount = 10 AND user_id = 1001",
         undo: "SET session_replication_role = replica; \
                UPDATE transfer_operations SET amount = 10 WHERE amount = 11 AND user_id = 1001",
         says: &["user 1001", "USDT", "WITHDRAW", "another user, asset or amount"],
     },
     Tampering {
-        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
                SELECT req_id, 3, 1, user_id, asset_id, amount FROM transfers_tb \
                WHERE transfer_type = 1 AND amount = 10",
         undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE op = 3",
         says: &["user 1001", "USDT", "difference 10", "REFUND"],
     },
     Tampering {
-        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
                VALUES ('01ARZ3NDEKTSV4RRFFQ69G5FAV', 2, 1, 1002, 3, 4)",
         undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = '01ARZ3NDEKTSV4RRFFQ69G5FAV'",
         says: &["user 1002", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "difference 4", "no such transfer"],
     },
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                UPDATE transfers_tb SET state = -10 WHERE transfer_type = 2 AND amount = 1",
         undo: "SET session_replication_role = replica; \
                UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
         says: &["user 1001", "USDT", "FAILED"],
     },
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
@@ -110,7 +110,7 @@ const TAMPERINGS: &[Tampering] = &[
     },
     // With all that belongs to it, so that only the log knows.
     Tampering {
-        deed: "SET session_replication_role = replica; \
+        action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
                CREATE TABLE kept_operations AS \
                SELECT o.* FROM transfer_operations o JOIN kept USING (req_id); \
@@ -125,13 +125,13 @@ const TAMPERINGS: &[Tampering] = &[
         says: &["user 1001", "USDT", "difference 5", "no such transfer"],
     },
     Tampering {
-        deed: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
                VALUES ('x', 2, 1, 1002, 3, 4)",
         undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = 'x'",
         says: &["a row is named x"],
     },
     Tampering {
-        deed: "INSERT INTO balances_tb (user_id, asset_id, account_type, available) VALUES (0, 3, 1, 4)",
+        action: "INSERT INTO balances_tb (user_id, asset_id, account_type, available) VALUES (0, 3, 1, 4)",
         undo: "DELETE FROM balances_tb WHERE user_id = 0",
         says: &["user 0", "there is no such account"],
     },
@@ -146,10 +146,10 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
     let site = watched().with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 3_600_000);
     let server = site.start();
     history(&site, &server);
-    for Tampering { deed, undo, says } in TAMPERINGS {
-        assert_eq!(server.ready(), 200, "before {deed}");
+    for Tampering { action, undo, says } in TAMPERINGS {
+        assert_eq!(server.ready(), 200, "before {action}");
         let said_before = server.said().len();
-        site.sql(deed);
+        site.sql(action);
         eventually("the halt", || (server.ready() == 503).then_some(()));
         // The last line of it: nobody is served from before the first.
         let halted = "halted actor=\"audit\"";
@@ -162,15 +162,15 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
 
         // Not mended, it stays halted.
         let resumed = server.resume("too early");
-        assert_ne!(resumed.status, 200, "{deed}: {resumed:?}");
+        assert_ne!(resumed.status, 200, "{action}: {resumed:?}");
         let report = server.admin_get("/admin/v1/conservation").json();
         assert_eq!(report["ok"], json!(false), "{report}");
         assert!(!report["mismatches"].as_array().expect("a list").is_empty(), "{report}");
         site.sql(undo);
         let report = server.admin_get("/admin/v1/conservation").json();
-        assert_eq!((&report["ok"], &report["mismatches"]), (&json!(true), &json!([])), "{deed}");
+        assert_eq!((&report["ok"], &report["mismatches"]), (&json!(true), &json!([])), "{action}");
         let resumed = server.resume("mended");
-        assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
+        assert_eq!(resumed.status, 200, "{action}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
@@ -199,16 +199,16 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
     let site = watched();
     let mut server = site.start();
     history(&site, &server);
-    for Tampering { deed, undo, .. } in TAMPERINGS {
+    for Tampering { action, undo, .. } in TAMPERINGS {
         server.kill();
-        site.sql(deed);
+        site.sql(action);
         server = site.start();
         eventually("the halt", || (server.ready() == 503).then_some(()));
         server.kill();
         site.sql(undo);
         server = site.start();
         let resumed = server.resume("mended");
-        assert_eq!(resumed.status, 200, "{deed}: {resumed:?}");
+        assert_eq!(resumed.status, 200, "{action}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
@@ -280,7 +280,7 @@ fn a_verify_counts_everything_again() {
     history(&site, &server);
     wait_for_all_below(&site);
     server.stop();
-    for (deed, undo, says) in [
+    for (action, undo, says) in [
         (
             "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3; \
              UPDATE audit_totals SET journal = journal + 7 WHERE user_id = 1001 AND asset_id = 3",
@@ -299,7 +299,7 @@ fn a_verify_counts_everything_again() {
             "user 1001, USDT: below the watermark transfers claim",
         ),
     ] {
-        site.sql(deed);
+        site.sql(action);
         let output = site.verify().output().expect("the binary");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.code() == Some(1) && said.contains(says), "{says}: {said}");

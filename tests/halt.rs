@@ -201,8 +201,8 @@ fn either_place_halts_a_start_and_a_kill_forgets_neither() {
     let forget_sql = |site: &Site| {
         site.sql("UPDATE engine_state SET halted = FALSE, halt_reason = NULL");
     };
-    type Deed<'a> = &'a dyn Fn(&Site);
-    let ways: [(Deed<'_>, Deed<'_>); 4] = [
+    type Act<'a> = &'a dyn Fn(&Site);
+    let ways: [(Act<'_>, Act<'_>); 4] = [
         (&by_route, &forget_file),
         (&by_route, &forget_sql),
         (&by_file, &forget_file),

@@ -412,7 +412,7 @@ fn the_coordinator_checks_for_itself() {
             amount: Amount::new(units).expect("not zero"),
         },
         fingerprint: fingerprint.to_owned(),
-        permit: None,
+        reservation: None,
         pauses: Arc::default(),
     };
     let unknown = Asset { id: AssetId(UNKNOWN_ASSET), symbol: "NEW".to_owned(), ..asset.clone() };

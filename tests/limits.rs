@@ -434,7 +434,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
             let slow = admitted.as_ref().is_err_and(|refused| refused.code == Code::SystemError);
             (!slow).then_some(admitted)
         });
-        admitted.map(|permit| permit.expect("days are limited"))
+        admitted.map(|reservation| reservation.expect("days are limited"))
     };
     let refused = |units| ask(USER, units).expect_err("nothing is left");
     let today = jiff::Timestamp::now();

@@ -45,8 +45,8 @@ fn stick(site: &Site, server: &Server, way: Way, cid: &str, state: &str) -> Stri
     req_id
 }
 
-fn attend(server: &Server, req_id: &str, deed: &str) -> Reply {
-    server.admin("POST", &format!("{LIST}/{req_id}/{deed}"), &json!({"reason": "a test"}))
+fn attend(server: &Server, req_id: &str, action: &str) -> Reply {
+    server.admin("POST", &format!("{LIST}/{req_id}/{action}"), &json!({"reason": "a test"}))
 }
 
 fn resolve(server: &Server, req_id: &str) -> Reply {
@@ -201,8 +201,8 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
         let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "away", "30");
         site.admit_connections(false);
-        for deed in ["resolve", "retry"] {
-            assert_refused(&attend(&server, &req_id, deed), 503, "SYSTEM_ERROR");
+        for action in ["resolve", "retry"] {
+            assert_refused(&attend(&server, &req_id, action), 503, "SYSTEM_ERROR");
         }
         assert_refused(&server.admin_get(LIST), 503, "SYSTEM_ERROR");
         drop(lock);
@@ -573,13 +573,13 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
         let nobody = Request { token: "", ..request };
         assert_refused(&send(server.ops, &nobody).expect("an answer"), 401, "UNAUTHORIZED");
     }
-    for deed in ["retry", "resolve"] {
-        let path = format!("{LIST}/{req_id}/{deed}");
+    for action in ["retry", "resolve"] {
+        let path = format!("{LIST}/{req_id}/{action}");
         for bad in [json!({}), json!({"reason": " "}), json!({"reason": "x", "force": true})] {
             assert_refused(&server.admin("POST", &path, &bad), 400, "INVALID_REQUEST");
         }
         for unknown in ["01JFVQ2X8Z0Y1M3N4P5R6S7T8V", "x"] {
-            assert_refused(&attend(&server, unknown, deed), 404, "TRANSFER_NOT_FOUND");
+            assert_refused(&attend(&server, unknown, action), 404, "TRANSFER_NOT_FOUND");
         }
         assert_refused(&server.admin_get(&path), 405, "METHOD_NOT_ALLOWED");
     }
@@ -602,8 +602,8 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
     }
     let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "a test"}));
     assert_eq!(halted.status, 200, "{halted:?}");
-    for deed in ["retry", "resolve"] {
-        assert_refused(&attend(&server, &req_id, deed), 503, "SERVICE_HALTED");
+    for action in ["retry", "resolve"] {
+        assert_refused(&attend(&server, &req_id, action), 503, "SERVICE_HALTED");
     }
     assert_eq!(list(&server, "").len(), 1);
     assert_eq!(show(&server, &req_id)["state"], json!("TARGET_PENDING"));
@@ -783,9 +783,9 @@ fn every_command_writes_json() {
         out.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
     };
     let why = &["--reason", "a test"][..];
-    for deed in ["retry", "resolve"] {
-        let told = json(&format!("transfer {deed} {req_id}"), why);
-        assert_eq!((told.len(), &told[0]["req_id"]), (1, &json!(req_id)), "{deed}");
+    for action in ["retry", "resolve"] {
+        let told = json(&format!("transfer {action} {req_id}"), why);
+        assert_eq!((told.len(), &told[0]["req_id"]), (1, &json!(req_id)), "{action}");
     }
     lock.sql("ROLLBACK");
     site.wait_for_rest();

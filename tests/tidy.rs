@@ -68,7 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
-    ("keeper", &["alert", "clock", "engine", "environment", "telemetry"]),
+    ("checkpointer", &["alert", "clock", "engine", "environment", "telemetry"]),
     (
         "postgres",
         &[

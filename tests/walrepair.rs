@@ -599,7 +599,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
 }
 
 /// Goal: a cut that is killed anywhere is finished by the same command, nothing starts meanwhile but what was there or what was
-/// wanted, and nothing more is lost. Method: SIGKILL at each point and before each deed on the log's directory; then a start, the
+/// wanted, and nothing more is lost. Method: SIGKILL at each point and before each step on the log's directory; then a start, the
 /// command again, and the way back.
 #[cfg(feature = "crash")]
 #[test]
@@ -613,7 +613,7 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
     let points =
         ubscore::crash::CUT_POINTS.iter().map(|point| ("UBSCORE_CRASH", (*point).to_owned()));
     // As often as the cut does each: two segments go, and one is exchanged.
-    let deeds = [
+    let steps = [
         ("create", 2),
         ("fill", 2),
         ("sync", 2),
@@ -621,10 +621,10 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
         ("remove", 3),
         ("sync_directory", 6),
     ];
-    let deeds = deeds.iter().flat_map(|(deed, visits)| {
-        (1..=*visits).map(move |visit| ("UBSCORE_FAULT", format!("{deed}:kill@{visit}")))
+    let steps = steps.iter().flat_map(|(step, visits)| {
+        (1..=*visits).map(move |visit| ("UBSCORE_FAULT", format!("{step}:kill@{visit}")))
     });
-    for (index, (name, value)) in points.chain(deeds).enumerate() {
+    for (index, (name, value)) in points.chain(steps).enumerate() {
         let site = twin(&origin);
         let damaged = files(&site);
         let done = wal_repair(&site, &[(name, &value)], &words(&cut));
@@ -660,7 +660,7 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
 }
 
 /// Goal: a repair that is killed anywhere goes on where it was. Method: SIGKILL at each of its points, before the first, the
-/// second, a middle and the last deed; then the same again.
+/// second, a middle and the last step; then the same again.
 #[cfg(feature = "crash")]
 #[test]
 fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
@@ -671,10 +671,10 @@ fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
     damage(&origin, bad);
     wal_repair(&origin, &[], &words(&accept(number(bad, "sequence")))).with_code(0);
     let planned = repair(&origin, &[], &PLAN).with_code(0);
-    let deeds = planned.matches("would ").count();
+    let steps = planned.matches("would ").count();
     let points = ubscore::crash::REPAIR_POINTS.iter();
     let points = points.map(|point| (*point).to_owned());
-    let visits = [2, deeds / 2, deeds].map(|visit| format!("repair_before_deed={visit}"));
+    let visits = [2, steps / 2, steps].map(|visit| format!("repair_before_deed={visit}"));
     for point in points.chain(visits) {
         let site = twin(&origin);
         let done = repair(&site, &[("UBSCORE_CRASH", &point)], &APPLY);

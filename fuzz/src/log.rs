@@ -341,8 +341,8 @@ impl Draft {
 
 /// An order of few users, transfers and assets, so that they meet.
 pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
-    let [deed, transfer, user, asset] = recipe.bytes();
-    let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
+    let [step, transfer, user, asset] = recipe.bytes();
+    let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(step % 3)];
     let direction = match op {
         Op::Deposit => Direction::FundingToSpot,
         _ => Direction::SpotToFunding,
@@ -360,5 +360,5 @@ pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
     };
     // The last three of all bytes: an operator's.
     let code = Code::ResolvedByOperator;
-    if deed >= 253 { Command::Refuse { order, code } } else { Command::Order(order) }
+    if step >= 253 { Command::Refuse { order, code } } else { Command::Order(order) }
 }

@@ -34,7 +34,7 @@ use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
 use crate::engine::outcomes::Recorded;
 use crate::engine::{replay, snapshot};
-use crate::postgres::books::{Books, Ending, Page, Unbalanced};
+use crate::postgres::audit_reader::{AuditReader, Ending, Page, Unbalanced};
 use crate::telemetry::chain;
 use crate::transfer::{Direction, Op, ReqId};
 
@@ -208,7 +208,7 @@ impl SpotReader for Arc<Spot> {
 
 /// The audit's own state: little more than what is under way.
 pub struct Audit<S> {
-    books: Books,
+    rows: AuditReader,
     spot: S,
     catalog: Arc<ArcSwap<Catalog>>,
     /// The log's directory.
@@ -257,14 +257,14 @@ impl<S: SpotReader> Audit<S> {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn begin(
-        mut books: Books,
+        mut rows: AuditReader,
         spot: S,
         catalog: Arc<ArcSwap<Catalog>>,
         log: PathBuf,
         incarnation: u64,
     ) -> Result<Audit<S>, Error> {
-        books.take_over(incarnation).await?;
-        Ok(Audit { read_only: false, ..Audit::read_only(books, spot, catalog, log).await? })
+        rows.take_over(incarnation).await?;
+        Ok(Audit { read_only: false, ..Audit::read_only(rows, spot, catalog, log).await? })
     }
 
     /// The same, but for an audit that keeps nothing.
@@ -272,14 +272,14 @@ impl<S: SpotReader> Audit<S> {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn read_only(
-        mut books: Books,
+        mut rows: AuditReader,
         spot: S,
         catalog: Arc<ArcSwap<Catalog>>,
         log: PathBuf,
     ) -> Result<Audit<S>, Error> {
-        let read = books.log_sequence().await?;
+        let read = rows.log_sequence().await?;
         Ok(Audit {
-            books,
+            rows,
             spot,
             catalog,
             log,
@@ -307,7 +307,7 @@ impl<S: SpotReader> Audit<S> {
         &mut self,
         settled: impl Fn(u64) -> Option<Settled>,
     ) -> Result<Vec<Mismatch>, Error> {
-        let (watermark, passed) = self.books.passed().await?;
+        let (watermark, passed) = self.rows.passed().await?;
         Ok(match settled(watermark) {
             Some(settled) => settled::compare(&passed, &settled, &self.catalog.load()),
             None => Vec::new(),
@@ -320,7 +320,7 @@ impl<S: SpotReader> Audit<S> {
     /// [`Error`]: a store cannot be read.
     pub async fn externals(&mut self, held: &Held) -> Result<Compared, Error> {
         let catalog = self.catalog.load_full();
-        externals::compare(&mut self.books, held, &self.log, &catalog).await
+        externals::compare(&mut self.rows, held, &self.log, &catalog).await
     }
 
     /// Has the next round look at these outcomes of the log as well.
@@ -336,18 +336,18 @@ impl<S: SpotReader> Audit<S> {
 
     /// Reads PostgreSQL over a new connection from here on, and everything from its beginning.
     pub fn reconnect(&mut self) {
-        self.books.abandon();
+        self.rows.abandon();
         self.rewind();
     }
 
     /// What it was made of.
-    pub fn into_parts(self) -> (Books, S) {
-        (self.books, self.spot)
+    pub fn into_parts(self) -> (AuditReader, S) {
+        (self.rows, self.spot)
     }
 
     /// Looks at everything again from its beginning, a part a round.
     pub fn rewind(&mut self) {
-        self.books.rewind();
+        self.rows.rewind();
         self.sweeper = None;
     }
 
@@ -367,7 +367,7 @@ impl<S: SpotReader> Audit<S> {
         let result = self.compare(durable, report).await;
         if result.is_err() {
             // Whatever its connection is in the middle of.
-            self.books.abandon();
+            self.rows.abandon();
         }
         result
     }
@@ -466,7 +466,7 @@ impl<S: SpotReader> Audit<S> {
         let (_, over) = self.spot.recorded(&[]).await?;
         let mut names = self.open.clone();
         names.extend(self.logged.keys().map(|(req_id, _)| req_id));
-        let findings = self.books.open(&names).await?;
+        let findings = self.rows.open(&names).await?;
         if let Some(back_at) = findings.back_at {
             let read = self.read;
             report.mismatches.push(Mismatch::between_stores(format!(
@@ -510,7 +510,7 @@ impl<S: SpotReader> Audit<S> {
         }
         report.open = open.len();
         // The row is committed before its record is written: every record read has its row in this snapshot.
-        let rows = self.books.externals(self.externals.keys().copied()).await?;
+        let rows = self.rows.externals(self.externals.keys().copied()).await?;
         let lost = self
             .externals
             .iter()
@@ -521,7 +521,7 @@ impl<S: SpotReader> Audit<S> {
             (false, true) => Ending::Keep(self.read),
             (false, false) => Ending::Again,
         };
-        self.books.close(ending).await?;
+        self.rows.close(ending).await?;
         match ending {
             Ending::Keep(reached) => {
                 self.kept.store(reached, Ordering::Release);

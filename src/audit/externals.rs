@@ -19,7 +19,7 @@ use crate::engine::fact::Fact;
 use crate::engine::ledger::Ledger;
 use crate::engine::order::Entry;
 use crate::engine::outcomes::Recorded;
-use crate::postgres::books::{Books, Decided};
+use crate::postgres::audit_reader::{AuditReader, Decided};
 use crate::transfer::{Decision, ExternalOperation, Op};
 
 /// How the text of a mismatch of sums begins.
@@ -77,13 +77,13 @@ pub struct Compared {
 /// # Errors
 /// [`Error`]: a store cannot be read; nothing is known.
 pub async fn compare(
-    books: &mut Books,
+    reader: &mut AuditReader,
     held: &Held,
     log: &Path,
     catalog: &Catalog,
 ) -> Result<Compared, Error> {
     let mut compared = Compared::default();
-    let rows = books.externals_from(held.watermark).await?;
+    let rows = reader.externals_from(held.watermark).await?;
     let names: BTreeSet<(u128, Op)> =
         held.outcomes.values().map(|(key, op, _)| (*key, *op)).collect();
     let mut there = BTreeSet::new();
@@ -108,7 +108,7 @@ pub async fn compare(
             self::lost(idem_key, op, &recorded, catalog)
         }));
     }
-    let passed = by_asset(&books.outside(held.watermark).await?);
+    let passed = by_asset(&reader.outside(held.watermark).await?);
     let assets = held.below.keys().map(|asset| AssetId(*asset));
     let assets: BTreeSet<AssetId> = assets.chain(passed.keys().copied()).collect();
     for asset in assets {

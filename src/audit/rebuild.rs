@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::conservation::Error;
 use super::externals::by_asset;
-use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
+use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;
 use crate::asset::AssetId;
 use crate::code::Code;
@@ -25,8 +25,8 @@ use crate::engine::fact::Totals;
 use crate::engine::ledger::{Ledger, Step};
 use crate::engine::order::Entry;
 use crate::postgres::adopt::Asked;
-use crate::postgres::books::{Ending, Passed};
-use crate::postgres::mend::Renumbering;
+use crate::postgres::audit_reader::{Ending, Passed};
+use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
 use crate::transfer::{Decision, Direction, Op, ReqId, State};
 
@@ -36,9 +36,9 @@ pub struct Rebuild {
     /// PostgreSQL's watermark.
     pub watermark: u64,
     /// What the log begins with: assets, the sums below the watermark, the watermark.
-    pub carried: Vec<Deed>,
+    pub carried: Vec<PlanStep>,
     /// What is decided again, in this order.
-    pub deeds: Vec<Deed>,
+    pub steps: Vec<PlanStep>,
     /// Transfers from the watermark on.
     pub transfers: usize,
     /// Those of them that are under way.
@@ -77,9 +77,9 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     if !beside.is_empty() {
         return Err(Refusal::Beside(beside.join(", ")));
     }
-    let mut books = stores.books.another();
+    let mut reader = stores.reader.another();
     let catalog = stores.catalog.load_full();
-    let recounted = books.recount().await?;
+    let recounted = reader.recount().await?;
     let unbalanced = recounted
         .unbalanced
         .iter()
@@ -88,15 +88,15 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     if !wrong.is_empty() {
         return Err(Refusal::Contradiction(wrong.join("; ")));
     }
-    let (watermark, passed) = books.passed().await?;
-    let outside = by_asset(&books.outside(watermark).await?);
+    let (watermark, passed) = reader.passed().await?;
+    let outside = by_asset(&reader.outside(watermark).await?);
     let carried = carry(&mut ledger, watermark, (&passed, &outside), stores)?;
     let names: BTreeSet<ReqId> = asked.numbered_from(watermark).await?.into_iter().collect();
     // The books hand out what they sweep over as well.
-    let mut pages = books.open(&names).await?.pages;
-    books.close(Ending::Again).await?;
+    let mut pages = reader.open(&names).await?.pages;
+    reader.close(Ending::Again).await?;
     pages.retain(|page| names.contains(&page.req_id));
-    let witness = books.witness().await?;
+    let witness = reader.witness().await?;
     let statuses = witness.statuses("-infinity", None).await?;
     let mut rebuild = Rebuild { watermark, carried, transfers: pages.len(), ..Rebuild::default() };
     let (mut lost, mut paying, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
@@ -119,33 +119,33 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     }
     rebuild.open.sort_by_key(|transfer| transfer.intent.order_number);
     let rehearsed = rehearse(&mut ledger, lost, &paying, &[], &catalog);
-    rebuild.deeds = rehearsed.deeds;
+    rebuild.steps = rehearsed.steps;
     rebuild.left.extend(rehearsed.left);
     // The client may know the end that PostgreSQL was still to be given. Only a success can have been answered, so what was
     // on its way to Spot arrives, before any status could refuse it.
     let asked = paying.into_iter().flat_map(|(intent, op)| {
-        let learn = catalog.by_id(intent.asset).cloned().map(Deed::Learn);
-        learn.into_iter().chain([Deed::Ask { intent, op }])
+        let learn = catalog.by_id(intent.asset).cloned().map(PlanStep::Learn);
+        learn.into_iter().chain([PlanStep::Ask { intent, op }])
     });
     // Here only a refusal can have been answered: a success waits for Funding, which has not got the money.
-    let refused = leaving.into_iter().map(|intent| Deed::Decide {
+    let refused = leaving.into_iter().map(|intent| PlanStep::Decide {
         intent,
         op: Op::Withdraw,
         decision: Decision::Refused(Code::ResolvedByOperator),
     });
-    let set = statuses.into_iter().map(|lost| Deed::SetStatus {
+    let set = statuses.into_iter().map(|lost| PlanStep::SetStatus {
         user: lost.user,
         status: lost.status,
         why: format!("as {} did at {}", lost.actor, lost.at),
     });
-    for deed in asked.chain(refused).chain(set) {
-        let Step::Append(entry) = ledger.step(&deed.command()) else { continue };
+    for step in asked.chain(refused).chain(set) {
+        let Step::Append(entry) = ledger.step(&step.command()) else { continue };
         if matches!(entry, Entry::Order { decision: Decision::Refused(_), imposed: false, .. }) {
             // The service asks for it as ever.
             continue;
         }
         ledger.apply(&entry, ledger.sequence() + 1, 0);
-        rebuild.deeds.push(deed);
+        rebuild.steps.push(step);
     }
     Ok(rebuild)
 }
@@ -156,7 +156,7 @@ fn carry(
     watermark: u64,
     (passed, outside): (&[Passed], &BTreeMap<AssetId, Outside>),
     stores: &Stores,
-) -> Result<Vec<Deed>, Refusal> {
+) -> Result<Vec<PlanStep>, Refusal> {
     if ledger.watermark() >= watermark {
         return Ok(Vec::new());
     }
@@ -171,33 +171,33 @@ fn carry(
     }
     let assets = sums.keys().map(|(_, asset)| *asset);
     let assets: BTreeSet<_> = assets.chain(outside.keys().copied()).collect();
-    wanted.extend(assets.iter().filter_map(|id| catalog.by_id(*id)).cloned().map(Deed::Learn));
-    wanted.extend(sums.into_iter().map(|((user, asset), totals)| Deed::Carry {
+    wanted.extend(assets.iter().filter_map(|id| catalog.by_id(*id)).cloned().map(PlanStep::Learn));
+    wanted.extend(sums.into_iter().map(|((user, asset), totals)| PlanStep::Carry {
         user,
         asset,
         totals,
     }));
     // Those from the watermark on get their records from the next start.
-    let of_asset = |(asset, outside): (&AssetId, &Outside)| Deed::CarryOutside {
+    let of_asset = |(asset, outside): (&AssetId, &Outside)| PlanStep::CarryOutside {
         asset: *asset,
         outside: *outside,
     };
     wanted.extend(outside.iter().map(of_asset));
-    wanted.push(Deed::Raise { order_number: watermark });
+    wanted.push(PlanStep::Raise { order_number: watermark });
     let mut carried = Vec::new();
-    for deed in wanted {
-        match ledger.step(&deed.command()) {
+    for step in wanted {
+        match ledger.step(&step.command()) {
             Step::Append(entry) => {
                 ledger.apply(&entry, ledger.sequence() + 1, 0);
-                carried.push(deed);
+                carried.push(step);
             }
             // By a rebuild that was interrupted.
             Step::Known(_) => {}
             Step::Violation(why) => {
-                return Err(Refusal::Contradiction(format!("{deed}: {why}")));
+                return Err(Refusal::Contradiction(format!("{step}: {why}")));
             }
             Step::Full(key) => {
-                return Err(Refusal::Contradiction(format!("{deed}: {key} is too small for it")));
+                return Err(Refusal::Contradiction(format!("{step}: {key} is too small for it")));
             }
             Step::Forgotten => unreachable!("no order"),
         }

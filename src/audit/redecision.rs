@@ -32,15 +32,15 @@ use crate::engine::fact::Totals;
 use crate::engine::ledger::{Answer, Ledger, Step};
 use crate::engine::order::{Command, Entry, Order, Text};
 use crate::engine::outcomes::Recorded;
-use crate::postgres::books::{Operation, Page};
+use crate::postgres::audit_reader::{Operation, Page};
 use crate::postgres::cut::LostStatus;
-use crate::postgres::mend::Renumbering;
+use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
 use crate::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
-/// One deed on UBSCore, in the order in which they are to be done.
+/// One step on UBSCore, in the order in which they are to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum PlanStep {
     /// Teach it an asset whose record was lost.
     Learn(Asset),
     /// Begin a balance with what its transfers below PostgreSQL's watermark come to, in a log that is rebuilt.
@@ -91,44 +91,48 @@ pub enum Deed {
     },
 }
 
-impl Deed {
+impl PlanStep {
     /// What UBSCore is told.
     pub fn command(&self) -> Command {
         match self {
-            Deed::Learn(asset) => Command::RegisterAsset {
+            PlanStep::Learn(asset) => Command::RegisterAsset {
                 asset: asset.id.0,
                 precision: asset.precision,
                 symbol: Text::new(&asset.symbol).expect("checked by Catalog"),
             },
-            Deed::Carry { user, asset, totals } => {
+            PlanStep::Carry { user, asset, totals } => {
                 Command::CarryTotals { user: user.number(), asset: asset.0, totals: *totals }
             }
-            Deed::CarryOutside { asset, outside } => {
+            PlanStep::CarryOutside { asset, outside } => {
                 Command::CarryOutside { asset: asset.0, outside: *outside }
             }
-            Deed::Raise { order_number } => Command::RaiseWatermark { order_number: *order_number },
-            Deed::SetStatus { user, status, .. } => {
+            PlanStep::Raise { order_number } => {
+                Command::RaiseWatermark { order_number: *order_number }
+            }
+            PlanStep::SetStatus { user, status, .. } => {
                 Command::SetStatus { user: user.number(), status: *status }
             }
-            Deed::Decide { intent, op, decision: Decision::Success } => {
+            PlanStep::Decide { intent, op, decision: Decision::Success } => {
                 Command::Order(Order::new(intent, *op))
             }
-            Deed::Decide { intent, op, decision: Decision::Refused(code) } => {
+            PlanStep::Decide { intent, op, decision: Decision::Refused(code) } => {
                 Command::Refuse { order: Order::new(intent, *op), code: *code }
             }
-            Deed::Ask { intent, op } => Command::Order(Order::new(intent, *op)),
+            PlanStep::Ask { intent, op } => Command::Order(Order::new(intent, *op)),
         }
     }
 
     /// Whether this is what UBSCore had to answer.
     pub fn is_answer(&self, answer: &Answer) -> bool {
         match (self, answer) {
-            (Deed::Decide { .. } | Deed::Ask { .. }, Answer::Done) => false,
+            (PlanStep::Decide { .. } | PlanStep::Ask { .. }, Answer::Done) => false,
             (_, Answer::Done) => true,
-            (Deed::Decide { decision, .. }, Answer::Decided(recorded)) => {
+            (PlanStep::Decide { decision, .. }, Answer::Decided(recorded)) => {
                 recorded.decision == *decision
             }
-            (Deed::Ask { .. }, Answer::Decided(recorded)) => recorded.decision == Decision::Success,
+            (PlanStep::Ask { .. }, Answer::Decided(recorded)) => {
+                recorded.decision == Decision::Success
+            }
             _ => false,
         }
     }
@@ -136,27 +140,27 @@ impl Deed {
     /// The transfer whose state it is proven by.
     pub fn transfer(&self) -> Option<&Intent> {
         match self {
-            Deed::Decide { intent, .. } => Some(intent),
-            Deed::Learn(_)
-            | Deed::Carry { .. }
-            | Deed::CarryOutside { .. }
-            | Deed::Raise { .. }
-            | Deed::SetStatus { .. }
-            | Deed::Ask { .. } => None,
+            PlanStep::Decide { intent, .. } => Some(intent),
+            PlanStep::Learn(_)
+            | PlanStep::Carry { .. }
+            | PlanStep::CarryOutside { .. }
+            | PlanStep::Raise { .. }
+            | PlanStep::SetStatus { .. }
+            | PlanStep::Ask { .. } => None,
         }
     }
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for PlanStep {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |intent: &Intent| {
             format!("transfer {}, user {}, asset {}", intent.req_id, intent.user, intent.asset.0)
         };
         match self {
-            Deed::Learn(asset) => {
+            PlanStep::Learn(asset) => {
                 write!(out, "asset {}: teach UBSCore {} again", asset.id.0, asset.symbol)
             }
-            Deed::Carry { user, asset, totals } => {
+            PlanStep::Carry { user, asset, totals } => {
                 let Totals { deposits, withdrawals, refunds } = totals;
                 write!(
                     out,
@@ -165,7 +169,7 @@ impl fmt::Display for Deed {
                     asset.0
                 )
             }
-            Deed::CarryOutside { asset, outside } => {
+            PlanStep::CarryOutside { asset, outside } => {
                 let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
                 write!(
                     out,
@@ -174,13 +178,13 @@ impl fmt::Display for Deed {
                     asset.0
                 )
             }
-            Deed::Raise { order_number } => {
+            PlanStep::Raise { order_number } => {
                 write!(out, "raise UBSCore's watermark to {order_number}")
             }
-            Deed::SetStatus { user, status, why } => {
+            PlanStep::SetStatus { user, status, why } => {
                 write!(out, "user {user}: set the SPOT account to {} again, {why}", status.name())
             }
-            Deed::Decide { intent, op, decision: Decision::Success } => {
+            PlanStep::Decide { intent, op, decision: Decision::Success } => {
                 write!(
                     out,
                     "{}: have its {} on Spot decided again, as SUCCESS",
@@ -188,13 +192,13 @@ impl fmt::Display for Deed {
                     op.name()
                 )
             }
-            Deed::Decide { intent, op, decision: Decision::Refused(code) } => write!(
+            PlanStep::Decide { intent, op, decision: Decision::Refused(code) } => write!(
                 out,
                 "{}: record the refusal of its {} on Spot again, as {code}",
                 named(intent),
                 op.name()
             ),
-            Deed::Ask { intent, op } => {
+            PlanStep::Ask { intent, op } => {
                 let op = op.name();
                 write!(
                     out,
@@ -315,7 +319,7 @@ pub fn renumbering(transfer: &Transfer, ledger: &Ledger) -> Option<Renumbering> 
 #[derive(Debug, Default)]
 pub struct Rehearsed {
     /// What is to be done, in this order.
-    pub deeds: Vec<Deed>,
+    pub steps: Vec<PlanStep>,
     /// Transfers of which nothing is to be done, each with why not.
     pub left: BTreeMap<ReqId, &'static str>,
 }
@@ -340,31 +344,31 @@ pub fn rehearse(
     // A start teaches it all there are; here only what is about to be used.
     let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).collect();
     let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
-    let learn = learn.map(|asset| Deed::Learn(asset.clone()));
+    let learn = learn.map(|asset| PlanStep::Learn(asset.clone()));
     let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
     // What was open for a while must be open while what was done then is done again.
     let open = statuses.iter().filter(|lost| lost.was_active && concerned.contains(&lost.user));
-    let open = open.map(|lost| Deed::SetStatus {
+    let open = open.map(|lost| PlanStep::SetStatus {
         user: lost.user,
         status: AccountStatus::Active,
         why: "as it was for a while".to_owned(),
     });
-    rehearsed.deeds.extend(learn.chain(open).filter(|deed| stage.carries_out(deed)));
+    rehearsed.steps.extend(learn.chain(open).filter(|step| stage.carries_out(step)));
     for (account, mut group) in groups {
         // Of one transfer the WITHDRAW comes before its REFUND.
         group.sort_by_key(|lacking| (lacking.sequence, lacking.intent.order_number, lacking.op));
         let pending = pending.iter().filter(|(intent, _)| (intent.user, intent.asset) == account);
         match stage.group(&group, pending) {
-            Ok(deeds) => rehearsed.deeds.extend(deeds),
+            Ok(steps) => rehearsed.steps.extend(steps),
             Err(left) => rehearsed.left.extend(left),
         }
     }
-    let set = statuses.iter().map(|lost| Deed::SetStatus {
+    let set = statuses.iter().map(|lost| PlanStep::SetStatus {
         user: lost.user,
         status: lost.status,
         why: format!("as {} did at {}", lost.actor, lost.at),
     });
-    rehearsed.deeds.extend(set.filter(|deed| stage.carries_out(deed)));
+    rehearsed.steps.extend(set.filter(|step| stage.carries_out(step)));
     rehearsed
 }
 
@@ -374,21 +378,21 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Carries a deed out where it changes something; whether it did.
-    fn carries_out(&mut self, deed: &Deed) -> bool {
-        let Step::Append(entry) = self.ledger.step(&deed.command()) else { return false };
+    /// Carries a step out where it changes something; whether it did.
+    fn carries_out(&mut self, step: &PlanStep) -> bool {
+        let Step::Append(entry) = self.ledger.step(&step.command()) else { return false };
         let sequence = self.ledger.sequence() + 1;
         self.ledger.apply(&entry, sequence, 0);
         true
     }
 
-    /// Carries out a deed that must come out as it did; if it would not, nothing, and why.
-    fn decides(&mut self, deed: &Deed) -> Result<(), &'static str> {
-        match self.ledger.step(&deed.command()) {
+    /// Carries out a step that must come out as it did; if it would not, nothing, and why.
+    fn decides(&mut self, step: &PlanStep) -> Result<(), &'static str> {
+        match self.ledger.step(&step.command()) {
             Step::Append(entry) => {
                 let Entry::Order { decision, .. } = entry else { return Err("it is no order") };
-                let wanted = match deed {
-                    Deed::Decide { decision, .. } => *decision,
+                let wanted = match step {
+                    PlanStep::Decide { decision, .. } => *decision,
                     _ => Decision::Success,
                 };
                 if decision != wanted {
@@ -410,23 +414,23 @@ impl Stage<'_> {
         &mut self,
         group: &[Lacking],
         mut pending: impl Iterator<Item = &'a (Intent, Op)>,
-    ) -> Result<Vec<Deed>, Vec<(ReqId, &'static str)>> {
-        let deed = |lacking: &Lacking| Deed::Decide {
+    ) -> Result<Vec<PlanStep>, Vec<(ReqId, &'static str)>> {
+        let step = |lacking: &Lacking| PlanStep::Decide {
             intent: lacking.intent.clone(),
             op: lacking.op,
             decision: lacking.decision,
         };
-        let mut deeds = Vec::new();
+        let mut steps = Vec::new();
         let mut waiting: Vec<&Lacking> = group.iter().collect();
         let mut refused = BTreeMap::new();
         loop {
             let before = waiting.len();
             // What one brings another may need.
             waiting.retain(|lacking| {
-                let deed = deed(lacking);
-                match self.decides(&deed) {
+                let step = step(lacking);
+                match self.decides(&step) {
                     Ok(()) => {
-                        deeds.push(deed);
+                        steps.push(step);
                         false
                     }
                     Err(why) => {
@@ -436,15 +440,15 @@ impl Stage<'_> {
                 }
             });
             if waiting.is_empty() {
-                return Ok(deeds);
+                return Ok(steps);
             }
             if waiting.len() < before {
                 continue;
             }
             let Some((intent, op)) = pending.next() else { break };
-            let deed = Deed::Ask { intent: intent.clone(), op: *op };
-            if self.decides(&deed).is_ok() {
-                deeds.push(deed);
+            let step = PlanStep::Ask { intent: intent.clone(), op: *op };
+            if self.decides(&step).is_ok() {
+                steps.push(step);
             }
         }
         let stuck: BTreeSet<ReqId> = waiting.iter().map(|lacking| lacking.intent.req_id).collect();
@@ -624,24 +628,24 @@ mod tests {
         let pays = (intent(5, FundingToSpot, 30), Op::Deposit);
         let pending = std::slice::from_ref(&pays);
         let mut rehearsed = ledger();
-        let Rehearsed { deeds, left } =
+        let Rehearsed { steps, left } =
             rehearse(&mut rehearsed, lacking.clone(), pending, &[], &catalog());
         assert_eq!(left, BTreeMap::new());
         assert_eq!(rehearsed.balances(), [(7, USDT.0, 20)]);
-        assert_eq!(deeds.len(), 7, "{deeds:?}");
-        assert!(deeds.contains(&Deed::Ask { intent: pays.0.clone(), op: Op::Deposit }));
+        assert_eq!(steps.len(), 7, "{steps:?}");
+        assert!(steps.contains(&PlanStep::Ask { intent: pays.0.clone(), op: Op::Deposit }));
         // As they are done one after the other.
         let mut fresh = ledger();
-        for deed in &deeds {
-            let Step::Append(entry) = fresh.step(&deed.command()) else { panic!("{deed}") };
+        for step in &steps {
+            let Step::Append(entry) = fresh.step(&step.command()) else { panic!("{step}") };
             let sequence = fresh.sequence() + 1;
-            assert!(deed.is_answer(&fresh.apply(&entry, sequence, 0)), "{deed}");
+            assert!(step.is_answer(&fresh.apply(&entry, sequence, 0)), "{step}");
         }
         assert_eq!(fresh.balances(), rehearsed.balances());
 
         lacking.extend(wanted(6, SpotToFunding, 21, State::Committed, 8));
-        let Rehearsed { deeds, left } = rehearse(&mut ledger(), lacking, pending, &[], &catalog());
-        assert!(deeds.iter().all(|deed| matches!(deed, Deed::Learn(_))), "{deeds:?}");
+        let Rehearsed { steps, left } = rehearse(&mut ledger(), lacking, pending, &[], &catalog());
+        assert!(steps.iter().all(|step| matches!(step, PlanStep::Learn(_))), "{steps:?}");
         assert_eq!(left.len(), 5);
         assert!(left.values().any(|why| why.contains("has not got so much")), "{left:?}");
     }

@@ -26,7 +26,7 @@ use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
 use super::externals;
-use super::redecision::{Deed, lacking, pending, rehearse, renumbering};
+use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
 use crate::account::UserId;
@@ -34,17 +34,17 @@ use crate::asset::AssetId;
 use crate::code::Code;
 use crate::engine::ledger::Ledger;
 use crate::engine::order::Entry;
-use crate::postgres::books::{Books, Ending, Operation, Page};
+use crate::postgres::audit_reader::{AuditReader, Ending, Operation, Page};
 use crate::postgres::cut::Past;
-use crate::postgres::mend::external::{ExternalMending, Way};
-use crate::postgres::mend::{Mending, Posting, Renumbering};
+use crate::postgres::repair_writer::external::{ExternalRepair, Way};
+use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
 use crate::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
 
 /// What can be done, and what cannot.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Proven by the log.
-    pub mendings: Vec<Mending>,
+    pub repairs: Vec<TransferRepair>,
     /// Not proven by anything, each with why not.
     pub left: Vec<(Mismatch, &'static str)>,
     /// Where the database is older than the log: that it is.
@@ -54,19 +54,19 @@ pub struct Plan {
     /// Whether the log has been cut, and no repair since has been carried out.
     pub open_cut: bool,
     /// Proven by PostgreSQL, where the log was cut.
-    pub deeds: Vec<Deed>,
+    pub steps: Vec<PlanStep>,
     /// Of what is decided again already, what PostgreSQL is still to be told.
     pub renumberings: Vec<Renumbering>,
     /// External operations that PostgreSQL has lost and the log proves.
-    pub externals: Vec<ExternalMending>,
+    pub externals: Vec<ExternalRepair>,
 }
 
 impl Plan {
     /// Transfers that are mended or decided again.
     pub fn transfers(&self) -> usize {
         let again: BTreeSet<ReqId> =
-            self.deeds.iter().filter_map(Deed::transfer).map(|intent| intent.req_id).collect();
-        self.mendings.len() + again.len() + self.renumberings.len()
+            self.steps.iter().filter_map(PlanStep::transfer).map(|intent| intent.req_id).collect();
+        self.repairs.len() + again.len() + self.renumberings.len()
     }
 }
 
@@ -90,10 +90,10 @@ impl Logged {
 /// # Errors
 /// [`Error`]: a store cannot be read; nothing is known.
 pub async fn plan(stores: Stores) -> Result<Plan, Error> {
-    let (log, mut books) = (stores.log.clone(), stores.books.another());
+    let (log, mut reader) = (stores.log.clone(), stores.reader.another());
     let catalog = stores.catalog.load_full();
     let (mut verdict, mut ledger) = compare(stores).await?;
-    let witness = books.witness().await?;
+    let witness = reader.witness().await?;
     let past = witness.past().await?;
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
@@ -101,14 +101,14 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
-    let outside = externals(&log, &mut books).await?;
+    let outside = externals(&log, &mut reader).await?;
     verdict.mismatches.retain(|mismatch| !outside.explains(mismatch));
-    plan.externals = outside.mendings;
+    plan.externals = outside.repairs;
     plan.left.extend(outside.left);
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
-    let (watermark, passed) = books.passed().await?;
-    let pages = books.open(&names).await?.pages;
-    books.close(Ending::Again).await?;
+    let (watermark, passed) = reader.passed().await?;
+    let pages = reader.open(&names).await?.pages;
+    reader.close(Ending::Again).await?;
     let pages: HashMap<ReqId, Page> = pages.into_iter().map(|page| (page.req_id, page)).collect();
     let below = Below { log: verdict.watermark, postgres: watermark };
     // What is below PostgreSQL's watermark may still be above that of a log that was cut: what is lacking there brings the
@@ -156,14 +156,14 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
             }
         }
         match (logged, page) {
-            (Some(logged), Some(page)) => match mend(page, logged, below) {
-                Ok(mending) => plan.mendings.push(mending),
+            (Some(logged), Some(page)) => match repair_of(page, logged, below) {
+                Ok(repair) => plan.repairs.push(repair),
                 Err(why) => plan.left.push((mismatch, why)),
             },
             _ => plan.left.push((mismatch, "the log has no record of it any more")),
         }
     }
-    plan.mendings.sort_by_key(|mending| mending.intent.order_number);
+    plan.repairs.sort_by_key(|repair| repair.intent.order_number);
     let Some(Past { from, until, statuses, open }) = &past else { return Ok(plan) };
     plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
@@ -174,7 +174,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     };
     let pending: Vec<_> = paying.iter().filter_map(pending).collect();
     let rehearsed = rehearse(&mut ledger, lost, &pending, statuses, &catalog);
-    plan.deeds = rehearsed.deeds;
+    plan.steps = rehearsed.steps;
     for (req_id, why) in rehearsed.left {
         plan.left.push((named.remove(&req_id).expect("named as it was found"), why));
     }
@@ -186,7 +186,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
 /// What the log proves of external operations.
 #[derive(Default)]
 struct OutsidePlan {
-    mendings: Vec<ExternalMending>,
+    repairs: Vec<ExternalRepair>,
     /// The order numbers of the records and of the rows that these are about.
     numbers: BTreeSet<u64>,
     accounts: HashSet<(UserId, AssetId)>,
@@ -194,7 +194,7 @@ struct OutsidePlan {
 }
 
 impl OutsidePlan {
-    /// Whether a mismatch ends with these mendings. What does not is found again by the comparison after the repair.
+    /// Whether a mismatch ends with these repairs. What does not is found again by the comparison after the repair.
     fn explains(&self, mismatch: &Mismatch) -> bool {
         match (mismatch.external, mismatch.req_id, mismatch.user, mismatch.asset) {
             (Some(number), ..) => {
@@ -203,7 +203,7 @@ impl OutsidePlan {
             }
             (None, None, Some(user), Some(asset)) => self.accounts.contains(&(user, asset)),
             (None, None, None, Some(asset)) if mismatch.what.starts_with(externals::SUMS) => {
-                self.accounts.iter().any(|(_, mended)| *mended == asset)
+                self.accounts.iter().any(|(_, repaired)| *repaired == asset)
             }
             _ => false,
         }
@@ -211,10 +211,10 @@ impl OutsidePlan {
 }
 
 /// Looks for every record of an external operation in PostgreSQL.
-async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> {
+async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, Error> {
     let logged = tokio::task::block_in_place(|| externals::read_log(log))?;
-    let rows = books.externals(logged.keys().copied()).await?;
-    let catalog = books.catalog();
+    let rows = reader.externals(logged.keys().copied()).await?;
+    let catalog = reader.catalog();
     let mut plan = OutsidePlan::default();
     let mut lost =
         BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &externals::Logged)>>::new();
@@ -229,7 +229,7 @@ async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> 
             continue;
         }
         let name = operation.idem_key.as_str();
-        let again = books.externals_named(&[name]).await?.remove(name);
+        let again = reader.externals_named(&[name]).await?.remove(name);
         let same = |there: &ExternalOperation| {
             let of =
                 |one: &ExternalOperation| (one.op, one.user, one.asset, one.amount, one.decision);
@@ -239,7 +239,7 @@ async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> 
             Some(there) if same(&there) => {
                 plan.numbers.extend([*number, there.order_number]);
                 let (time_ns, way) = (logged.time_ns, Way::Renumber);
-                plan.mendings.push(ExternalMending { operation, time_ns, way });
+                plan.repairs.push(ExternalRepair { operation, time_ns, way });
             }
             Some(there) => {
                 plan.numbers.insert(there.order_number);
@@ -261,7 +261,7 @@ async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> 
             }
         };
         let sum: i128 = operations.iter().map(effect).sum();
-        let way = match books.imbalance(user, asset).await? {
+        let way = match reader.imbalance(user, asset).await? {
             0 => Some(Way::Carry),
             more if more == sum => Some(Way::WriteDown),
             _ => None,
@@ -276,10 +276,10 @@ async fn externals(log: &Path, books: &mut Books) -> Result<OutsidePlan, Error> 
             plan.numbers.insert(operation.order_number);
             plan.accounts.insert((user, asset));
             let time_ns = logged.time_ns;
-            plan.mendings.push(ExternalMending { operation, time_ns, way });
+            plan.repairs.push(ExternalRepair { operation, time_ns, way });
         }
     }
-    plan.mendings.sort_by_key(|mending| mending.operation.order_number);
+    plan.repairs.sort_by_key(|repair| repair.operation.order_number);
     Ok(plan)
 }
 
@@ -318,7 +318,7 @@ struct Below {
 ///
 /// # Errors
 /// Why nothing does.
-fn mend(page: &Page, logged: &Logged, below: Below) -> Result<Mending, &'static str> {
+fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepair, &'static str> {
     let Logged { intent, sequence, .. } = logged;
     let from = match &page.transfer {
         _ if page.unreadable.is_some() => return Err("a row of it cannot be read"),
@@ -357,7 +357,7 @@ fn mend(page: &Page, logged: &Logged, below: Below) -> Result<Mending, &'static 
         return Err("Funding has an operation that does not belong to it");
     }
     let (intent, log_sequence) = (intent.clone(), *sequence);
-    Ok(Mending { intent, from, to, postings, code, log_sequence })
+    Ok(TransferRepair { intent, from, to, postings, code, log_sequence })
 }
 
 fn is_success(decision: Decision) -> bool {

@@ -8,7 +8,7 @@ use crate::account::UserId;
 use crate::amount::{signed_text, units_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::fact::Totals;
-use crate::postgres::books::Passed;
+use crate::postgres::audit_reader::Passed;
 use crate::transfer::Op;
 
 /// What UBSCore has done below an order number, by user and asset.

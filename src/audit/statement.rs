@@ -15,7 +15,7 @@ use crate::account::UserId;
 use crate::amount::{signed_text, units_text};
 use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{Entry, Order};
-use crate::postgres::movements::{FundingMovement, Movements, Passage};
+use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// Operations of one account that were written down within moments are put into the order in which their balances fit:
@@ -175,18 +175,18 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
     }
     let Logged { mut operations, first, durable, carried } = logged;
     let first = first.unwrap_or(1);
-    for passage in &movements.transfers {
-        let claimed = claimed(passage);
-        let is_carried = passage.transfer.intent.order_number < carried;
+    for moves in &movements.transfers {
+        let claimed = claimed(moves);
+        let is_carried = moves.transfer.intent.order_number < carried;
         for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
             let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
             // What is told must not be taken back: durable by a later record, or because PostgreSQL was told.
             let logged = operations
-                .remove(&(passage.transfer.intent.req_id, op))
+                .remove(&(moves.transfer.intent.req_id, op))
                 .filter(|logged| claim.is_some() || logged.sequence <= durable);
             let mut movement = match (logged, claim) {
-                (Some(logged), _) => spot_movement(passage, op, Some(&logged), logged.at),
-                (None, Some(at)) => spot_movement(passage, op, None, at),
+                (Some(logged), _) => spot_movement(moves, op, Some(&logged), logged.at),
+                (None, Some(at)) => spot_movement(moves, op, None, at),
                 (None, None) => continue,
             };
             if is_carried && logged.is_none() {
@@ -258,10 +258,10 @@ fn named(catalog: &Catalog, asset: AssetId) -> (String, u8) {
 }
 
 /// The successes on Spot that a transfer's state claims, and when PostgreSQL was told.
-fn claimed(passage: &Passage) -> Vec<(Op, Timestamp)> {
-    let transfer = &passage.transfer;
+fn claimed(moves: &TransferMoves) -> Vec<(Op, Timestamp)> {
+    let transfer = &moves.transfer;
     let told = |states: &[State]| {
-        let at = passage.passed.iter().find(|(state, _)| states.contains(state));
+        let at = moves.passed.iter().find(|(state, _)| states.contains(state));
         at.map_or(transfer.updated_at, |(_, at)| *at)
     };
     let withdrawn = (Op::Withdraw, told(&[State::SourceDone, transfer.state]));
@@ -288,12 +288,12 @@ fn funding_movement(movement: FundingMovement) -> Movement {
 }
 
 fn spot_movement(
-    passage: &Passage,
+    moves: &TransferMoves,
     op: Op,
     logged: Option<&LoggedMovement>,
     at: Timestamp,
 ) -> Movement {
-    let transfer = &passage.transfer;
+    let transfer = &moves.transfer;
     // PostgreSQL keeps the place of the last outcome only.
     let last = transfer.log_sequence.filter(|_| {
         !(op == Op::Withdraw && matches!(transfer.state, State::RolledBack | State::Compensating))

@@ -17,8 +17,8 @@ use crate::engine::ledger::{Answer, Ledger, Places, Step};
 use crate::engine::order::Command;
 use crate::engine::outcomes::Recorded;
 use crate::engine::replay::{Replay, replay};
-use crate::engine::snapshot::shelf::Shelf;
-use crate::postgres::books::{Books, Findings};
+use crate::engine::snapshot::store::SnapshotStore;
+use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
 use crate::transfer::{Op, ReqId};
 
@@ -28,7 +28,7 @@ const OUTCOMES_PER_ROUND: usize = 20_000;
 /// Where the two stores are.
 pub struct Stores {
     /// PostgreSQL.
-    pub books: Books,
+    pub reader: AuditReader,
     /// Its assets.
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// The log's directory.
@@ -43,8 +43,8 @@ impl Stores {
     /// The same, to compare them again.
     pub fn again(&self) -> Stores {
         let (log, snapshots) = (self.log.clone(), self.snapshots.clone());
-        let (books, catalog) = (self.books.another(), Arc::clone(&self.catalog));
-        Stores { books, catalog, log, snapshots, places: self.places }
+        let (reader, catalog) = (self.reader.another(), Arc::clone(&self.catalog));
+        Stores { reader, catalog, log, snapshots, places: self.places }
     }
 }
 
@@ -106,7 +106,7 @@ struct Replayed {
 
 impl Replayed {
     fn open(log: &Path, snapshots: &Path, places: Places) -> Result<Replayed, Error> {
-        let choice = Shelf::at(snapshots).choose().map_err(Box::new)?;
+        let choice = SnapshotStore::at(snapshots).choose().map_err(Box::new)?;
         let from = choice.newest.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
         let mut reader = Reader::open_path(log, from)?;
         let mut replay = Replay::begin(choice.newest, Ledger::new(places)).map_err(Box::new)?;
@@ -157,9 +157,9 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
 
 /// The same, and the ledger that the log has led to.
 pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> {
-    let Stores { books, catalog, log, snapshots, places } = stores;
-    let mut books = books;
-    let (database, known) = books.owner().await?;
+    let Stores { reader, catalog, log, snapshots, places } = stores;
+    let mut reader = reader;
+    let (database, known) = reader.owner().await?;
     let replayed = tokio::task::block_in_place(|| Replayed::open(&log, &snapshots, places))?;
     let identity = replayed.reader.identity();
     if identity != database {
@@ -169,7 +169,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     let mut verdict = Verdict { outcomes: replayed.ledger.outcome_count(), ..Verdict::default() };
     let outcomes: Vec<_> = replayed.ledger.facts().filter_map(outcome_of).collect();
     let held = Held::of(&replayed.ledger);
-    let mut audit = Audit::read_only(books, replayed, Arc::clone(&catalog), log).await?;
+    let mut audit = Audit::read_only(reader, replayed, Arc::clone(&catalog), log).await?;
     let mut outcomes = outcomes.chunks(OUTCOMES_PER_ROUND);
     let mut found = BTreeMap::new();
     let (mut swept, mut swept_log) = (false, false);
@@ -196,8 +196,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         }
     }
     verdict.mismatches.extend(found.into_values());
-    let (mut books, mut replayed) = audit.into_parts();
-    let Findings { strange, unbalanced, .. } = books.recount().await?;
+    let (mut reader, mut replayed) = audit.into_parts();
+    let Findings { strange, unbalanced, .. } = reader.recount().await?;
     verdict.mismatches.extend(strange.into_iter().map(Mismatch::between_stores));
     for unbalanced in unbalanced {
         let account = (Some(unbalanced.user), Some(unbalanced.asset));
@@ -206,7 +206,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
             verdict.mismatches.push(Mismatch::from(unbalanced));
         }
     }
-    let (watermark, passed) = books.passed().await?;
+    let (watermark, passed) = reader.passed().await?;
     replayed.durable()?;
     verdict.sequence = replayed.ledger.sequence();
     verdict.watermark = replayed.ledger.watermark();

@@ -1,6 +1,6 @@
 //! `ubscore engine adopt`: a log that is lost, rebuilt from what PostgreSQL proves.
 //!
-//! # The order of its deeds, and what dying between two of them leaves
+//! # The order of its steps, and what dying between two of them leaves
 //!
 //! | done | what a start finds | what the same command does |
 //! |---|---|---|
@@ -31,7 +31,7 @@ use super::wal::{LOG_DIRECTORY, aside};
 use super::{restore, serve};
 use crate::asset::Catalog;
 use crate::audit::rebuild::{Rebuild, plan};
-use crate::audit::redecision::Deed;
+use crate::audit::redecision::PlanStep;
 use crate::audit::verify::{Led, Stores, led, replayed, verify};
 use crate::cli::AdoptArgs;
 use crate::clock::{Clock, SystemClock};
@@ -41,7 +41,7 @@ use crate::engine::Closed;
 use crate::engine::ledger::Ledger;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
-use crate::postgres::mend::{Author, renumber};
+use crate::postgres::repair_writer::{Author, renumber};
 use crate::postgres::store::Transfer;
 
 /// A database that proves nothing of any log.
@@ -273,7 +273,7 @@ impl Adoption<'_> {
         let done = async {
             decide(&engine, &planned.carried).await?;
             crash::point("adopt_after_carried");
-            decide(&engine, &planned.deeds).await
+            decide(&engine, &planned.steps).await
         }
         .await;
         // What is decided is durable before anything is said of it, also where one of them failed.
@@ -283,8 +283,8 @@ impl Adoption<'_> {
         for line in carried_lines(&planned, &self.stores.catalog.load()) {
             say(out, "done", &line)?;
         }
-        for deed in &planned.deeds {
-            say(out, "done", deed)?;
+        for step in &planned.steps {
+            say(out, "done", step)?;
         }
         let decided = plan(&self.stores, &self.asked, led(&self.stores)?).await?.renumberings;
         renumber(config, limits, identity, 0, &decided, author)
@@ -338,8 +338,8 @@ fn tell(
     for line in carried_lines(planned, catalog) {
         say(out, "would", &line)?;
     }
-    for deed in &planned.deeds {
-        say(out, "would", deed)?;
+    for step in &planned.steps {
+        say(out, "would", step)?;
     }
     for transfer in &planned.open {
         say(out, "open", &OpenLine(transfer))?;
@@ -364,8 +364,8 @@ fn say(out: &mut impl Write, word: &str, what: &dyn Display) -> std::io::Result<
 /// What the log begins with, one line an asset: there may be millions of balances.
 fn carried_lines(planned: &Rebuild, catalog: &Catalog) -> Vec<String> {
     let mut sums = BTreeMap::<_, (u64, u128)>::new();
-    for deed in &planned.carried {
-        if let Deed::Carry { asset, totals, .. } = deed {
+    for step in &planned.carried {
+        if let PlanStep::Carry { asset, totals, .. } = step {
             let (balances, sum) = sums.entry(*asset).or_default();
             *balances += 1;
             *sum += totals.available().unwrap_or(0);

@@ -72,10 +72,10 @@ pub fn run(
     }
 }
 
-fn decide(args: &ApprovalDecideArgs, clock: &impl Clock, deed: &str) -> anyhow::Result<Value> {
-    let path = format!("approvals/{}/{deed}", args.approval_id);
+fn decide(args: &ApprovalDecideArgs, clock: &impl Clock, action: &str) -> anyhow::Result<Value> {
+    let path = format!("approvals/{}/{action}", args.approval_id);
     let body = json!({"reason": args.operator.reason});
-    Ops::new(&args.operator.access, clock)?.post(deed, &path, &body)
+    Ops::new(&args.operator.access, clock)?.post(action, &path, &body)
 }
 
 fn list(args: &ApprovalListArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {

@@ -40,7 +40,7 @@ use crate::config::format::Format;
 use crate::crash;
 use crate::engine::order::Entry;
 use crate::engine::snapshot::Snapshot;
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
@@ -285,7 +285,7 @@ fn begin_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Begun> {
     }
 }
 
-/// One try; `None` where the keeper has removed what was needed: it has made something newer.
+/// One try; `None` where the checkpointer has removed what was needed: it has made something newer.
 fn try_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Option<Begun>> {
     let newest = copy_snapshots(&stores.snapshots, &directory.join(SNAPSHOT_DIRECTORY))?;
     let to = directory.join(LOG_DIRECTORY);
@@ -323,7 +323,7 @@ fn copy_snapshots(from: &Path, to: &Path) -> anyhow::Result<Option<Sequence>> {
     if !from.exists() {
         return Ok(None);
     }
-    for path in Shelf::at(from).paths()? {
+    for path in SnapshotStore::at(from).paths()? {
         let copy = to.join(path.file_name().unwrap_or(OsStr::new("snapshot")));
         match fs::copy(&path, &copy) {
             Ok(_) => {}
@@ -352,7 +352,7 @@ fn copy_snapshots(from: &Path, to: &Path) -> anyhow::Result<Option<Sequence>> {
 /// Removes the snapshots that the copied log does not lead on from; returns where the others stand, newest first.
 fn keep_snapshots(directory: &Path, copied: &Copied) -> anyhow::Result<Vec<Sequence>> {
     let mut kept = Vec::new();
-    for path in Shelf::at(&directory.join(SNAPSHOT_DIRECTORY)).paths()? {
+    for path in SnapshotStore::at(&directory.join(SNAPSHOT_DIRECTORY)).paths()? {
         let sequence = Snapshot::open(&path)?.header.sequence;
         if (copied.first..=copied.last).contains(&sequence) {
             kept.push(sequence);

@@ -15,7 +15,7 @@ use wal::Identity;
 use super::complain;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use crate::approval::Action;
-use crate::audit::redecision::Deed;
+use crate::audit::redecision::PlanStep;
 use crate::audit::repair::{Plan, plan};
 use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
@@ -29,7 +29,7 @@ use crate::engine::{Closed, Engine, Handle};
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
-use crate::postgres::mend::{Author, Mended, carry_out, fence, renumber};
+use crate::postgres::repair_writer::{Author, Repaired, carry_out, fence, renumber};
 
 /// How long a record may wait for room in the log.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
@@ -100,29 +100,29 @@ async fn repair(
     match (author, closed.as_ref().and_then(Closed::identity)) {
         (Some(author), Some(log)) => {
             let mend = planned.behind.is_some()
-                || !planned.mendings.is_empty()
+                || !planned.repairs.is_empty()
                 || !planned.externals.is_empty();
             let restore =
-                !planned.deeds.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
+                !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             if mend {
                 let Target { config, limits, .. } = target;
-                let (catalog, Plan { incarnation, mendings, .. }) =
+                let (catalog, Plan { incarnation, repairs, .. }) =
                     (stores.catalog.load(), &planned);
                 let externals = &planned.externals;
-                let both = (mendings.as_slice(), externals.as_slice());
+                let both = (repairs.as_slice(), externals.as_slice());
                 let done =
                     carry_out(config, limits, &catalog, log, *incarnation, both, author).await;
                 let (done, done_outside) = done.context("write PostgreSQL")?;
-                for (mending, mended) in mendings.iter().zip(done) {
-                    match mended {
-                        Mended::Done => say(verb, mending)?,
-                        Mended::Short | Mended::Occupied => count -= 1,
+                for (repair, repaired) in repairs.iter().zip(done) {
+                    match repaired {
+                        Repaired::Done => say(verb, repair)?,
+                        Repaired::Short | Repaired::Occupied => count -= 1,
                     }
                 }
-                for (mending, mended) in externals.iter().zip(done_outside) {
-                    match mended {
-                        Mended::Done => say(verb, mending)?,
-                        Mended::Short | Mended::Occupied => outside -= 1,
+                for (repair, repaired) in externals.iter().zip(done_outside) {
+                    match repaired {
+                        Repaired::Done => say(verb, repair)?,
+                        Repaired::Short | Repaired::Occupied => outside -= 1,
                     }
                 }
             }
@@ -130,8 +130,8 @@ async fn repair(
                 let closed = closed.context("it was opened above")?;
                 let restored =
                     restore_log(&stores, target, closed, log, planned.incarnation, author).await?;
-                for deed in &restored.deeds {
-                    say(verb, deed)?;
+                for step in &restored.steps {
+                    say(verb, step)?;
                 }
                 for renumbering in &restored.renumberings {
                     say(verb, renumbering)?;
@@ -139,28 +139,28 @@ async fn repair(
             }
             if mend || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
-                for mending in &planned.mendings {
+                for repair in &planned.repairs {
                     let why = "Funding has not got so much, or another transfer has its cid";
-                    left.push(format!("{mending}: {why}"));
+                    left.push(format!("{repair}: {why}"));
                 }
-                for mending in &planned.externals {
+                for repair in &planned.externals {
                     let why = "Funding has not got so much, or another operation has its idem_key";
-                    left.push(format!("{mending}: {why}"));
+                    left.push(format!("{repair}: {why}"));
                 }
-                for deed in &planned.deeds {
-                    left.push(format!("{deed}: it is found only now; repair again"));
+                for step in &planned.steps {
+                    left.push(format!("{step}: it is found only now; repair again"));
                 }
             }
         }
         (_, _) => {
-            for mending in &planned.mendings {
-                say(verb, mending)?;
+            for repair in &planned.repairs {
+                say(verb, repair)?;
             }
-            for mending in &planned.externals {
-                say(verb, mending)?;
+            for repair in &planned.externals {
+                say(verb, repair)?;
             }
-            for deed in &planned.deeds {
-                say(verb, deed)?;
+            for step in &planned.steps {
+                say(verb, step)?;
             }
             for renumbering in &planned.renumberings {
                 say(verb, renumbering)?;
@@ -237,11 +237,11 @@ async fn restore_log(
     crash::point("repair_after_fence");
     // Again: what was under way in PostgreSQL has ended or never will.
     let planned = plan(stores.again()).await.context("compare the two stores")?;
-    if !planned.deeds.is_empty() {
+    if !planned.steps.is_empty() {
         let replay = || closed.replay(claim, |_| {});
         let replayed = tokio::task::block_in_place(replay).context("replay the log")?;
         let engine = replayed.start(log, |sync| sync()).context("start the engine")?;
-        let done = decide(&engine, &planned.deeds).await;
+        let done = decide(&engine, &planned.steps).await;
         // What is decided is durable before anything is said of it, also where one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
@@ -257,25 +257,25 @@ async fn restore_log(
 
 /// One after the other: what one brings another may need. Balances that are carried need nothing of each other, and share
 /// syncs of the log.
-pub(super) async fn decide(engine: &Engine, deeds: &[Deed]) -> anyhow::Result<()> {
+pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Result<()> {
     let (mut handle, clock) = (engine.handle(), SystemClock::new());
-    let mut rest = deeds;
+    let mut rest = steps;
     while !rest.is_empty() {
         crash::point("repair_before_deed");
-        let carried = rest.iter().take_while(|deed| matches!(deed, Deed::Carry { .. })).count();
+        let carried = rest.iter().take_while(|step| matches!(step, PlanStep::Carry { .. })).count();
         let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
-        let commands = together.iter().map(Deed::command);
+        let commands = together.iter().map(PlanStep::command);
         let submitted = handle.submit_all(commands, clock.now_ns());
-        for (deed, submitted) in together.iter().zip(submitted) {
+        for (step, submitted) in together.iter().zip(submitted) {
             let answer = match submitted {
                 Ok(pending) => pending.await.ok().context("UBSCore has stopped")?,
                 Err(Overloaded) => Answer::Overloaded,
             };
             let answer = match answer {
-                Answer::Overloaded => ask_again(&mut handle, &clock, deed).await?,
+                Answer::Overloaded => ask_again(&mut handle, &clock, step).await?,
                 answer => answer,
             };
-            ensure!(deed.is_answer(&answer), "{deed}: UBSCore answers {answer:?}");
+            ensure!(step.is_answer(&answer), "{step}: UBSCore answers {answer:?}");
         }
         rest = behind;
     }
@@ -286,14 +286,14 @@ pub(super) async fn decide(engine: &Engine, deeds: &[Deed]) -> anyhow::Result<()
 async fn ask_again(
     handle: &mut Handle,
     clock: &SystemClock,
-    deed: &Deed,
+    step: &PlanStep,
 ) -> anyhow::Result<Answer> {
     let began = clock.monotonic_ns();
     loop {
         let waited = Duration::from_nanos(clock.monotonic_ns() - began);
-        ensure!(waited < ROOM_WAIT, "{deed}: UBSCore has no room for it");
+        ensure!(waited < ROOM_WAIT, "{step}: UBSCore has no room for it");
         clock.sleep(ROOM_PAUSE).await;
-        if let Ok(pending) = handle.submit(deed.command(), clock.now_ns()) {
+        if let Ok(pending) = handle.submit(step.command(), clock.now_ns()) {
             let answer = pending.await.ok().context("UBSCore has stopped")?;
             if answer != Answer::Overloaded {
                 return Ok(answer);

@@ -35,6 +35,7 @@ use crate::audit::failover::{self, Difference};
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
 use crate::audit::{rounds, totals};
+use crate::checkpointer::{self, Checkpointer};
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::engine::Wait;
@@ -42,7 +43,7 @@ use crate::config::tls::TlsFiles;
 use crate::config::{self, Config};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
 use crate::engine::ledger::Places;
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::events::relay::{self, Relay};
@@ -57,8 +58,7 @@ use crate::http::service::{Approvals, RequestLimits, Service};
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
 use crate::http::{Limits, api, ops};
-use crate::keeper::{self, Keeper};
-use crate::postgres::books::Books;
+use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::development;
 use crate::postgres::embedded::{self, Embedded};
@@ -89,7 +89,7 @@ const LAST_SPANS: Duration = Duration::from_secs(1);
 const RECORDS_WAIT: Duration = Duration::from_secs(30);
 /// Between two tries.
 const RECORDS_PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks whether the keeper has ended.
+/// Between two looks whether the checkpointer has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at once.
 const KEPT_PART: usize = 8;
@@ -177,7 +177,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let Started { service, mut pool, engine, keeper, pin } = started;
+    let Started { service, mut pool, engine, checkpointer, pin } = started;
 
     assert!(ready.set(Arc::clone(&service)).is_ok(), "there is one service");
     let api_service = Arc::clone(&service);
@@ -233,7 +233,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let drained = api_task.await.context("the public listener")?;
     ops_task.await.context("the operators' listener")?;
     drop(ready);
-    keeper.stop();
+    checkpointer.stop();
     let at_rest = async {
         // Who asked may be gone before what they asked for is done.
         while Arc::strong_count(&service) > 1 {
@@ -242,7 +242,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         // The last reference to the coordinator: its workers come to rest now.
         drop(service);
         pool.join().await;
-        while !keeper.has_stopped() {
+        while !checkpointer.has_stopped() {
             clock.sleep(STOP_LOOK).await;
         }
     };
@@ -361,7 +361,7 @@ struct Started {
     service: Arc<Service>,
     pool: Pool,
     engine: Engine,
-    keeper: Keeper,
+    checkpointer: Checkpointer,
     pin: Arc<Pin>,
 }
 
@@ -444,10 +444,10 @@ async fn start(
         }
     }
     name_unreadable(&reads);
-    let books = audit_books(config, &target.examining(), &limits, &catalog);
+    let reader = audit_reader(config, &target.examining(), &limits, &catalog);
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
     let number = incarnation.number;
-    let audit = Audit::begin(books, Arc::clone(&spot), Arc::clone(&catalog), log_dir, number);
+    let audit = Audit::begin(reader, Arc::clone(&spot), Arc::clone(&catalog), log_dir, number);
     let mut audit = audit.await.context("begin the audit")?;
     // Before anything moves on: what does not add up must not be built upon.
     match settled {
@@ -549,12 +549,13 @@ async fn start(
         done = ready => done?,
         failed = pool.failed() => return Err(failed.into()),
     }
-    let watch = keeper::Watch {
+    let watch = checkpointer::Watch {
         needed_after: Box::new(move || kept.load(Ordering::Acquire)),
         mismatch: halting(&halt),
     };
-    let keeper = Keeper::start(keeper_options(config)?, &engine, Arc::clone(&clock), watch)
-        .context("start to make snapshots")?;
+    let checkpointer =
+        Checkpointer::start(checkpointer_options(config)?, &engine, Arc::clone(&clock), watch)
+            .context("start to make snapshots")?;
     let service = Service {
         coordinator,
         spot,
@@ -562,7 +563,7 @@ async fn start(
         database,
         quotas: Quotas::new(quota_options, Arc::clone(&clock)),
         engine: Mutex::new(engine.handle()),
-        snapshots: keeper.requests(),
+        snapshots: checkpointer.requests(),
         verifier,
         clock,
         entropy: Mutex::new(Box::new(SystemEntropy)),
@@ -591,7 +592,7 @@ async fn start(
         },
         stopping,
     };
-    Ok(Started { service: Arc::new(service), pool, engine, keeper, pin })
+    Ok(Started { service: Arc::new(service), pool, engine, checkpointer, pin })
 }
 
 /// Whether the log has a first record, or had one that snapshots cover by now. Its damage is judged by the replay.
@@ -699,14 +700,14 @@ async fn record_externals(
 }
 
 /// What the audit reads in PostgreSQL.
-fn audit_books(
+fn audit_reader(
     config: &Config,
     target: &Address,
     limits: &postgres::Limits,
     catalog: &Arc<ArcSwap<Catalog>>,
-) -> Books {
+) -> AuditReader {
     let statement_timeout = Duration::from_millis(config.conservation.statement_timeout_ms);
-    Books::new(target.clone(), *limits, statement_timeout, Arc::clone(catalog))
+    AuditReader::new(target.clone(), *limits, statement_timeout, Arc::clone(catalog))
 }
 
 /// The flag that halts, as PostgreSQL and the data directory have it.
@@ -820,10 +821,10 @@ fn snapshot_dir(config: &Config) -> PathBuf {
     config.data_dir.join(super::snapshot::SNAPSHOT_DIRECTORY)
 }
 
-fn keeper_options(config: &Config) -> anyhow::Result<keeper::Options> {
-    Ok(keeper::Options {
+fn checkpointer_options(config: &Config) -> anyhow::Result<checkpointer::Options> {
+    Ok(checkpointer::Options {
         log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
-        shelf: Shelf::create(&snapshot_dir(config))?,
+        store: SnapshotStore::create(&snapshot_dir(config))?,
         places: places(config),
         every_records: config.snapshot.every_records,
         every_bytes: config.snapshot.every_bytes,

@@ -18,7 +18,7 @@ use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::config::format::Format;
 use crate::engine::fact::{Fact, Totals};
 use crate::engine::order::Entry;
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::engine::snapshot::{self, Header, Snapshot};
 use crate::telemetry::chain;
 
@@ -118,7 +118,7 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
     }
     for directory in [path.to_owned(), path.join(SNAPSHOT_DIRECTORY)] {
         if directory.is_dir() {
-            let paths = Shelf::at(&directory).paths()?;
+            let paths = SnapshotStore::at(&directory).paths()?;
             if !paths.is_empty() {
                 return Ok((paths, true));
             }
@@ -236,7 +236,7 @@ impl Verdict {
 struct Contents {
     held: Held,
     /// The sum over the outcomes that have been forgotten.
-    departed: u128,
+    evicted: u128,
     assets: Assets,
     /// By asset: what is available, and what it has come from.
     sums: BTreeMap<u32, (u128, Totals)>,
@@ -294,7 +294,7 @@ fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
             }
             Fact::Outcome { .. } => held.outcomes += 1,
             Fact::Watermark { order_number } => held.watermark = order_number,
-            Fact::Departed { digest } => contents.departed = digest,
+            Fact::Evicted { digest } => contents.evicted = digest,
             Fact::Outside { .. } => {}
         }
     }

@@ -36,13 +36,13 @@ pub fn run(
 fn attend(
     args: &TransferAttendArgs,
     clock: &impl Clock,
-    deed: &str,
+    action: &str,
     done: &str,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let path = format!("transfers/{}/{deed}", args.req_id);
+    let path = format!("transfers/{}/{action}", args.req_id);
     let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
-    let transfer = Ops::new(access, clock)?.post(deed, &path, &body)?;
+    let transfer = Ops::new(access, clock)?.post(action, &path, &body)?;
     refuse_pending(&transfer, access.format, out)?;
     match access.format {
         Format::Json => writeln!(out, "{transfer}")?,

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::config::format::Format;
 use crate::engine;
 use crate::postgres;
-use crate::postgres::books::Books;
+use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::embedded::Embedded;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
@@ -159,11 +159,12 @@ impl Target {
             warn!(asset, what, "an asset cannot be read in whole");
         }
         // Everything is read at once, however long it takes.
-        let books = Books::new(config.clone(), *limits, Duration::ZERO, Arc::clone(&catalog));
+        let reader =
+            AuditReader::new(config.clone(), *limits, Duration::ZERO, Arc::clone(&catalog));
         let log = configured.data_dir.join(wal::LOG_DIRECTORY);
         let snapshots = configured.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
         let places = serve::places(configured);
-        Ok(Stores { books, catalog, log, snapshots, places })
+        Ok(Stores { reader, catalog, log, snapshots, places })
     }
 }
 

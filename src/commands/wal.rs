@@ -464,8 +464,8 @@ mod tests {
         std::fs::write(sample.path("text"), "no log").expect("written");
         for name in ["absent", "empty", "text", "text/below"] {
             let path = sample.path(name);
-            for deed in ["dump", "verify"] {
-                let done = ubscore_wal(&[deed, &path]);
+            for step in ["dump", "verify"] {
+                let done = ubscore_wal(&[step, &path]);
                 assert_eq!(done.out, "", "{path}");
                 let (code, why) = done.failed();
                 assert_eq!(code, ExitCode::from(2), "{why}");

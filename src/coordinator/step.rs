@@ -6,7 +6,7 @@
 
 use crate::adapters::{Answer, Route};
 use crate::code::Code;
-use crate::postgres::store::{FundingPart, Passage};
+use crate::postgres::store::{FundingPart, TransitionPath};
 use crate::transfer::{Decision, Direction, Duty, Event, Op, Participant, State};
 
 /// The part of a transfer that decisions depend on.
@@ -35,7 +35,7 @@ pub enum Happened {
     Due,
     /// A participant outside the store answered.
     Answered(Op, Answer),
-    /// The store refused to commit its last passage. Nothing was moved.
+    /// The store refused to commit its last transition. Nothing was moved.
     Refused,
     /// An operator wants the wait for a decision ended, or no longer. What is under way goes on; what comes next is to be refused.
     Resolve(bool),
@@ -44,12 +44,12 @@ pub enum Happened {
 /// What has to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Insert it and take it through this passage.
-    Accept(Passage),
-    /// Take it through this passage.
+    /// Insert it and take it through this transition.
+    Accept(TransitionPath),
+    /// Take it through this transition.
     Step {
         /// The states, and Funding's part.
-        passage: Passage,
+        transition: TransitionPath,
         /// Why the participant refused.
         code: Option<Code>,
         /// The participant's record.
@@ -61,7 +61,7 @@ pub enum Effect {
     /// ask is durable.
     Refuse(Participant, Op),
     /// It will end in this state whatever dies: UBSCore's record proves it. The client may be told.
-    Tell(State, Option<Code>),
+    Reply(State, Option<Code>),
     /// Nothing is known. Ask again later, for ever.
     Retry,
     /// It is terminal in the store.
@@ -80,8 +80,8 @@ pub fn decide(
 ) -> (Row, Vec<Effect>) {
     match happened {
         Happened::Submitted => {
-            let passage = passage(vec![State::Init], row, &route);
-            (row, vec![Effect::Accept(passage)])
+            let transition = transition(vec![State::Init], row, &route);
+            (row, vec![Effect::Accept(transition)])
         }
         Happened::Stored(state) => {
             let row = Row { state, attempt: 0, ..row };
@@ -100,9 +100,9 @@ pub fn decide(
     }
 }
 
-/// Brings a passage that waits for its commit in line with whether its transfer is being resolved by now.
-pub fn renew(row: Row, passage: &mut Passage) {
-    if let Some(part) = &mut passage.funding {
+/// Brings a transition that waits for its commit in line with whether its transfer is being resolved by now.
+pub fn renew(row: Row, transition: &mut TransitionPath) {
+    if let Some(part) = &mut transition.funding {
         part.refuse = is_refused(row, part.op);
     }
 }
@@ -131,11 +131,15 @@ fn is_refused(row: Row, op: Op) -> bool {
 pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) -> Effect {
     match effect {
         Effect::Accept(_) => Effect::Rest,
-        Effect::Step { passage, code, log_sequence } => match row.state.duty(row.direction) {
+        Effect::Step { transition, code, log_sequence } => match row.state.duty(row.direction) {
             // Out of this state leads only a decision, and UBSCore's is durable before it is answered.
             Duty::Ask(participant, _) if route(participant) == Route::Apart => {
-                let path = passage.path.into_iter().take(1).collect();
-                Effect::Step { passage: Passage { path, funding: None }, code, log_sequence }
+                let path = transition.path.into_iter().take(1).collect();
+                Effect::Step {
+                    transition: TransitionPath { path, funding: None },
+                    code,
+                    log_sequence,
+                }
             }
             Duty::Ask(..) | Duty::Proceed | Duty::Nothing => Effect::Rest,
         },
@@ -143,7 +147,7 @@ pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) 
             Effect::LookUp(participant, op)
         }
         Effect::Retry => Effect::Rest,
-        Effect::Tell(..) | Effect::Finish | Effect::LookUp(..) | Effect::Rest => effect,
+        Effect::Reply(..) | Effect::Finish | Effect::LookUp(..) | Effect::Rest => effect,
     }
 }
 
@@ -169,11 +173,11 @@ fn answered(
         Decision::Success => None,
         Decision::Refused(code) => Some(code),
     };
-    let passage = passage(vec![state], row, route);
-    let step = Effect::Step { passage, code, log_sequence: answer.log_sequence };
+    let transition = transition(vec![state], row, route);
+    let step = Effect::Step { transition, code, log_sequence: answer.log_sequence };
     let proven = state.is_terminal() && answer.log_sequence.is_some();
     match proven {
-        true => (row, vec![Effect::Tell(state, code), step]),
+        true => (row, vec![Effect::Reply(state, code), step]),
         false => (row, vec![step]),
     }
 }
@@ -189,14 +193,18 @@ fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
             }
         }
         Duty::Ask(..) | Duty::Proceed => {
-            let passage = passage(Vec::new(), row, route);
-            Effect::Step { passage, code: None, log_sequence: None }
+            let transition = transition(Vec::new(), row, route);
+            Effect::Step { transition, code: None, log_sequence: None }
         }
     }
 }
 
 /// As far as one commit takes a transfer, once it has passed the states of `path`.
-fn passage(mut path: Vec<State>, row: Row, route: &impl Fn(Participant) -> Route) -> Passage {
+fn transition(
+    mut path: Vec<State>,
+    row: Row,
+    route: &impl Fn(Participant) -> Route,
+) -> TransitionPath {
     let mut state = path.last().copied().unwrap_or(row.state);
     while row.fuse || path.is_empty() {
         match state.duty(row.direction) {
@@ -209,12 +217,12 @@ fn passage(mut path: Vec<State>, row: Row, route: &impl Fn(Participant) -> Route
                 let (on_success, on_refused) = (after(Event::Success), after(Event::ExplicitFail));
                 let refuse = is_refused(row, op);
                 let funding = Some(FundingPart { op, on_success, on_refused, refuse });
-                return Passage { path, funding };
+                return TransitionPath { path, funding };
             }
             Duty::Ask(..) | Duty::Nothing => break,
         }
     }
-    Passage { path, funding: None }
+    TransitionPath { path, funding: None }
 }
 
 /// The states after a participant's decision, as far as nobody else has to be asked; none where the table does not
@@ -260,9 +268,9 @@ mod tests {
             now = next;
             let effect = effects.into_iter().next_back().expect("something to do");
             happened = match effect {
-                Effect::Accept(passage) | Effect::Step { passage, .. } => {
-                    let mut states = passage.path;
-                    if let Some(part) = passage.funding {
+                Effect::Accept(transition) | Effect::Step { transition, .. } => {
+                    let mut states = transition.path;
+                    if let Some(part) = transition.funding {
                         let refused = refuse.contains(&(Participant::Funding, part.op));
                         states.extend(if refused { part.on_refused } else { part.on_success });
                     }
@@ -278,7 +286,7 @@ mod tests {
                     Happened::Answered(op, answer(outcome))
                 }
                 Effect::Finish => return commits,
-                Effect::Tell(..)
+                Effect::Reply(..)
                 | Effect::Retry
                 | Effect::LookUp(..)
                 | Effect::Refuse(..)
@@ -408,9 +416,9 @@ mod tests {
                         let effects = halted(Happened::Answered(op, answer(outcome)));
                         let last = effects.last().expect("something to do");
                         match (after, last) {
-                            (Some(after), Effect::Step { passage, log_sequence, .. }) => {
-                                let want = Passage { path: vec![after], funding: None };
-                                assert_eq!((passage, *log_sequence), (&want, Some(9)));
+                            (Some(after), Effect::Step { transition, log_sequence, .. }) => {
+                                let want = TransitionPath { path: vec![after], funding: None };
+                                assert_eq!((transition, *log_sequence), (&want, Some(9)));
                             }
                             // A refusal that a refund does not know.
                             (None, Effect::Rest) => {}
@@ -486,22 +494,22 @@ mod tests {
                 *recorded[place(op)].get_or_insert(!refuse)
             };
             let happened = match effects.pop().expect("something to do") {
-                Effect::Step { mut passage, .. } => {
+                Effect::Step { mut transition, .. } => {
                     // Before it is committed, the operator may change his mind, and change it again.
-                    let decided_once = passage.clone();
-                    renew(Row { resolve: false, ..now }, &mut passage);
-                    assert!(!passage.refuses());
-                    renew(now, &mut passage);
-                    assert_eq!(passage, decided_once);
-                    if let Some(part) = passage.funding {
+                    let decided_once = transition.clone();
+                    renew(Row { resolve: false, ..now }, &mut transition);
+                    assert!(!transition.refuses());
+                    renew(now, &mut transition);
+                    assert_eq!(transition, decided_once);
+                    if let Some(part) = transition.funding {
                         let success = decided(part.op, part.refuse);
-                        passage.path.extend(if success {
+                        transition.path.extend(if success {
                             part.on_success
                         } else {
                             part.on_refused
                         });
                     }
-                    Happened::Stored(*passage.path.last().expect("moves"))
+                    Happened::Stored(*transition.path.last().expect("moves"))
                 }
                 asked @ (Effect::Refuse(_, op) | Effect::Ask(_, op)) => {
                     let outcome = match decided(op, matches!(asked, Effect::Refuse(..))) {
@@ -540,7 +548,7 @@ mod tests {
         assert_eq!((after, effects), (tired, vec![ask]));
 
         let step = |state, code, log_sequence| Effect::Step {
-            passage: Passage { path: vec![state], funding: None },
+            transition: TransitionPath { path: vec![state], funding: None },
             code,
             log_sequence,
         };
@@ -553,7 +561,7 @@ mod tests {
                 tired,
                 Op::Deposit,
                 answer(Outcome::Success),
-                vec![Effect::Tell(Committed, None), step(Committed, None, Some(9))],
+                vec![Effect::Reply(Committed, None), step(Committed, None, Some(9))],
             ),
             (tired, Op::Deposit, unlogged, vec![step(Committed, None, None)]),
             (paying, Op::Withdraw, answer(Outcome::Success), vec![step(SourceDone, None, Some(9))]),
@@ -561,7 +569,7 @@ mod tests {
                 paying,
                 Op::Withdraw,
                 answer(refusal),
-                vec![Effect::Tell(Failed, Some(code)), step(Failed, Some(code), Some(9))],
+                vec![Effect::Reply(Failed, Some(code)), step(Failed, Some(code), Some(9))],
             ),
         ] {
             let happened = Happened::Answered(op, answer);

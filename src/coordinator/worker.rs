@@ -30,7 +30,7 @@ use self::halted::look_up;
 use self::held::Moved;
 use self::message::{Envelope, Message};
 use self::operator::Resolving;
-use self::queued::{Queued, Whose};
+use self::queued::{Queued, Waiter};
 use self::recording::Recordings;
 use self::undecided::Undecided;
 use super::hand::{Hands, LastError};
@@ -47,7 +47,7 @@ use crate::postgres::sqlstate;
 use crate::postgres::store::{
     Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
-use crate::quota::Permit;
+use crate::quota::Reservation;
 use crate::shortage::Shortage;
 use crate::telemetry;
 use crate::transfer::{Intent, Op, Participant, ReqId, State};
@@ -81,12 +81,12 @@ pub(super) fn shard_of(user: UserId, shards: usize) -> usize {
 struct Active {
     row: Row,
     transfer: Transfer,
-    tell: watch::Sender<Transfer>,
+    watch: watch::Sender<Transfer>,
     started_ns: u64,
     /// When its end was told, before the store has the mark.
-    told_ns: Option<u64>,
+    replied_ns: Option<u64>,
     /// Until it has ended, where this process has accepted it.
-    permit: Option<Permit>,
+    reservation: Option<Reservation>,
     span: Span,
 }
 
@@ -95,18 +95,18 @@ impl Active {
         self.transfer.intent.order_number
     }
 
-    /// Takes the permit of its accept, which is decided.
-    fn hold(&mut self, permit: Option<Permit>) {
-        if let Some(mut permit) = permit {
-            permit.accept(self.transfer.created_at);
-            self.permit = Some(permit);
+    /// Takes the reservation of its accept, which is decided.
+    fn hold(&mut self, reservation: Option<Reservation>) {
+        if let Some(mut reservation) = reservation {
+            reservation.accept(self.transfer.created_at);
+            self.reservation = Some(reservation);
         }
     }
 
     /// It has ended: before anybody is told, what it has not moved is free for another.
     fn release(&mut self, state: State) {
-        if let Some(permit) = self.permit.take() {
-            permit.end(state);
+        if let Some(reservation) = self.reservation.take() {
+            reservation.end(state);
         }
     }
 }
@@ -142,7 +142,7 @@ type Doing<S> = Pin<Box<dyn Future<Output = Done<S>> + Send>>;
 /// What a turn of the loop woke up for.
 enum Woken<S> {
     Store(Done<S>),
-    Told(Told),
+    Replied(Told),
     Message(Option<Envelope>),
     /// Somebody has halted or resumed.
     Gate,
@@ -289,7 +289,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let low = self.under_way.first().copied().unwrap_or(u64::MAX);
             let low = if self.scanned_once { low } else { 0 };
             self.numbers.publish(self.shard, low, self.under_way.len());
-            let waited_for = self.parked.iter().any(|(_, queued)| queued.whose.is_outside())
+            let waited_for = self.parked.iter().any(|(_, queued)| queued.waiter.is_outside())
                 || self.recordings.are_awaited();
             let idle = doing.is_none() && asking.is_empty() && self.queue.is_empty();
             if !open && idle && !waited_for {
@@ -301,7 +301,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let woken = tokio::select! {
                 biased;
                 Some(done) = conditional(doing.as_mut()) => Woken::Store(done),
-                Some(told) = asking.next(), if !asking.is_empty() => Woken::Told(told),
+                Some(replied) = asking.next(), if !asking.is_empty() => Woken::Replied(replied),
                 Ok(()) = gate.changed() => Woken::Gate,
                 message = inbox.recv(), if room => Woken::Message(message),
                 () = &mut timer => Woken::Timer,
@@ -311,12 +311,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     doing = None;
                     idle_store = Some(self.on_done(done)?);
                 }
-                Woken::Told(Told::Answers(answers)) => {
+                Woken::Replied(Told::Answers(answers)) => {
                     for (question, answer) in answers {
                         self.on_answer(question.req_id, question.op, answer);
                     }
                 }
-                Woken::Told(Told::Recorded(answers)) => {
+                Woken::Replied(Told::Recorded(answers)) => {
                     for (number, answer) in answers {
                         self.on_recorded(number, answer.outcome);
                     }
@@ -383,11 +383,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         while batch.len() < self.parts.options.batch_max
             && let Some(mut queued) = self.queue.pop_front()
         {
-            if let (Whose::Step(req_id), Call::Step { passage, .. }) =
-                (&queued.whose, &mut queued.call)
+            if let (Waiter::Step(req_id), Call::Step { transition, .. }) =
+                (&queued.waiter, &mut queued.call)
                 && let Some(active) = self.active.get(req_id)
             {
-                renew(active.row, passage);
+                renew(active.row, transition);
             }
             // It would be held up as well, and hold up everybody else; and nothing of a user's overtakes what came
             // before: a search for a cid must not miss its accept. What had come before the parked one goes on.
@@ -514,27 +514,27 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         let full = self.under_way.len() >= self.parts.options.active_max;
         let (mut share, mut claim) = (None, None);
-        let (call, whose) = match message {
+        let (call, waiter) = match message {
             Message::Submit { .. } if full => {
                 message.reject(Rejection::overloaded(Shortage::Worker));
                 return;
             }
-            Message::Submit { mut intent, fingerprint, permit, reply } => {
-                share = permit;
+            Message::Submit { mut intent, fingerprint, reservation, reply } => {
+                share = reservation;
                 claim = intent.cid.clone().map(|cid| self.undecided.claim(intent.user, cid));
                 intent.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(intent.order_number);
                 self.numbers.set_count(self.shard, self.under_way.len());
                 let row = self.row(&intent, State::Init);
                 let (_, effects) = decide(row, Happened::Submitted, route::<T, F>);
-                let [Effect::Accept(passage)] = effects.as_slice() else {
+                let [Effect::Accept(transition)] = effects.as_slice() else {
                     unreachable!("a submitted transfer is accepted: {effects:?}")
                 };
-                let (req_id, passage) = (intent.req_id, passage.clone());
-                (Call::Accept { intent, fingerprint, passage }, Whose::Accept(req_id, reply))
+                let (req_id, transition) = (intent.req_id, transition.clone());
+                (Call::Accept { intent, fingerprint, transition }, Waiter::Accept(req_id, reply))
             }
             Message::FindCid { user, cid, reply } => {
-                (Call::Find(Sought::Cid(user, cid)), Whose::Cid(reply))
+                (Call::Find(Sought::Cid(user, cid)), Waiter::Cid(reply))
             }
             Message::IsUndecided { user, cid, reply } => {
                 // An error is a caller who has gone.
@@ -543,27 +543,27 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             // Without room for its record a new one waits; what has been decided before is told.
             Message::External { external, room, reply } if full || !room => {
-                (Call::FindExternal(external), Whose::External(reply))
+                (Call::FindExternal(external), Waiter::External(reply))
             }
             Message::External { mut external, reply, .. } => {
                 external.order_number = self.numbers.take(self.shard);
                 self.under_way.insert(external.order_number);
                 self.numbers.set_count(self.shard, self.under_way.len());
-                (Call::External(external), Whose::External(reply))
+                (Call::External(external), Waiter::External(reply))
             }
             Message::SetFundingStatus { user, status, actor, reason, reply } => {
-                (Call::SetFundingStatus { user, status, actor, reason }, Whose::Status(reply))
+                (Call::SetFundingStatus { user, status, actor, reason }, Waiter::Status(reply))
             }
-            Message::Attend { req_id, deed, reply } if self.active.contains_key(&req_id) => {
-                self.attend(req_id, deed, reply, deadline_ns);
+            Message::Attend { req_id, action, reply } if self.active.contains_key(&req_id) => {
+                self.attend(req_id, action, reply, deadline_ns);
                 return;
             }
-            Message::Attend { req_id, deed, reply } => {
-                (Call::Find(Sought::ReqId(req_id)), Whose::Attend(req_id, deed, reply))
+            Message::Attend { req_id, action, reply } => {
+                (Call::Find(Sought::ReqId(req_id)), Waiter::Attend(req_id, action, reply))
             }
             Message::Follow { req_id, reply } => {
                 let active = self.active.get(&req_id);
-                drop(reply.send(active.map(|active| active.tell.subscribe())));
+                drop(reply.send(active.map(|active| active.watch.subscribe())));
                 return;
             }
             Message::UnderWay { reply } => {
@@ -571,8 +571,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 return;
             }
         };
-        let own = Queued::own(call, whose);
-        self.enqueue(Queued { deadline_ns, permit: share, claim, span, ..own });
+        let own = Queued::own(call, waiter);
+        self.enqueue(Queued { deadline_ns, reservation: share, claim, span, ..own });
     }
 
     /// Rejects what was never begun and has been waited for long enough.
@@ -598,7 +598,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     fn forget_expired(&mut self, queued: Queued) {
         self.forget(&queued.call);
-        let nobody = queued.whose.reject(Rejection::of(Code::SystemError));
+        let nobody = queued.waiter.reject(Rejection::of(Code::SystemError));
         assert!(nobody.is_none(), "only callers outside are kept waiting");
     }
 
@@ -609,8 +609,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Leaves one call aside for a while; the others go on.
     fn park(&mut self, mut queued: Queued, why: &(dyn std::error::Error + 'static)) {
         queued.tries = queued.tries.saturating_add(1);
-        let stepping = match (&queued.whose, &mut queued.call) {
-            (Whose::Step(req_id), Call::Step { attempt, .. }) => {
+        let stepping = match (&queued.waiter, &mut queued.call) {
+            (Waiter::Step(req_id), Call::Step { attempt, .. }) => {
                 self.active.get_mut(req_id).map(|active| {
                     active.row.attempt = active.row.attempt.saturating_add(1);
                     *attempt = active.row.attempt;
@@ -753,8 +753,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     self.queue.push_front(blamed);
                     return Ok(());
                 }
-                match blamed.whose {
-                    Whose::Nobody => {}
+                match blamed.waiter {
+                    Waiter::Nobody => {}
                     _ if self.now() >= blamed.deadline_ns => {
                         let rejection = blamed.rejection();
                         self.give_up(blamed, rejection);
@@ -768,7 +768,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let unreachable = matches!(failure, Failure::Unreachable(_));
                 self.store_failed(&failure)?;
                 for queued in batch.into_iter().rev() {
-                    if let Whose::Step(req_id) = queued.whose {
+                    if let Waiter::Step(req_id) = queued.waiter {
                         self.note_error(req_id, "store", &failure);
                     }
                     self.requeue(queued, maybe, unreachable);
@@ -816,10 +816,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let late = self.now() >= queued.deadline_ns;
         // Unreachable, it will not be begun soon; what may have been begun is tried again as long as somebody waits.
         let hopeless = late || (unreachable && !queued.maybe);
-        if hopeless && queued.whose.is_outside() {
+        if hopeless && queued.waiter.is_outside() {
             let rejection = queued.rejection();
             self.give_up(queued, rejection);
-        } else if !matches!(queued.whose, Whose::Nobody) {
+        } else if !matches!(queued.waiter, Waiter::Nobody) {
             // A deferral is worth no second try: the timer runs all the same.
             self.queue.push_front(queued);
         }
@@ -832,14 +832,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             // can be.
             (Call::Accept { intent, .. }, true) => {
                 let call = Call::Find(Sought::ReqId(intent.req_id));
-                let whose = Whose::Lost(intent.order_number);
-                let (permit, claim) = (queued.permit.take(), queued.claim.take());
-                self.enqueue(Queued { permit, claim, ..Queued::own(call, whose) });
+                let waiter = Waiter::Lost(intent.order_number);
+                let (reservation, claim) = (queued.reservation.take(), queued.claim.take());
+                self.enqueue(Queued { reservation, claim, ..Queued::own(call, waiter) });
             }
             (Call::External(external), true) => self.look_for_external(external.clone()),
             _ => self.forget(&queued.call),
         }
-        let nobody = queued.whose.reject(rejection);
+        let nobody = queued.waiter.reject(rejection);
         assert!(nobody.is_none(), "only what somebody outside asked for is given up");
     }
 
@@ -859,14 +859,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         } else {
             error!(why, req_id, call, "the store refused a call");
         }
-        match queued.whose {
-            Whose::Step(req_id) => {
+        match queued.waiter {
+            Waiter::Step(req_id) => {
                 self.note_error(req_id, "refused", source);
                 self.advance(req_id, Happened::Refused);
             }
-            Whose::Nobody => {}
+            Waiter::Nobody => {}
             // Not to be forgotten, whatever it costs.
-            Whose::Lost(_) | Whose::LostExternal => self.park(queued, source),
+            Waiter::Lost(_) | Waiter::LostExternal => self.park(queued, source),
             _ => {
                 let rejection = queued.rejection();
                 self.give_up(queued, rejection);
@@ -884,19 +884,19 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     fn on_reply(&mut self, queued: Queued, reply: Reply) {
-        let external = matches!(queued.whose, Whose::External(_) | Whose::LostExternal);
+        let external = matches!(queued.waiter, Waiter::External(_) | Waiter::LostExternal);
         if external && !matches!(reply, Reply::Unreadable(_)) {
             self.on_external_reply(queued, reply);
             return;
         }
-        match (queued.whose, reply) {
-            (Whose::Accept(req_id, answer_to), Reply::Transfer(transfer)) => {
+        match (queued.waiter, reply) {
+            (Waiter::Accept(req_id, answer_to), Reply::Transfer(transfer)) => {
                 let Call::Accept { intent, fingerprint, .. } = queued.call else {
                     unreachable!("queued together")
                 };
                 let replayed = transfer.intent.req_id != req_id;
                 // What a repeat had taken goes back.
-                let permit = queued.permit.filter(|_| !replayed);
+                let reservation = queued.reservation.filter(|_| !replayed);
                 if replayed {
                     self.under_way.remove(&intent.order_number);
                     if transfer.fingerprint != fingerprint {
@@ -912,8 +912,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let key = transfer.intent.req_id;
                 let progress = match self.active.get_mut(&key) {
                     Some(active) => {
-                        active.hold(permit);
-                        active.tell.subscribe()
+                        active.hold(reservation);
+                        active.watch.subscribe()
                     }
                     // Over long ago.
                     None if replayed && transfer.state.is_terminal() => watch::channel(*transfer).1,
@@ -921,20 +921,20 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         let span = span_of(&transfer);
                         self.adopt(*transfer, span, None)
                     }
-                    None => self.adopt(*transfer, queued.span, permit),
+                    None => self.adopt(*transfer, queued.span, reservation),
                 };
                 answer_to.send(Ok(Accepted { progress, replayed }));
             }
             // Halted: what had been accepted, under this name or this cid, or nothing.
-            (Whose::Accept(req_id, answer_to), Reply::Found(Some(transfer))) => {
-                let queued = Queued { whose: Whose::Accept(req_id, answer_to), ..queued };
+            (Waiter::Accept(req_id, answer_to), Reply::Found(Some(transfer))) => {
+                let queued = Queued { waiter: Waiter::Accept(req_id, answer_to), ..queued };
                 self.on_reply(queued, Reply::Transfer(transfer));
             }
-            (Whose::Accept(_, answer_to), Reply::Found(None)) => {
+            (Waiter::Accept(_, answer_to), Reply::Found(None)) => {
                 self.forget(&queued.call);
                 answer_to.send(Err(Rejection::of(Code::ServiceHalted)));
             }
-            (Whose::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
+            (Waiter::Step(req_id), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 if let Some(active) = self.active.get_mut(&req_id) {
                     let _entered = active.span.clone().entered();
                     active.transfer = *transfer;
@@ -942,10 +942,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     self.hands.hold(self.shard, &active.transfer);
                     debug!(%req_id, state = state.name(), code = ?code, "stored");
                     // Whoever joins later must not be told less than a read of the store tells.
-                    active.tell.send_if_modified(|told| {
-                        let ahead = told.state.is_terminal();
+                    active.watch.send_if_modified(|replied| {
+                        let ahead = replied.state.is_terminal();
                         if !ahead {
-                            told.clone_from(&active.transfer);
+                            replied.clone_from(&active.transfer);
                         }
                         !ahead
                     });
@@ -953,35 +953,35 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
             }
             // Halted: PostgreSQL has no row of a transfer in hand. It is an older copy, or an edited one.
-            (Whose::Step(req_id), Reply::Found(None)) => {
+            (Waiter::Step(req_id), Reply::Found(None)) => {
                 let what = format_args!(
                     "PostgreSQL has no transfer {req_id}, which this process has in hand: it rests until a resume"
                 );
                 alert_about(Alert::ProtocolViolation, &req_id, what);
                 self.resting.push(req_id);
             }
-            (Whose::Nobody, Reply::Done) => {}
-            (Whose::Lost(order_number), Reply::Found(found)) => match found {
+            (Waiter::Nobody, Reply::Done) => {}
+            (Waiter::Lost(order_number), Reply::Found(found)) => match found {
                 Some(transfer) => match self.active.get_mut(&transfer.intent.req_id) {
-                    Some(active) => active.hold(queued.permit),
+                    Some(active) => active.hold(queued.reservation),
                     None => {
                         warn!(req_id = %transfer.intent.req_id, "it was accepted after all");
                         let span = span_of(&transfer);
-                        self.adopt(*transfer, span, queued.permit);
+                        self.adopt(*transfer, span, queued.reservation);
                     }
                 },
                 None => {
                     self.under_way.remove(&order_number);
                 }
             },
-            (Whose::Cid(answer_to), Reply::Found(found)) => {
+            (Waiter::Cid(answer_to), Reply::Found(found)) => {
                 drop(answer_to.send(Ok(found.map(|transfer| *transfer))));
             }
-            (Whose::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
-            (Whose::Attend(_, _, answer_to), Reply::Found(None)) => {
+            (Waiter::Status(answer_to), Reply::Done) => drop(answer_to.send(Ok(()))),
+            (Waiter::Attend(_, _, answer_to), Reply::Found(None)) => {
                 drop(answer_to.send(Err(Rejection::of(Code::TransferNotFound))));
             }
-            (Whose::Attend(req_id, deed, answer_to), Reply::Found(Some(transfer))) => {
+            (Waiter::Attend(req_id, action, answer_to), Reply::Found(Some(transfer))) => {
                 if !self.active.contains_key(&req_id) {
                     if transfer.state.is_terminal() {
                         drop(answer_to.send(Ok(watch::channel(*transfer).1)));
@@ -991,34 +991,34 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     let span = span_of(&transfer);
                     self.adopt(*transfer, span, None);
                 }
-                self.attend(req_id, deed, answer_to, queued.deadline_ns);
+                self.attend(req_id, action, answer_to, queued.deadline_ns);
             }
-            (whose, Reply::Unreadable(why)) => {
+            (waiter, Reply::Unreadable(why)) => {
                 let (call, req_id) = (queued.call.name(), queued.call.req_id().map(display));
                 error!(why, req_id, call, "a row of the store cannot be read");
-                match whose {
-                    Whose::Step(req_id) => self.advance(req_id, Happened::Refused),
+                match waiter {
+                    Waiter::Step(req_id) => self.advance(req_id, Happened::Refused),
                     // Its own row may be there or not: that of an earlier transfer with its cid may be what is bad.
-                    whose if whose.is_outside() => {
-                        let unclear = Queued { whose, maybe: true, ..queued };
+                    waiter if waiter.is_outside() => {
+                        let unclear = Queued { waiter, maybe: true, ..queued };
                         self.give_up(unclear, Rejection::unknown());
                     }
                     // Until somebody has mended the row, a restart will say so again.
-                    _ => queued.permit.map_or((), Permit::keep),
+                    _ => queued.reservation.map_or((), Reservation::keep),
                 }
             }
             (_, reply) => unreachable!("{reply:?} answers another call"),
         }
     }
 
-    /// Takes a stored transfer into hand and goes on with it. `permit`: of one that has just been accepted.
+    /// Takes a stored transfer into hand and goes on with it. `reservation`: of one that has just been accepted.
     fn adopt(
         &mut self,
         transfer: Transfer,
         span: Span,
-        permit: Option<Permit>,
+        reservation: Option<Reservation>,
     ) -> watch::Receiver<Transfer> {
-        let (tell, progress) = watch::channel(transfer.clone());
+        let (watch, progress) = watch::channel(transfer.clone());
         let req_id = transfer.intent.req_id;
         let row =
             Row { attempt: transfer.retry_count, ..self.row(&transfer.intent, transfer.state) };
@@ -1026,8 +1026,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.under_way.insert(transfer.intent.order_number);
         self.hands.hold(self.shard, &transfer);
         let mut active =
-            Active { row, transfer, tell, started_ns, told_ns: None, permit: None, span };
-        active.hold(permit);
+            Active { row, transfer, watch, started_ns, replied_ns: None, reservation: None, span };
+        active.hold(reservation);
         self.active.insert(req_id, active);
         self.advance(req_id, Happened::Due);
         progress
@@ -1067,11 +1067,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let active = self.active.get_mut(&req_id).expect("looked up above");
         active.row = row;
         let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
-        let told = effects.iter().any(|effect| matches!(effect, Effect::Tell(..)));
+        let replied = effects.iter().any(|effect| matches!(effect, Effect::Reply(..)));
         for effect in effects {
             match effect {
                 Effect::Accept(_) => unreachable!("only a submitted transfer is accepted"),
-                Effect::Step { passage, code, log_sequence } => {
+                Effect::Step { transition, code, log_sequence } => {
                     let from = row.state;
                     let attempt = row.attempt;
                     let call = Call::Step {
@@ -1079,15 +1079,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                         asset,
                         req_id,
                         from,
-                        passage,
+                        transition,
                         code,
                         log_sequence,
                         attempt,
                     };
                     let span = Span::current();
-                    let step = Queued { span, ..Queued::own(call, Whose::Step(req_id)) };
+                    let step = Queued { span, ..Queued::own(call, Waiter::Step(req_id)) };
                     let step = self.arrived(step);
-                    if !told {
+                    if !replied {
                         self.queue.push_back(step);
                         continue;
                     }
@@ -1104,7 +1104,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                     self.asks.push(Question { req_id, participant, op, refuse: true });
                 }
                 Effect::Rest => self.resting.push(req_id),
-                Effect::Tell(state, code) => self.tell(req_id, state, code),
+                Effect::Reply(state, code) => self.reply(req_id, state, code),
                 Effect::Retry => self.retry(req_id),
                 Effect::Finish => self.finish(req_id),
             }
@@ -1113,14 +1113,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Tells whoever waits where the transfer ends, before PostgreSQL has the mark.
-    fn tell(&mut self, req_id: ReqId, state: State, code: Option<Code>) {
+    fn reply(&mut self, req_id: ReqId, state: State, code: Option<Code>) {
         let now = self.now();
         let Some(active) = self.active.get_mut(&req_id) else { return };
-        active.told_ns = Some(now);
+        active.replied_ns = Some(now);
         active.release(state);
         self.hands.arrived(self.shard, active.order_number());
         let active = &*active;
-        active.tell.send_modify(|transfer| {
+        active.watch.send_modify(|transfer| {
             *transfer = active.transfer.clone();
             transfer.state = state;
             transfer.code = transfer.code.or(code);
@@ -1133,11 +1133,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.under_way.remove(&active.transfer.intent.order_number);
         self.hands.let_go(self.shard, active.transfer.intent.order_number);
         let (direction, state) = (active.row.direction.name(), active.transfer.state.name());
-        let ended_ns = active.told_ns.unwrap_or_else(|| self.now());
+        let ended_ns = active.replied_ns.unwrap_or_else(|| self.now());
         let seconds = Duration::from_nanos(ended_ns - active.started_ns).as_secs_f64();
         telemetry::transfer(direction, state, seconds);
         // Nobody may be waiting any more.
-        drop(active.tell.send(active.transfer));
+        drop(active.watch.send(active.transfer));
     }
 
     /// Asks again later, for ever.
@@ -1163,7 +1163,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.store_failures == 0 {
             let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
-            self.enqueue(Queued::own(call, Whose::Nobody));
+            self.enqueue(Queued::own(call, Waiter::Nobody));
         }
         delay_ms
     }

@@ -12,7 +12,7 @@
 //! | 3 | balance | available 16, deposits 16, withdrawals 16, refunds 16, user 8, asset 4 |
 //! | 4 | outcome | req_id 16, balance_after 16, user 8, amount 8, sequence 8, time_ns 8, order_number 8, asset 4, code 2 (0 = success), op 1 |
 //! | 5 | watermark | order_number 8 |
-//! | 6 | departed | digest 16: the sum over the outcomes that have left, and its own digest |
+//! | 6 | evicted | digest 16: the sum over the outcomes that have left, and its own digest |
 //! | 7 | outside | deposited 16, withdrawn 16, deposits 8, withdrawals 8, asset 4: all external operations of an asset |
 
 use std::mem::size_of;
@@ -128,7 +128,7 @@ pub enum Fact {
         order_number: u64,
     },
     /// Outcomes have been forgotten.
-    Departed {
+    Evicted {
         /// The sum of their digests.
         digest: u128,
     },
@@ -201,7 +201,7 @@ const ACCOUNT: u8 = 2;
 const BALANCE: u8 = 3;
 const OUTCOME: u8 = 4;
 const WATERMARK: u8 = 5;
-const DEPARTED: u8 = 6;
+const EVICTED: u8 = 6;
 pub(super) const OUTSIDE: u8 = 7;
 
 impl Fact {
@@ -256,7 +256,7 @@ impl Fact {
                 (OUTCOME, put(buffer, &bytes))
             }
             Fact::Watermark { order_number } => (WATERMARK, put(buffer, &U64::from(order_number))),
-            Fact::Departed { digest } => (DEPARTED, put(buffer, &U128::from(digest))),
+            Fact::Evicted { digest } => (EVICTED, put(buffer, &U128::from(digest))),
             Fact::Outside { asset, outside } => {
                 let bytes = OutsideBytes {
                     deposited: outside.deposited.into(),
@@ -278,7 +278,7 @@ impl Fact {
             BALANCE => Some(size_of::<BalanceBytes>()),
             OUTCOME => Some(size_of::<OutcomeBytes>()),
             WATERMARK => Some(size_of::<U64>()),
-            DEPARTED => Some(size_of::<U128>()),
+            EVICTED => Some(size_of::<U128>()),
             OUTSIDE => Some(size_of::<OutsideBytes>()),
             _ => None,
         }
@@ -342,9 +342,9 @@ impl Fact {
                 let fixed = U64::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Watermark { order_number: fixed.get() })
             }
-            DEPARTED => {
+            EVICTED => {
                 let fixed = U128::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                Ok(Fact::Departed { digest: fixed.get() })
+                Ok(Fact::Evicted { digest: fixed.get() })
             }
             OUTSIDE => {
                 let fixed = OutsideBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
@@ -362,7 +362,7 @@ impl Fact {
 
     /// Its part of a state's digest.
     pub fn digest(&self) -> u128 {
-        if let Fact::Departed { digest } = *self {
+        if let Fact::Evicted { digest } = *self {
             return digest;
         }
         let mut buffer = [0; FACT_BYTES_MAX];
@@ -402,7 +402,7 @@ mod tests {
             },
             Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },
             Fact::Watermark { order_number: u64::MAX },
-            Fact::Departed { digest: u128::MAX - 1 },
+            Fact::Evicted { digest: u128::MAX - 1 },
             Fact::Outside {
                 asset: 3,
                 outside: Outside { deposits: 1, deposited: 1 << 90, withdrawals: 2, withdrawn: 7 },

@@ -23,7 +23,7 @@ const LARGE: Places = Places { accounts_max: 64, outcomes_max: 1_024 };
 
 /// What happens next. Numbers are taken modulo what makes sense, so that few names meet often.
 #[derive(Clone, Debug)]
-enum Deed {
+enum HistoryStep {
     Order { op: Op, transfer: u8, user: u8, asset: u8, amount: u8, odd: bool, refuse: bool },
     Status { user: u8, status: AccountStatus },
     Asset { asset: u8 },
@@ -32,7 +32,7 @@ enum Deed {
     Forget { looks: usize, leaves: usize },
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn step() -> impl Strategy<Value = HistoryStep> {
     let op = prop_oneof![
         4 => Just(Op::Deposit), 4 => Just(Op::Withdraw), 3 => Just(Op::Refund),
         2 => Just(Op::ExtDeposit), 1 => Just(Op::ExtWithdraw),
@@ -40,14 +40,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     // Refunds have to find their withdraws: users and amounts follow from the transfer, but for odd orders.
     let rarely = || prop::bool::weighted(0.05);
     let order = (op, 0..12u8, 1..5u8, 1..4u8, 1..9u8, rarely(), rarely());
-    let order = order.prop_map(|(op, transfer, user, asset, amount, odd, refuse)| Deed::Order {
-        op,
-        transfer,
-        user,
-        asset,
-        amount,
-        odd,
-        refuse,
+    let order = order.prop_map(|(op, transfer, user, asset, amount, odd, refuse)| {
+        HistoryStep::Order { op, transfer, user, asset, amount, odd, refuse }
     });
     let status = prop_oneof![
         4 => Just(AccountStatus::Active), 1 => Just(AccountStatus::Frozen),
@@ -55,11 +49,11 @@ fn deed() -> impl Strategy<Value = Deed> {
     ];
     prop_oneof![
         24 => order,
-        1 => (1..5u8, status).prop_map(|(user, status)| Deed::Status { user, status }),
-        1 => (1..4u8).prop_map(|asset| Deed::Asset { asset }),
-        2 => (0..12u8).prop_map(|by| Deed::Raise { by }),
-        1 => Just(Deed::Digest),
-        4 => (0..64usize, 0..24usize).prop_map(|(looks, leaves)| Deed::Forget { looks, leaves }),
+        1 => (1..5u8, status).prop_map(|(user, status)| HistoryStep::Status { user, status }),
+        1 => (1..4u8).prop_map(|asset| HistoryStep::Asset { asset }),
+        2 => (0..12u8).prop_map(|by| HistoryStep::Raise { by }),
+        1 => Just(HistoryStep::Digest),
+        4 => (0..64usize, 0..24usize).prop_map(|(looks, leaves)| HistoryStep::Forget { looks, leaves }),
     ]
 }
 
@@ -110,10 +104,10 @@ impl History {
     }
 
     /// Transfers are named by generation: names come again once most of them are below the watermark, numbers rise.
-    fn carry_out(&mut self, deed: &Deed) {
+    fn carry_out(&mut self, step: &HistoryStep) {
         let watermark = self.ledger.watermark();
-        match *deed {
-            Deed::Order { op, transfer, user, asset, amount, odd, refuse } => {
+        match *step {
+            HistoryStep::Order { op, transfer, user, asset, amount, odd, refuse } => {
                 // Some below the watermark, most above.
                 let order_number = (watermark + u64::from(transfer)).saturating_sub(3);
                 let (user, asset, amount) = match odd {
@@ -155,15 +149,15 @@ impl History {
                     Command::Order(order)
                 });
             }
-            Deed::Status { user, status } => {
+            HistoryStep::Status { user, status } => {
                 self.run(Command::SetStatus { user: user.into(), status });
             }
-            Deed::Asset { asset } => self.run(asset_command(asset.into())),
-            Deed::Raise { by } => {
+            HistoryStep::Asset { asset } => self.run(asset_command(asset.into())),
+            HistoryStep::Raise { by } => {
                 self.run(Command::RaiseWatermark { order_number: watermark + u64::from(by) });
             }
-            Deed::Digest => self.run(Command::Digest),
-            Deed::Forget { looks, leaves } => self.ledger.forget(looks, leaves),
+            HistoryStep::Digest => self.run(Command::Digest),
+            HistoryStep::Forget { looks, leaves } => self.ledger.forget(looks, leaves),
         }
     }
 
@@ -256,16 +250,16 @@ fn restored(ledger: &Ledger, places: Places) -> Ledger {
 }
 
 proptest! {
-    /// Goal: what is carried along is what a recount gives, whenever what is forgotten. Method: after each deed of a
+    /// Goal: what is carried along is what a recount gives, whenever what is forgotten. Method: after each step of a
     /// random history the digest, the places and the totals below the watermark are counted again from the facts and
     /// from the successes.
     #[test]
     fn what_is_carried_along_is_what_a_recount_gives(
-        deeds in prop::collection::vec(deed(), 1..250)
+        steps in prop::collection::vec(step(), 1..250)
     ) {
         let mut history = History::new(PLACES);
-        for deed in &deeds {
-            history.carry_out(deed);
+        for step in &steps {
+            history.carry_out(step);
             prop_assert_eq!(history.ledger.digest(), sum(&history.ledger));
             prop_assert_eq!(history.ledger.places_left(), history.places_left(PLACES));
         }
@@ -290,10 +284,10 @@ proptest! {
     /// at a random record, taken before or after forgetting.
     #[test]
     fn every_way_back_leads_to_the_same_ledger(
-        deeds in prop::collection::vec(deed(), 1..250), cut in any::<Index>(), forget in any::<bool>()
+        steps in prop::collection::vec(step(), 1..250), cut in any::<Index>(), forget in any::<bool>()
     ) {
         let mut live = History::new(PLACES);
-        deeds.iter().for_each(|deed| live.carry_out(deed));
+        steps.iter().for_each(|step| live.carry_out(step));
 
         let mut replayed = Ledger::new(PLACES);
         catch_up(&mut replayed, &live.log).expect("a log");

@@ -309,7 +309,7 @@ impl Ledger {
     /// Everything that is so: what has left and the watermark, assets, accounts, balances, outcomes, of each kind in
     /// no order.
     pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
-        let departed = Fact::Departed { digest: self.outcomes.departed() };
+        let evicted = Fact::Evicted { digest: self.outcomes.evicted() };
         let watermark = Fact::Watermark { order_number: self.watermark };
         let assets = self.assets.iter().map(|(&asset, entry)| {
             let AssetEntry { precision, symbol, .. } = *entry;
@@ -323,7 +323,7 @@ impl Ledger {
         let outcomes = self.outcomes.iter();
         let outcomes =
             outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
-        let head = [departed, watermark].into_iter();
+        let head = [evicted, watermark].into_iter();
         head.chain(assets).chain(outside).chain(accounts).chain(balances).chain(outcomes)
     }
 
@@ -1191,10 +1191,10 @@ mod tests {
             let symbol = Text::new("USDT").expect("short");
             let register = |asset| Command::RegisterAsset { asset, precision: 8, symbol };
             let mut commands: Vec<Command> = (1..4).map(register).collect();
-            for (deed, req_id, user, asset, amount) in orders {
-                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
+            for (step, req_id, user, asset, amount) in orders {
+                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(step % 3)];
                 let order = Order { asset, ..order(op, req_id, user, amount) };
-                commands.push(if deed > 2 { refusal(order) } else { Command::Order(order) });
+                commands.push(if step > 2 { refusal(order) } else { Command::Order(order) });
             }
             for command in commands {
                 if let Step::Append(entry) = ledger.step(&command) {
@@ -1225,11 +1225,11 @@ mod tests {
         ) {
             let mut ledger = ledger();
             let mut sum = HashMap::<u64, i128>::new();
-            for (deed, req_id, user, amount) in orders {
-                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(deed % 3)];
+            for (step, req_id, user, amount) in orders {
+                let op = [Op::Withdraw, Op::Deposit, Op::Refund][usize::from(step % 3)];
                 let before = ledger.sequence();
                 let order = order(op, req_id, user, amount);
-                let refuse = deed > 2;
+                let refuse = step > 2;
                 let command = if refuse { refusal(order) } else { Command::Order(order) };
                 let answer = run(&mut ledger, command);
                 if let Answer::Decided(recorded) = answer

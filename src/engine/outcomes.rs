@@ -159,7 +159,7 @@ pub(super) struct Outcomes {
     /// Successful withdraws not refunded: one place each is kept free.
     reserved: usize,
     /// The sum of the digests of those that have left.
-    departed: u128,
+    evicted: u128,
     /// Rows before this one have been looked at since the watermark rose.
     looked: usize,
     /// The watermark has risen meanwhile: after the last row comes the first again.
@@ -169,7 +169,7 @@ pub(super) struct Outcomes {
 impl Outcomes {
     pub(super) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
-        Outcomes { table, places, reserved: 0, departed: 0, looked: 0, again: false }
+        Outcomes { table, places, reserved: 0, evicted: 0, looked: 0, again: false }
     }
 
     pub(super) fn prefault(&mut self) {
@@ -223,8 +223,8 @@ impl Outcomes {
     }
 
     /// The sum of the digests of those that have left.
-    pub(super) fn departed(&self) -> u128 {
-        self.departed
+    pub(super) fn evicted(&self) -> u128 {
+        self.evicted
     }
 
     /// The watermark has risen: every row is to be looked at, once the look round that is under way has ended, or the
@@ -264,7 +264,7 @@ impl Outcomes {
         let outcome = self.table.remove(position);
         // Below the watermark its transfer has ended, so the refund that a place was kept for will not come.
         self.reserved -= usize::from(outcome.reserves());
-        self.departed = self.departed.wrapping_add(outcome.fact().digest());
+        self.evicted = self.evicted.wrapping_add(outcome.fact().digest());
     }
 
     /// Puts back what a snapshot holds; [`Outcomes::settle`] comes after the last.
@@ -278,8 +278,8 @@ impl Outcomes {
     }
 
     /// Forgets what is below the watermark and keeps places for the refunds that the rest may need.
-    pub(super) fn settle(&mut self, departed: u128, watermark: u64) -> Result<(), Error> {
-        self.departed = departed;
+    pub(super) fn settle(&mut self, evicted: u128, watermark: u64) -> Result<(), Error> {
+        self.evicted = evicted;
         self.reserved = self.table.rows().iter().filter(|outcome| outcome.reserves()).count();
         self.forget(watermark, usize::MAX, usize::MAX);
         for position in 0..self.len() {

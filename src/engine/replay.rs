@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// A log of everything that these numbers mean.
-    fn history(deeds: &[(u8, u64, u64, u64)]) -> Memory {
+    fn history(steps: &[(u8, u64, u64, u64)]) -> Memory {
         let memory = Memory::new();
         let options = wal::Options { segment_bytes: wal::SEGMENT_BYTES_MIN, spares_ready: 2 };
         let recovery = Recovery::open(memory.clone(), 0, 0).expect("empty");
@@ -284,7 +284,7 @@ mod tests {
         let mut core = Core::new(Ledger::new(PLACES), log.writer);
         let symbol = Text::new("USDT").expect("short");
         let asset = Command::RegisterAsset { asset: 3, precision: 8, symbol };
-        for command in [asset].into_iter().chain(deeds.iter().map(command)) {
+        for command in [asset].into_iter().chain(steps.iter().map(command)) {
             while log.preparer.tick().expect("prepared") == Progress::Busy {}
             let (answer, _) = core.decide(&command, 7);
             assert_ne!(answer, Answer::Overloaded);
@@ -293,7 +293,7 @@ mod tests {
         memory
     }
 
-    fn command(&(deed, number, user, amount): &(u8, u64, u64, u64)) -> Command {
+    fn command(&(step, number, user, amount): &(u8, u64, u64, u64)) -> Command {
         let code = Code::ResolvedByOperator;
         let order = |op| {
             let (direction, cid) = (Direction::FundingToSpot, Text::EMPTY);
@@ -301,7 +301,7 @@ mod tests {
             let asset = 3;
             Order { op, req_id, cid, user, asset, amount, direction, order_number }
         };
-        match deed {
+        match step {
             0..3 => Command::Order(order(Op::Deposit)),
             3..5 => Command::Order(order(Op::Withdraw)),
             5 => Command::Order(order(Op::Refund)),
@@ -355,9 +355,9 @@ mod tests {
         /// with digests among them; a snapshot at each; the rest of the log from there.
         #[test]
         fn every_snapshot_leads_where_the_whole_log_leads(
-            deeds in prop::collection::vec((0..14_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
+            steps in prop::collection::vec((0..14_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
         ) {
-            let memory = history(&deeds);
+            let memory = history(&steps);
             let whole = replayed(&memory, from_nothing(), 1, 0);
             let directory = tempfile::tempdir().expect("a directory");
             for sequence in digests(&memory) {
@@ -371,9 +371,9 @@ mod tests {
                 prop_assert_eq!(after.balances(), whole.balances());
                 let watermark = whole.watermark();
                 prop_assert_eq!(after.settled(watermark), whole.settled(watermark));
-                for deed in &deeds {
-                    let command = command(deed);
-                    if deed.1 >= whole.watermark() {
+                for step in &steps {
+                    let command = command(step);
+                    if step.1 >= whole.watermark() {
                         prop_assert_eq!(after.step(&command), whole.step(&command));
                     }
                 }
@@ -385,7 +385,7 @@ mod tests {
     /// else; nor what no state leads to. Method: one record each, written as a log has it, behind a deposit and a withdraw.
     #[test]
     fn a_log_holds_imposed_refusals_of_withdraws_and_deposits_only() {
-        let order = |deed, number| match command(&(deed, number, 7, 100)) {
+        let order = |step, number| match command(&(step, number, 7, 100)) {
             Command::Order(order) => order,
             other => panic!("{other:?}"),
         };

@@ -25,7 +25,7 @@
 //! | 64 | | the facts as [`Ledger::facts`] gives them, each a tag of 1 byte and the bytes of [`Fact`] |
 //! | end - 4 | 4 | CRC-32 of everything before it |
 
-pub mod shelf;
+pub mod store;
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};

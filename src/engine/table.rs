@@ -235,12 +235,12 @@ mod tests {
         /// a map of the standard library.
         #[test]
         fn a_table_holds_what_a_map_holds(
-            deeds in prop::collection::vec((any::<bool>(), 0..40u64), 1..400)
+            steps in prop::collection::vec((any::<bool>(), 0..40u64), 1..400)
         ) {
             let mut table = Table::new(24);
             table.prefault();
             let mut map = HashMap::new();
-            for (round, (insert, key)) in deeds.into_iter().enumerate() {
+            for (round, (insert, key)) in steps.into_iter().enumerate() {
                 let there = table.rows().iter().position(|row: &Pair| row.0 == key);
                 match (insert, there) {
                     (true, None) if table.places_left() > 0 => {

@@ -159,7 +159,7 @@ async fn transfer(
     let admitted = match checked {
         Ok(checked) => {
             let admitted = service.quotas.admit(&service.reads, caller.user, &checked, standings);
-            admitted.await.map(|permit| (checked, permit)).map_err(Refusal::from)
+            admitted.await.map(|reservation| (checked, reservation)).map_err(Refusal::from)
         }
         Err(code) => Err(match draft.paused(&catalog, &pauses) {
             Some(scope) if code == Code::TransferNotAllowed => {
@@ -169,7 +169,7 @@ async fn transfer(
             _ => code.into(),
         }),
     };
-    let (checked, permit) = match admitted {
+    let (checked, reservation) = match admitted {
         Ok(admitted) => admitted,
         // A known cid is answered before any of these, so that the retry of a transfer that went through is never
         // told what has changed since. Looked up here only: a new cid that passes is caught by the accept itself.
@@ -184,8 +184,8 @@ async fn transfer(
     };
     let user = caller.user;
     // Past a worker that is held up or has too much to do: a retry is told of its transfer where that is plain to read.
-    let glimpse = || async {
-        let transfer = glimpse(service, &Sought::Cid(user, cid.clone()?)).await?;
+    let direct_read = || async {
+        let transfer = read_directly(service, &Sought::Cid(user, cid.clone()?)).await?;
         Some(check_same_body(&transfer, &fingerprint).map(|()| transfer))
     };
     let (cid_copy, fingerprint_copy) = (cid.clone(), fingerprint.clone());
@@ -194,12 +194,12 @@ async fn transfer(
         cid: cid_copy,
         checked,
         fingerprint: fingerprint_copy,
-        permit,
+        reservation,
         pauses,
     };
     let (req_id, accepted) = match service.coordinator.submit(request).await {
         Ok(submitted) => submitted,
-        Err(rejection) if rejection.code == Code::Overloaded => match glimpse().await {
+        Err(rejection) if rejection.code == Code::Overloaded => match direct_read().await {
             Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
             None => return Err(rejection.into()),
         },
@@ -215,7 +215,7 @@ async fn transfer(
     let accepted = tokio::select! {
         accepted = accepted => accepted.map_err(|_| unknown())?,
         () = service.clock.sleep(service.limits.accept_wait + ACCEPT_GRACE) => {
-            let transfer = glimpse().await.ok_or_else(unknown)??;
+            let transfer = direct_read().await.ok_or_else(unknown)??;
             let replayed = transfer.intent.req_id != req_id;
             return respond(service, &transfer, replayed, &request_id).await;
         }
@@ -224,7 +224,7 @@ async fn transfer(
         Ok(accepted) => accepted,
         Err(Rejection { unknown: true, .. }) => return Err(unknown()),
         Err(rejection) if matches!(rejection.code, Code::Overloaded | Code::SystemError) => {
-            match glimpse().await {
+            match direct_read().await {
                 Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
                 None => return Err(rejection.into()),
             }
@@ -240,7 +240,7 @@ async fn transfer(
     let pending = !accepted.progress.borrow().state.is_terminal();
     // A commit whose answer is late may have ended it, and another reader been told so.
     let name = Sought::ReqId(accepted.progress.borrow().intent.req_id);
-    let read = if pending { self::glimpse(service, &name).await } else { None };
+    let read = if pending { self::read_directly(service, &name).await } else { None };
     let told = accepted.progress.borrow().clone();
     let transfer = read.filter(|_| !told.state.is_terminal()).unwrap_or(told);
     info!(req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
@@ -258,7 +258,7 @@ async fn find_cid(service: &Service, user: UserId, cid: &Cid) -> Result<Option<T
     };
     match found {
         Ok(found) => Ok(found),
-        Err(rejection) => match glimpse(service, &sought).await {
+        Err(rejection) => match read_directly(service, &sought).await {
             Some(transfer) => Ok(Some(transfer)),
             None => Err(rejection.into()),
         },
@@ -266,7 +266,7 @@ async fn find_cid(service: &Service, user: UserId, cid: &Cid) -> Result<Option<T
 }
 
 /// A transfer, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.
-async fn glimpse(service: &Service, sought: &Sought) -> Option<Transfer> {
+async fn read_directly(service: &Service, sought: &Sought) -> Option<Transfer> {
     tokio::select! {
         found = service.reads.transfer(sought) => found.ok().flatten(),
         () = service.clock.sleep(ACCEPT_GRACE) => None,

@@ -28,13 +28,13 @@ use crate::audit::frequency::Frequency;
 use crate::audit::halt::Halt;
 use crate::audit::rounds::Check;
 use crate::audit::totals;
+use crate::checkpointer;
 use crate::clock::Clock;
 use crate::code::Code;
 use crate::coordinator::Coordinator;
 use crate::engine;
 use crate::entropy::Entropy;
 use crate::events::Hub;
-use crate::keeper;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
@@ -54,7 +54,7 @@ pub struct Service {
     /// UBSCore's gauges.
     pub engine: Mutex<engine::Handle>,
     /// The way to ask for a snapshot.
-    pub snapshots: keeper::Requests,
+    pub snapshots: checkpointer::Requests,
     /// Tokens.
     pub verifier: Arc<Verifier>,
     /// Time.

@@ -9,7 +9,7 @@ use wal::{Identity, Sequence};
 use super::columns::{self, bigint};
 use super::cut::CLOSED;
 use super::incarnation::{identity_from_text, identity_text};
-use super::mend::Author;
+use super::repair_writer::Author;
 use super::{Address, Error, Limits, connect};
 use crate::transfer::ReqId;
 

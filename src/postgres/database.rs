@@ -16,7 +16,9 @@ use tracing::{error, info, warn};
 use wal::Sequence;
 
 use super::columns::{self, asset_number, bigint};
-use super::store::{Call, Failure, Kin, Page, Passage, Reply, Sought, Store, Transfer, Unfinished};
+use super::store::{
+    BatchKey, Call, Failure, Page, Reply, Sought, Store, Transfer, TransitionPath, Unfinished,
+};
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::amount::Amount;
 use crate::asset::{AssetId, Catalog};
@@ -209,10 +211,11 @@ impl Database {
 /// Calls for which one statement costs less than one each.
 const SET_CALLS_MIN: usize = 4;
 
-/// Cuts a batch into what is done by one statement each: neighbours that are kin, from `least` on, or one call.
+/// Cuts a batch into what is done by one statement each: neighbours of one batch key, from `least` on, or one call.
 fn runs(calls: &[Call], least: usize) -> Vec<&[Call]> {
-    let kin = calls.chunk_by(|one, next| one.kin().is_some() && one.kin() == next.kin());
-    kin.flat_map(|run| run.chunks(if run.len() < least { 1 } else { run.len() })).collect()
+    let batch_key = calls
+        .chunk_by(|one, next| one.batch_key().is_some() && one.batch_key() == next.batch_key());
+    batch_key.flat_map(|run| run.chunks(if run.len() < least { 1 } else { run.len() })).collect()
 }
 
 /// A future after its first poll.
@@ -466,12 +469,12 @@ impl<'a> Arguments<'a> {
     }
 
     fn of_many(run: &[Call], moves: &'a Moves, catalog: &Catalog, actor: &str) -> Arguments<'a> {
-        match run[0].kin().expect("only kin share a statement") {
-            Kin::Accept(direction, passage) => {
+        match run[0].batch_key().expect("one statement has one batch key") {
+            BatchKey::Accept(direction, transition) => {
                 let mut rows = Accepts::default();
                 for call in run {
                     let Call::Accept { intent, fingerprint, .. } = call else {
-                        unreachable!("kin")
+                        unreachable!("one batch key")
                     };
                     rows.req_ids.push(intent.req_id.to_string());
                     rows.cids.push(intent.cid.as_ref().map(|cid| cid.as_str().to_owned()));
@@ -481,7 +484,7 @@ impl<'a> Arguments<'a> {
                     rows.amounts.push(decimal(catalog, intent.asset, intent.amount));
                     rows.orders.push(bigint(intent.order_number));
                 }
-                let (op, success, refused) = funding_part(passage);
+                let (op, success, refused) = funding_part(transition);
                 let values: Vec<Value> = vec![
                     Box::new(rows.req_ids),
                     Box::new(rows.cids),
@@ -491,7 +494,7 @@ impl<'a> Arguments<'a> {
                     Box::new(rows.amounts),
                     Box::new(rows.orders),
                     Box::new(i16::from(direction as u8)),
-                    Box::new(numbers(&passage.path)),
+                    Box::new(numbers(&transition.path)),
                     Box::new(op),
                     Box::new(success),
                     Box::new(refused),
@@ -499,25 +502,25 @@ impl<'a> Arguments<'a> {
                 ];
                 Arguments { statement: &moves.accept_many, values }
             }
-            Kin::Step(from, passage) => {
+            BatchKey::Step(from, transition) => {
                 let mut rows = Steps::default();
                 for call in run {
                     let Call::Step { req_id, code, log_sequence, attempt, .. } = call else {
-                        unreachable!("kin")
+                        unreachable!("one batch key")
                     };
                     rows.req_ids.push(req_id.to_string());
                     rows.codes.push(code.map(Code::name));
                     rows.log_sequences.push(log_sequence.map(bigint));
                     rows.attempts.push(count(*attempt));
                 }
-                let (op, success, refused) = funding_part(passage);
+                let (op, success, refused) = funding_part(transition);
                 let values: Vec<Value> = vec![
                     Box::new(rows.req_ids),
                     Box::new(rows.codes),
                     Box::new(rows.log_sequences),
                     Box::new(rows.attempts),
                     Box::new(from.number()),
-                    Box::new(numbers(&passage.path)),
+                    Box::new(numbers(&transition.path)),
                     Box::new(op),
                     Box::new(success),
                     Box::new(refused),
@@ -535,8 +538,8 @@ impl<'a> Arguments<'a> {
         actor: &str,
     ) -> Option<Arguments<'a>> {
         let (statement, values): (_, Vec<Value>) = match call {
-            Call::Accept { intent, fingerprint, passage } => {
-                let (op, success, refused) = funding_part(passage);
+            Call::Accept { intent, fingerprint, transition } => {
+                let (op, success, refused) = funding_part(transition);
                 let values: Vec<Value> = vec![
                     Box::new(intent.req_id.to_string()),
                     Box::new(intent.cid.as_ref().map(|cid| cid.as_str().to_owned())),
@@ -546,7 +549,7 @@ impl<'a> Arguments<'a> {
                     Box::new(decimal(catalog, intent.asset, intent.amount)),
                     Box::new(i16::from(intent.direction as u8)),
                     Box::new(bigint(intent.order_number)),
-                    Box::new(numbers(&passage.path)),
+                    Box::new(numbers(&transition.path)),
                     Box::new(op),
                     Box::new(success),
                     Box::new(refused),
@@ -554,12 +557,12 @@ impl<'a> Arguments<'a> {
                 ];
                 (&moves.accept, values)
             }
-            Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
-                let (op, success, refused) = funding_part(passage);
+            Call::Step { req_id, from, transition, code, log_sequence, attempt, .. } => {
+                let (op, success, refused) = funding_part(transition);
                 let values: Vec<Value> = vec![
                     Box::new(req_id.to_string()),
                     Box::new(from.number()),
-                    Box::new(numbers(&passage.path)),
+                    Box::new(numbers(&transition.path)),
                     Box::new(op),
                     Box::new(success),
                     Box::new(refused),
@@ -568,7 +571,7 @@ impl<'a> Arguments<'a> {
                     Box::new(count(*attempt)),
                     Box::new(actor.to_owned()),
                 ];
-                let statement = if passage.refuses() { &moves.refuse } else { &moves.step };
+                let statement = if transition.refuses() { &moves.refuse } else { &moves.step };
                 (statement, values)
             }
             _ => return None,
@@ -678,8 +681,8 @@ fn numbers(states: &[State]) -> Vec<i16> {
     states.iter().map(|state| state.number()).collect()
 }
 
-fn funding_part(passage: &Passage) -> (Option<i16>, Vec<i16>, Vec<i16>) {
-    match &passage.funding {
+fn funding_part(transition: &TransitionPath) -> (Option<i16>, Vec<i16>, Vec<i16>) {
+    match &transition.funding {
         None => (None, Vec::new(), Vec::new()),
         Some(part) => {
             (Some(i16::from(part.op as u8)), numbers(&part.on_success), numbers(&part.on_refused))

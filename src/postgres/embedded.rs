@@ -170,10 +170,10 @@ pub enum Error {
     },
 
     /// A file operation failed.
-    #[error("{deed} {}", path.display())]
+    #[error("{action} {}", path.display())]
     File {
         /// What was attempted.
-        deed: &'static str,
+        action: &'static str,
         /// On what.
         path: PathBuf,
         /// Why it failed.
@@ -745,9 +745,9 @@ fn tail(bytes: &[u8]) -> String {
     whole_lines.trim_end().to_owned()
 }
 
-/// Names the deed and the path of a failed file operation.
-fn file(deed: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::File { deed, path: path.to_owned(), source }
+/// Names the action and the path of a failed file operation.
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::File { action, path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -903,7 +903,7 @@ mod tests {
         fs::remove_dir(&planted).expect("it is empty");
         std::os::unix::fs::symlink("/", &planted).expect("the name is free");
         let error = Embedded::start(&options).await.expect_err("refused");
-        assert!(matches!(error, Error::File { deed: "open", .. }), "{error:?}");
+        assert!(matches!(error, Error::File { action: "open", .. }), "{error:?}");
         fs::remove_file(&planted).expect("it is a link");
     }
 

@@ -66,7 +66,7 @@ pub struct Look {
     pub last: i64,
     /// Every transaction with a smaller number is over.
     pub over_below: i64,
-    /// Whoever had been given a number before this look has a smaller one: history is never a transaction's first deed.
+    /// Whoever had been given a number before this look has a smaller one: history is never a transaction's first action.
     pub begun_below: i64,
 }
 

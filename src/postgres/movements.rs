@@ -33,7 +33,7 @@ pub struct FundingMovement {
 
 /// A transfer, and when it passed its states.
 #[derive(Clone, Debug)]
-pub struct Passage {
+pub struct TransferMoves {
     /// As it stands.
     pub transfer: Transfer,
     /// In order, by PostgreSQL's clock.
@@ -46,7 +46,7 @@ pub struct Movements {
     /// On Funding, by time.
     pub funding: Vec<FundingMovement>,
     /// In the order of their accepts.
-    pub transfers: Vec<Passage>,
+    pub transfers: Vec<TransferMoves>,
     /// Funding balances now, smallest units.
     pub balances: Vec<(AssetId, u128)>,
 }
@@ -114,21 +114,21 @@ async fn transfers(
     client: &Client,
     catalog: &Catalog,
     user: UserId,
-) -> Result<Vec<Passage>, Error> {
+) -> Result<Vec<TransferMoves>, Error> {
     let statement = format!(
         "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE user_id = $1 ORDER BY order_number"
     );
     let mut passages = Vec::new();
     for row in client.query(&statement, &[&user.bigint()]).await? {
         let transfer = transfer_from_row(&row, catalog)?;
-        passages.push(Passage { transfer, passed: Vec::new() });
+        passages.push(TransferMoves { transfer, passed: Vec::new() });
     }
     let history = "SELECT order_number, states, at \
                      FROM transfers_tb JOIN transfer_history USING (req_id) \
                     WHERE user_id = $1 ORDER BY order_number, at";
     for row in client.query(history, &[&user.bigint()]).await? {
         let order_number = columns::count(&row, 0, "transfers_tb")?;
-        let number = |passage: &Passage| passage.transfer.intent.order_number;
+        let number = |moves: &TransferMoves| moves.transfer.intent.order_number;
         // Of the same snapshot, so it is there.
         let Ok(index) = passages.binary_search_by_key(&order_number, number) else { continue };
         let at: Timestamp = row.try_get(2)?;

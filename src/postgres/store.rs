@@ -52,21 +52,21 @@ pub fn differing_fields(one: &str, other: &str) -> Vec<&'static str> {
 
 /// The states one commit takes a transfer through: `path`, and then, where Funding takes part, those of its decision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Passage {
+pub struct TransitionPath {
     /// Known beforehand; may be empty only where Funding takes part.
     pub path: Vec<State>,
     /// Funding's part in the same transaction.
     pub funding: Option<FundingPart>,
 }
 
-impl Passage {
+impl TransitionPath {
     /// Whether Funding is to refuse what it has not decided.
     pub fn refuses(&self) -> bool {
         self.funding.as_ref().is_some_and(|part| part.refuse)
     }
 }
 
-/// A Funding operation inside a [`Passage`].
+/// A Funding operation inside a [`TransitionPath`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FundingPart {
     /// WITHDRAW, DEPOSIT or REFUND.
@@ -82,7 +82,7 @@ pub struct FundingPart {
 /// One domain operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Insert a transfer and take it through its first passage. Answers [`Reply::Transfer`], that of the same req_id
+    /// Insert a transfer and take it through its first transition. Answers [`Reply::Transfer`], that of the same req_id
     /// or the same user's cid where there is one already.
     Accept {
         /// What is asked.
@@ -90,9 +90,9 @@ pub enum Call {
         /// See [`fingerprint`].
         fingerprint: String,
         /// From nothing.
-        passage: Passage,
+        transition: TransitionPath,
     },
-    /// Compare-and-set a transfer through a passage. Answers [`Reply::Transfer`] as it stands then, moved by this
+    /// Compare-and-set a transfer through a transition. Answers [`Reply::Transfer`] as it stands then, moved by this
     /// call or by another before it.
     Step {
         /// Whose account, for the order of locks.
@@ -104,7 +104,7 @@ pub enum Call {
         /// Where it must stand.
         from: State,
         /// Where it goes.
-        passage: Passage,
+        transition: TransitionPath,
         /// Why UBSCore refused.
         code: Option<Code>,
         /// UBSCore's record.
@@ -164,13 +164,13 @@ pub enum Call {
     },
 }
 
-/// See [`Call::kin`].
+/// See [`Call::batch_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kin<'a> {
+pub enum BatchKey<'a> {
     /// Steps from one state through the same states.
-    Step(State, &'a Passage),
+    Step(State, &'a TransitionPath),
     /// Accepts of one direction through the same states.
-    Accept(Direction, &'a Passage),
+    Accept(Direction, &'a TransitionPath),
 }
 
 /// How a transfer is named.
@@ -234,8 +234,8 @@ impl Call {
     /// Cuts a step that passes states before Funding takes part to those states; whether it was one.
     pub fn end_before_funding(&mut self) -> bool {
         match self {
-            Call::Step { passage, .. } if !passage.path.is_empty() => {
-                passage.funding.take().is_some()
+            Call::Step { transition, .. } if !transition.path.is_empty() => {
+                transition.funding.take().is_some()
             }
             _ => false,
         }
@@ -243,28 +243,30 @@ impl Call {
 
     /// Whether it is a step in which Funding is to refuse what it has not decided.
     pub fn refuses(&self) -> bool {
-        matches!(self, Call::Step { passage, .. } if passage.refuses())
+        matches!(self, Call::Step { transition, .. } if transition.refuses())
     }
 
     /// What it has in common with the calls that can be done together with it; `None` for what is done alone. Of Funding's
     /// parts, accepts withdraw together and steps deposit together; what is refused goes alone.
-    pub fn kin(&self) -> Option<Kin<'_>> {
-        let (kin, passage, together) = match self {
-            Call::Accept { intent, passage, .. } => {
-                (Kin::Accept(intent.direction, passage), passage, Op::Withdraw)
+    pub fn batch_key(&self) -> Option<BatchKey<'_>> {
+        let (batch_key, transition, together) = match self {
+            Call::Accept { intent, transition, .. } => {
+                (BatchKey::Accept(intent.direction, transition), transition, Op::Withdraw)
             }
-            Call::Step { from, passage, .. } => (Kin::Step(*from, passage), passage, Op::Deposit),
+            Call::Step { from, transition, .. } => {
+                (BatchKey::Step(*from, transition), transition, Op::Deposit)
+            }
             _ => return None,
         };
         let plain = |part: &FundingPart| part.op == together && !part.refuse;
-        passage.funding.as_ref().is_none_or(plain).then_some(kin)
+        transition.funding.as_ref().is_none_or(plain).then_some(batch_key)
     }
 
-    /// Its place in a batch: reads last, so that they see what the batch does; before them kin beside kin, in one order of
+    /// Its place in a batch: reads last, so that they see what the batch does; before them equal batch keys beside each other, in one order of
     /// locks. Nobody has been answered before the batch is committed, so whose call takes effect first is not promised.
     pub fn place(&self) -> impl Ord {
         let locks = self.lock_order();
-        (locks.is_none(), self.kin(), locks)
+        (locks.is_none(), self.batch_key(), locks)
     }
 
     /// What the call locks; `None` for a read.

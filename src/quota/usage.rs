@@ -252,7 +252,7 @@ mod tests {
 
     /// What may happen to a user, as a generator makes it up.
     #[derive(Clone, Debug)]
-    enum Deed {
+    enum UsageStep {
         Ask(usize, u64),
         /// Of an open share, by its place: its accept has come to nothing.
         Release(usize),
@@ -272,18 +272,18 @@ mod tests {
         Reload,
     }
 
-    fn deed() -> impl Strategy<Value = Deed> {
+    fn step() -> impl Strategy<Value = UsageStep> {
         prop_oneof![
-            6 => (0..2usize, 1..40u64).prop_map(|(asset, units)| Deed::Ask(asset, units)),
-            1 => (0..8usize).prop_map(Deed::Release),
-            2 => (0..8usize).prop_map(Deed::Stamp),
-            4 => (0..8usize).prop_map(Deed::Accept),
-            2 => (0..8usize).prop_map(Deed::Restore),
-            1 => Just(Deed::Midnight),
-            1 => Just(Deed::See),
-            1 => (1..400i64).prop_map(Deed::Step),
-            2 => (-400..0i64).prop_map(Deed::Step),
-            1 => Just(Deed::Reload),
+            6 => (0..2usize, 1..40u64).prop_map(|(asset, units)| UsageStep::Ask(asset, units)),
+            1 => (0..8usize).prop_map(UsageStep::Release),
+            2 => (0..8usize).prop_map(UsageStep::Stamp),
+            4 => (0..8usize).prop_map(UsageStep::Accept),
+            2 => (0..8usize).prop_map(UsageStep::Restore),
+            1 => Just(UsageStep::Midnight),
+            1 => Just(UsageStep::See),
+            1 => (1..400i64).prop_map(UsageStep::Step),
+            2 => (-400..0i64).prop_map(UsageStep::Step),
+            1 => Just(UsageStep::Reload),
         ]
     }
 
@@ -316,7 +316,7 @@ mod tests {
         /// table against a list of rows with their days, which is added up anew each time.
         #[test]
         fn no_day_has_more_than_its_limits_and_nobody_is_refused_who_has_room(
-            deeds in proptest::collection::vec(deed(), 1..200),
+            steps in proptest::collection::vec(step(), 1..200),
             transfers in proptest::option::of(1..8u64),
             units in proptest::option::of(1..100u64),
         ) {
@@ -327,9 +327,9 @@ mod tests {
             // Each with its row, once there is one.
             let mut open: Vec<(Share, Option<usize>)> = Vec::new();
             let mut usage = Usage::new(today, BTreeMap::new());
-            for deed in deeds {
-                match deed {
-                    Deed::Ask(asset, units) => {
+            for step in steps {
+                match step {
+                    UsageStep::Ask(asset, units) => {
                         let share = Share { asset: ASSETS[asset], units };
                         let used = sums(rows.iter().filter(|row| row.answered), usage.day());
                         let fits = |used: u128, more: u64, max: Option<u64>| {
@@ -348,13 +348,13 @@ mod tests {
                             Room::Perhaps => prop_assert!(!open.is_empty()),
                         }
                     }
-                    Deed::Release(place) => {
+                    UsageStep::Release(place) => {
                         let unstamped = open.iter().position(|(_, row)| row.is_none());
                         if let Some(first) = unstamped && place > 0 {
                             usage.release(open.swap_remove(first).0);
                         }
                     }
-                    Deed::Stamp(place) if !open.is_empty() => {
+                    UsageStep::Stamp(place) if !open.is_empty() => {
                         let place = place % open.len();
                         let (share, number) = &mut open[place];
                         if number.is_none() {
@@ -362,7 +362,7 @@ mod tests {
                             rows.push(Row { share: *share, day: today, answered: false, moved: true });
                         }
                     }
-                    Deed::Accept(place) if !open.is_empty() => {
+                    UsageStep::Accept(place) if !open.is_empty() => {
                         let place = place % open.len();
                         let (share, number) = open.swap_remove(place);
                         let number = number.unwrap_or_else(|| {
@@ -372,14 +372,14 @@ mod tests {
                         rows[number].answered = true;
                         usage.accept(share, rows[number].day);
                     }
-                    Deed::Restore(place) if !rows.is_empty() => {
+                    UsageStep::Restore(place) if !rows.is_empty() => {
                         let place = place % rows.len();
                         if rows[place].answered && std::mem::take(&mut rows[place].moved) {
                             usage.restore(rows[place].share, rows[place].day);
                         }
                     }
-                    Deed::Stamp(_) | Deed::Accept(_) | Deed::Restore(_) => {}
-                    Deed::Midnight => {
+                    UsageStep::Stamp(_) | UsageStep::Accept(_) | UsageStep::Restore(_) => {}
+                    UsageStep::Midnight => {
                         let next = Day(today.0 + 1);
                         let again = rows.iter().any(|row| row.day == next);
                         if !again || open.is_empty() {
@@ -389,14 +389,14 @@ mod tests {
                             usage.seen(today);
                         }
                     }
-                    Deed::See => usage.seen(today),
+                    UsageStep::See => usage.seen(today),
                     // Open shares may fall into either day; and the sums of a few days are kept.
-                    Deed::Step(days) if open.is_empty() && usage.used.len() < DAYS_MAX => {
+                    UsageStep::Step(days) if open.is_empty() && usage.used.len() < DAYS_MAX => {
                         today = Day((today.0 + days).max(20_000));
                         usage.seen(today);
                     }
-                    Deed::Step(_) => {}
-                    Deed::Reload => {
+                    UsageStep::Step(_) => {}
+                    UsageStep::Reload => {
                         open.clear();
                         rows.iter_mut().for_each(|row| row.answered = true);
                         usage = Usage::new(today, of_days(&rows));

@@ -152,9 +152,9 @@ fn readiness_names_the_part_that_refuses_and_everything_agrees() {
         let body = json!({"direction": direction, "paused": paused, "reason": "a test"});
         assert_eq!(server.admin("PUT", "/admin/v1/pauses", &body).status, 200);
     };
-    let halt = |deed: &str| {
+    let halt = |action: &str| {
         let reply =
-            server.admin("POST", &format!("/admin/v1/{deed}"), &json!({"reason": "a test"}));
+            server.admin("POST", &format!("/admin/v1/{action}"), &json!({"reason": "a test"}));
         assert_eq!(reply.status, 200, "{reply:?}");
     };
     let ready = || {

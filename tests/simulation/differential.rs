@@ -13,7 +13,7 @@
 //! - The balance after an external operation was told in smallest units, not as PostgreSQL's decimal text.
 //! - A step could go back: only a terminal state was guarded, where the server admits nothing that the table of
 //!   transitions does not lead to. And a terminal state stepped to itself was refused, which the server lets pass.
-//! - A passage without a state was a violation. To the server it is an error like any other.
+//! - A transition without a state was a violation. To the server it is an error like any other.
 //! - A second accept under an order number took the place of the first. The server refuses it.
 //! - A repeated accept below the watermark was answered with the transfer. The server's guard comes first and refuses it.
 //! - A batch that was to be rolled back as a whole was told its own violation instead. The server's fence waits, and gives
@@ -40,8 +40,8 @@ use ubscore::coordinator::step::{Effect, Happened, Row, decide};
 use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, ORDER_NUMBER_BITS};
 use ubscore::postgres::store::{
-    Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Stale, Store, Transfer,
-    Unfinished, fingerprint,
+    Call, External, Failure, FundingPart, Page, Reply, Sought, Stale, Store, Transfer,
+    TransitionPath, Unfinished, fingerprint,
 };
 use ubscore::postgres::watermark::Watermark;
 use ubscore::postgres::{self, Address, Limits};
@@ -339,20 +339,26 @@ impl Pair {
         if let [Call::Accept { .. } | Call::Step { .. }] = calls {
             self.count("alone");
         }
-        let kin = calls.chunk_by(|one, next| one.kin().is_some() && one.kin() == next.kin());
-        let sets = kin.filter(|run| run.len() > 4).map(|run| run[0].clone()).collect::<Vec<_>>();
+        let batch_key = calls
+            .chunk_by(|one, next| one.batch_key().is_some() && one.batch_key() == next.batch_key());
+        let sets =
+            batch_key.filter(|run| run.len() > 4).map(|run| run[0].clone()).collect::<Vec<_>>();
         for call in sets {
             self.count(match call {
-                Call::Accept { passage: Passage { funding: Some(_), .. }, .. } => "set: withdraws",
+                Call::Accept { transition: TransitionPath { funding: Some(_), .. }, .. } => {
+                    "set: withdraws"
+                }
                 Call::Accept { .. } => "set: accepts",
-                Call::Step { passage: Passage { funding: Some(_), .. }, .. } => "set: deposits",
+                Call::Step { transition: TransitionPath { funding: Some(_), .. }, .. } => {
+                    "set: deposits"
+                }
                 _ => "set: steps",
             });
         }
         for (call, reply) in calls.iter().zip(replies) {
             let call_name = match call {
                 Call::Accept { .. } => "accept",
-                Call::Step { passage, .. } if passage.refuses() => "resolve",
+                Call::Step { transition, .. } if transition.refuses() => "resolve",
                 Call::Step { .. } => "step",
                 Call::Defer { .. } => "defer",
                 Call::Operate { refuse: true, .. } => "refuse",
@@ -369,8 +375,8 @@ impl Pair {
                 {
                     "another"
                 }
-                (Call::Step { passage, .. }, Reply::Transfer(found))
-                    if !ends(passage).contains(&Some(found.state)) =>
+                (Call::Step { transition, .. }, Reply::Transfer(found))
+                    if !ends(transition).contains(&Some(found.state)) =>
                 {
                     "stale"
                 }
@@ -454,7 +460,7 @@ impl Pair {
         intent
     }
 
-    fn passage(&mut self) -> Passage {
+    fn transition(&mut self) -> TransitionPath {
         let mut states = |most| -> Vec<State> {
             (0..self.chance.below(most)).map(|_| self.chance.pick(&State::ALL)).collect()
         };
@@ -463,7 +469,7 @@ impl Pair {
         let op = self.chance.pick(&[Op::Withdraw, Op::Deposit, Op::Refund]);
         let part = FundingPart { op, on_success, on_refused, refuse: false };
         let funding = self.chance.one_in(2).then_some(part);
-        Passage { path, funding }
+        TransitionPath { path, funding }
     }
 
     fn accept(&mut self) -> Call {
@@ -495,16 +501,16 @@ impl Pair {
             fuse,
             resolve: false,
         };
-        let passage = match decide(row, Happened::Submitted, production).1.pop() {
-            Some(Effect::Accept(passage)) if !self.chance.one_in(40) => passage,
-            _ => self.passage(),
+        let transition = match decide(row, Happened::Submitted, production).1.pop() {
+            Some(Effect::Accept(transition)) if !self.chance.one_in(40) => transition,
+            _ => self.transition(),
         };
         let (from, to) = match intent.direction {
             Direction::FundingToSpot => ("FUNDING", "SPOT"),
             Direction::SpotToFunding => ("SPOT", "FUNDING"),
         };
         let fingerprint = fingerprint(from, to, "USDT", &intent.amount.units().to_string());
-        Call::Accept { intent, fingerprint, passage }
+        Call::Accept { intent, fingerprint, transition }
     }
 
     /// A step as the coordinator takes it, from where the transfer stands or has once stood; rarely any other.
@@ -535,22 +541,22 @@ impl Pair {
             }
             Duty::Ask(Participant::Funding, _) | Duty::Proceed | Duty::Nothing => Happened::Due,
         };
-        let (passage, code, log_sequence) = match decide(row, happened, production).1.pop() {
-            Some(Effect::Step { passage, code, log_sequence }) if !self.chance.one_in(40) => {
-                (passage, code, log_sequence)
+        let (transition, code, log_sequence) = match decide(row, happened, production).1.pop() {
+            Some(Effect::Step { transition, code, log_sequence }) if !self.chance.one_in(40) => {
+                (transition, code, log_sequence)
             }
             // A transfer that has ended is stepped as one that has not; mostly, that is stale.
             _ => {
                 let code = self.chance.pick(&[None, Some(Code::AccountFrozen)]);
                 let other = self.chance.pick(&State::ALL);
-                let passage = match self.chance.one_in(12) {
+                let transition = match self.chance.one_in(12) {
                     true => {
-                        let mut passage = self.passage();
-                        let part = passage.funding.iter_mut();
+                        let mut transition = self.transition();
+                        let part = transition.funding.iter_mut();
                         part.for_each(|part| part.refuse = self.resolving.one_in(3));
-                        passage
+                        transition
                     }
-                    false => Passage { path: vec![State::Committed], funding: None },
+                    false => TransitionPath { path: vec![State::Committed], funding: None },
                 };
                 let attempt = u32::try_from(self.chance.below(9)).expect("few");
                 let (user, asset, req_id) = (intent.user, intent.asset, intent.req_id);
@@ -560,7 +566,7 @@ impl Pair {
                     asset,
                     req_id,
                     from,
-                    passage,
+                    transition,
                     code,
                     log_sequence,
                     attempt,
@@ -569,7 +575,7 @@ impl Pair {
         };
         let attempt = self.chance.pick(&[0, 0, 1, 5, u32::MAX]);
         let (user, asset, req_id) = (intent.user, intent.asset, intent.req_id);
-        Call::Step { user, asset, req_id, from, passage, code, log_sequence, attempt }
+        Call::Step { user, asset, req_id, from, transition, code, log_sequence, attempt }
     }
 
     /// A key has a body of its own, and is used with another one now and then.
@@ -653,7 +659,7 @@ impl Pair {
         (0..self.chance.between(1, most)).map(|_| self.call()).collect()
     }
 
-    /// Many transfers at once, in the order in which a worker gives them: neighbours that are kin share a statement.
+    /// Many transfers at once, in the order in which a worker gives them: neighbours of one batch key share a statement.
     fn crowd(&mut self) -> Said {
         let count = self.chance.between(8, 40);
         let (mut calls, steps) = (Vec::new(), self.chance.below(4));
@@ -821,10 +827,10 @@ fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Dat
     Database::new(target.clone(), *limits, lease, catalog)
 }
 
-/// Where a passage may end.
-fn ends(passage: &Passage) -> [Option<State>; 2] {
-    let last = |states: &[State]| states.last().or(passage.path.last()).copied();
-    match &passage.funding {
+/// Where a transition may end.
+fn ends(transition: &TransitionPath) -> [Option<State>; 2] {
+    let last = |states: &[State]| states.last().or(transition.path.last()).copied();
+    match &transition.funding {
         None => [last(&[]); 2],
         Some(part) => [last(&part.on_success), last(&part.on_refused)],
     }

@@ -15,7 +15,8 @@ use ubscore::account::AccountStatus;
 use ubscore::amount::PRECISION_MAX;
 use ubscore::code::Code;
 use ubscore::postgres::store::{
-    Call, External, Failure, FundingPart, Page, Passage, Reply, Sought, Store, Transfer, Unfinished,
+    Call, External, Failure, FundingPart, Page, Reply, Sought, Store, Transfer, TransitionPath,
+    Unfinished,
 };
 use ubscore::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
 use wal::Sequence;
@@ -431,17 +432,17 @@ impl Postgres {
 
     fn carry_out(&mut self, index: usize, call: &Call, bug: Option<Bug>) -> Result<Reply, Refusal> {
         Ok(match call {
-            Call::Accept { intent, fingerprint, passage } => {
-                Reply::Transfer(Box::new(self.accept(index, intent, fingerprint, passage, bug)?))
-            }
-            Call::Step { req_id, from, passage, code, log_sequence, attempt, .. } => {
+            Call::Accept { intent, fingerprint, transition } => Reply::Transfer(Box::new(
+                self.accept(index, intent, fingerprint, transition, bug)?,
+            )),
+            Call::Step { req_id, from, transition, code, log_sequence, attempt, .. } => {
                 let transfer = self.read(req_id.number()).ok_or(Refusal::Violation(index))?;
                 if transfer.state != *from {
                     return Ok(Reply::Transfer(Box::new(transfer)));
                 }
                 let log_sequence = log_sequence.or(transfer.log_sequence);
                 let transfer = Transfer { log_sequence, ..transfer };
-                let moved = self.pass(index, transfer, passage, *code, *attempt, bug)?;
+                let moved = self.pass(index, transfer, transition, *code, *attempt, bug)?;
                 Reply::Transfer(Box::new(moved))
             }
             Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
@@ -490,7 +491,7 @@ impl Postgres {
         index: usize,
         intent: &Intent,
         fingerprint: &str,
-        passage: &Passage,
+        transition: &TransitionPath,
         bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
         if let Some(transfer) = self.read(intent.req_id.number()) {
@@ -505,7 +506,7 @@ impl Postgres {
             }
             self.cids.set(key, intent.order_number);
         }
-        let state = *passage.path.last().ok_or(Refusal::Unforeseen(index))?;
+        let state = *transition.path.last().ok_or(Refusal::Unforeseen(index))?;
         let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
         let transfer = Transfer {
@@ -521,7 +522,7 @@ impl Postgres {
         };
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
-        let transfer = self.pass(index, transfer, passage, None, 0, bug)?;
+        let transfer = self.pass(index, transfer, transition, None, 0, bug)?;
         // The unique keys come before a trigger that looks at what a statement has done.
         match taken {
             true => Err(Refusal::Unforeseen(index)),
@@ -530,19 +531,19 @@ impl Postgres {
         }
     }
 
-    /// Through the states of a passage, with Funding's part.
+    /// Through the states of a transition, with Funding's part.
     fn pass(
         &mut self,
         index: usize,
         mut transfer: Transfer,
-        passage: &Passage,
+        transition: &TransitionPath,
         code: Option<Code>,
         attempt: u32,
         bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
-        let mut states = passage.path.clone();
+        let mut states = transition.path.clone();
         let mut refused = None;
-        if let Some(FundingPart { op, on_success, on_refused, refuse }) = &passage.funding {
+        if let Some(FundingPart { op, on_success, on_refused, refuse }) = &transition.funding {
             refused = self.operate(index, (*op, *refuse), &transfer.intent, bug)?;
             states.extend(if refused.is_none() { on_success } else { on_refused });
         }

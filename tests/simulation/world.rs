@@ -837,7 +837,7 @@ impl Client {
             cid: cid.clone(),
             checked: Checked { direction, asset: asset(), amount },
             fingerprint: fingerprint(from, to, "USDT", &units.to_string()),
-            permit: None,
+            reservation: None,
             pauses: Arc::default(),
         };
         // Whoever has no cid may not ask twice.

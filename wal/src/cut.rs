@@ -1,6 +1,6 @@
 //! Giving up the end of a log on purpose: where it stops to be sound, what can still be read behind, and the cut.
 //!
-//! A cut at record n leaves the records before n, and nothing behind them. It is the one deed that takes durable records
+//! A cut at record n leaves the records before n, and nothing behind them. It is the one step that takes durable records
 //! away, so nothing here happens by itself: the caller has to name n, has copied the files, and holds the lock.
 //!
 //! # What a crash leaves

@@ -317,7 +317,7 @@ impl MediumFile for MappedFile {
     }
 }
 
-/// The syncs without a shadow: themselves. The deeds without a fault: no more than they are.
+/// The syncs without a shadow: themselves. The steps without a fault: no more than they are.
 #[cfg(not(feature = "shadow"))]
 mod bare {
     use std::fs::File;

@@ -1,6 +1,6 @@
-//! Faults of the disk, for tests: at a named deed the disk refuses, writes too little, is slow, or is where the process dies.
+//! Faults of the disk, for tests: at a named step the disk refuses, writes too little, is slow, or is where the process dies.
 //!
-//! A fault is written `deed:what`. `directory/deed:what` strikes in the directory of that name only, `deed:what@3` at the
+//! A fault is written `step:what`. `directory/step:what` strikes in the directory of that name only, `step:what@3` at the
 //! third visit only. Several are separated by commas.
 
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// What can be struck. `write` and `sync_file` are those of files that are not the log's.
-const DEEDS: &[&str] = &[
+const STEPS: &[&str] = &[
     "create",
     "fill",
     "sync",
@@ -55,7 +55,7 @@ impl What {
 #[derive(Debug)]
 struct Fault {
     directory: Option<String>,
-    deed: String,
+    step: String,
     what: What,
     /// The visit that it strikes; all where there is none.
     visit: Option<u32>,
@@ -65,8 +65,8 @@ struct Fault {
 impl Fault {
     fn parse(text: &str) -> Option<Fault> {
         let (at, what) = text.split_once(':')?;
-        let (directory, deed) = match at.split_once('/') {
-            Some((directory, deed)) => (Some(directory.to_owned()), deed),
+        let (directory, step) = match at.split_once('/') {
+            Some((directory, step)) => (Some(directory.to_owned()), step),
             None => (None, at),
         };
         let (what, visit) = match what.split_once('@') {
@@ -74,13 +74,13 @@ impl Fault {
             None => (what, None),
         };
         let what = What::parse(what)?;
-        let (deed, visits) = (deed.to_owned(), AtomicU32::new(0));
-        DEEDS.contains(&&*deed).then_some(Fault { directory, deed, what, visit, visits })
+        let (step, visits) = (step.to_owned(), AtomicU32::new(0));
+        STEPS.contains(&&*step).then_some(Fault { directory, step, what, visit, visits })
     }
 
-    fn strikes(&self, directory: &Path, deed: &str) -> bool {
+    fn strikes(&self, directory: &Path, step: &str) -> bool {
         let here = |name: &String| directory.file_name().is_some_and(|here| here == &**name);
-        self.deed == deed
+        self.step == step
             && self.directory.as_ref().is_none_or(here)
             && self
                 .visit
@@ -111,14 +111,14 @@ pub fn begin(faults: &str, while_there: Option<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// A deed in a directory, before it is done.
+/// A step in a directory, before it is done.
 ///
 /// # Errors
 /// What the system is to have said; nothing is to be done then.
-pub fn meet(directory: &Path, deed: &'static str) -> io::Result<()> {
-    debug_assert!(DEEDS.contains(&deed), "{deed} is not in the list of deeds");
+pub fn meet(directory: &Path, step: &'static str) -> io::Result<()> {
+    debug_assert!(STEPS.contains(&step), "{step} is not in the list of steps");
     let Some(faults) = FAULTS.get() else { return Ok(()) };
-    if deed == "sync" && faults.sync_failed.load(Ordering::Relaxed) {
+    if step == "sync" && faults.sync_failed.load(Ordering::Relaxed) {
         // Linux would say that all is well, of pages it has thrown away.
         say("records are synced again after a failed sync");
         std::process::abort();
@@ -126,7 +126,7 @@ pub fn meet(directory: &Path, deed: &'static str) -> io::Result<()> {
     if faults.while_there.as_ref().is_some_and(|path| !path.exists()) {
         return Ok(());
     }
-    for fault in faults.faults.iter().filter(|fault| fault.strikes(directory, deed)) {
+    for fault in faults.faults.iter().filter(|fault| fault.strikes(directory, step)) {
         let error = match fault.what {
             What::Slow(longer) => {
                 thread::sleep(longer);
@@ -140,8 +140,8 @@ pub fn meet(directory: &Path, deed: &'static str) -> io::Result<()> {
             What::Refused(errno) => errno.into(),
             What::Short => io::ErrorKind::WriteZero.into(),
         };
-        say(&format!("{deed} in {directory:?}: {error}"));
-        faults.sync_failed.fetch_or(deed == "sync", Ordering::Relaxed);
+        say(&format!("{step} in {directory:?}: {error}"));
+        faults.sync_failed.fetch_or(step == "sync", Ordering::Relaxed);
         return Err(error);
     }
     Ok(())

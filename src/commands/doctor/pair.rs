@@ -5,7 +5,7 @@ use std::path::Path;
 use wal::cut::Survey;
 use wal::{Directory, Identity, Sequence};
 
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::adopt::{Asked, Bound};
 use crate::postgres::{self, Address, Limits};
 use crate::telemetry::chain;
@@ -51,8 +51,8 @@ impl Log {
         if !log.is_dir() {
             return Log::default();
         }
-        let shelved = Shelf::at(snapshots).named().unwrap_or_default();
-        let from = shelved.first().map_or(0, |(sequence, _)| *sequence);
+        let stored = SnapshotStore::at(snapshots).named().unwrap_or_default();
+        let from = stored.first().map_or(0, |(sequence, _)| *sequence);
         match Log::walk(log, from) {
             Ok(log) => log,
             Err(error) => Log { is_there: true, unreadable: Some(chain(&error)), ..Log::default() },

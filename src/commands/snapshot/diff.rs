@@ -80,7 +80,7 @@ impl Key {
             Fact::Balance { user, asset, .. } => Some(Key::Balance(user, asset)),
             Fact::Outcome { req_id, op, .. } => Some(Key::Outcome(req_id, op as u8)),
             Fact::Outside { asset, .. } => Some(Key::Outside(asset)),
-            Fact::Watermark { .. } | Fact::Departed { .. } => None,
+            Fact::Watermark { .. } | Fact::Evicted { .. } => None,
         }
     }
 
@@ -247,7 +247,7 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("withdrawals", outside.withdrawals.into()),
             ("withdrawn", text(assets.amount(*asset, outside.withdrawn))),
         ]),
-        Fact::Watermark { .. } | Fact::Departed { .. } => unreachable!("these have no key"),
+        Fact::Watermark { .. } | Fact::Evicted { .. } => unreachable!("these have no key"),
     }
 }
 
@@ -275,7 +275,8 @@ struct SideObject {
     facts: Integer,
     watermark: Integer,
     /// The sum over the outcomes that have been forgotten.
-    departed: String,
+    #[serde(rename = "departed")]
+    evicted: String,
     digest: String,
 }
 
@@ -288,7 +289,7 @@ impl SideObject {
             sequence: sequence.into(),
             facts: facts.into(),
             watermark: side.contents.held.watermark.into(),
-            departed: format!("{:032x}", side.contents.departed),
+            evicted: format!("{:032x}", side.contents.evicted),
             digest: format!("{digest:032x}"),
         }
     }
@@ -399,7 +400,7 @@ impl Comparison {
             ("sequence", a.sequence.to_string(), b.sequence.to_string()),
             ("facts", a.facts.to_string(), b.facts.to_string()),
             ("watermark", a.watermark.to_string(), b.watermark.to_string()),
-            ("departed", a.departed.clone(), b.departed.clone()),
+            ("departed", a.evicted.clone(), b.evicted.clone()),
             ("digest", a.digest.clone(), b.digest.clone()),
         ] {
             match a == b {

@@ -1,7 +1,7 @@
 //! `ubscore wal repair`: says what giving up the end of a damaged log would lose, and gives it up where somebody accepts
 //! that by naming the first record that goes.
 //!
-//! # The order of its deeds, and what dying between two of them leaves
+//! # The order of its steps, and what dying between two of them leaves
 //!
 //! | done | what a start finds | what the same command does |
 //! |---|---|---|
@@ -38,7 +38,7 @@ use crate::config::format::Format;
 use crate::crash;
 use crate::engine::order::{Entry, Text};
 use crate::engine::snapshot::Snapshot;
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::cut::{Claims, Loss, Witness, record};
 use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
@@ -84,8 +84,8 @@ pub(in crate::commands) fn leaves_a_log(
             "the log has identity {found}, the database belongs to log {identity}: they are not a pair"
         );
     }
-    let shelved = Snapshots { all: shelved(snapshots, identity)?, identity, log };
-    let Some(mut way) = shelved.way_through()? else { return Ok(false) };
+    let stored = Snapshots { all: stored(snapshots, identity)?, identity, log };
+    let Some(mut way) = stored.way_through()? else { return Ok(false) };
     Ok(way.survey.cut()?.is_some())
 }
 
@@ -245,9 +245,9 @@ impl Repair<'_> {
                 claims.log.map_or("none".to_owned(), |log| log.to_string())
             );
         }
-        let all = shelved(&place.snapshots, identity)?;
-        let shelved = Snapshots { all, identity, log: &place.log };
-        let (first_bad, damaged) = self.first_bad(&shelved, out)?;
+        let all = stored(&place.snapshots, identity)?;
+        let stored = Snapshots { all, identity, log: &place.log };
+        let (first_bad, damaged) = self.first_bad(&stored, out)?;
         // The same command once more, when the service has gone on meanwhile, would take what has come since.
         let meant = begun.is_some() || args.although_sound;
         if let Some(asked) = args.accept_loss_from.filter(|asked| !meant && *asked < first_bad) {
@@ -268,7 +268,7 @@ impl Repair<'_> {
                  log still has"
             );
         }
-        let Some(mut way) = shelved.way_before(from)? else {
+        let Some(mut way) = stored.way_before(from)? else {
             bail!(
                 "nothing would be left to begin with: what the log still has before record {from} does not begin with \
                  record 1, and no whole snapshot stands in it; nothing was changed; {ADOPT}"
@@ -281,8 +281,8 @@ impl Repair<'_> {
         };
         let mut files: Vec<PathBuf> =
             cut.files().into_iter().map(|name| place.log.path().join(name)).collect();
-        let ahead: Vec<&Shelved> = shelved.all.iter().filter(|s| s.sequence >= from).collect();
-        files.extend(ahead.iter().map(|shelved| shelved.path.clone()));
+        let ahead: Vec<&Shelved> = stored.all.iter().filter(|s| s.sequence >= from).collect();
+        files.extend(ahead.iter().map(|stored| stored.path.clone()));
         let claimed = postgres.as_ref().map_or(0, |postgres| postgres.claims.last());
         let idle = match args.accept_loss_from {
             Some(_) => files.is_empty() && claimed < from,
@@ -351,10 +351,10 @@ impl Repair<'_> {
         if !files.is_empty() || *begun {
             cut.carry_out(lock).context("cut the log")?;
             crash::point("cut_after_log");
-            for shelved in ahead {
-                fs::remove_file(&shelved.path)
+            for stored in ahead {
+                fs::remove_file(&stored.path)
                     .and_then(|()| aside::sync_directory(&place.snapshots))
-                    .with_context(|| format!("remove {}", shelved.path.display()))?;
+                    .with_context(|| format!("remove {}", stored.path.display()))?;
             }
             crash::point("cut_after_snapshots");
             writeln!(out, "done     the log ends at record {}", from - 1)?;
@@ -391,10 +391,10 @@ impl Repair<'_> {
     /// The first record that a start would not have, and whether it would miss it.
     fn first_bad(
         &self,
-        shelved: &Snapshots<'_>,
+        stored: &Snapshots<'_>,
         out: &mut impl Write,
     ) -> anyhow::Result<(Sequence, bool)> {
-        let way = shelved.way_through()?;
+        let way = stored.way_through()?;
         let Some(Way { survey, snapshot, .. }) = way else {
             bail!(
                 "what the log still has does not begin with record 1, and no whole snapshot stands in it: nothing is left \
@@ -404,8 +404,8 @@ impl Repair<'_> {
         let stop = survey.stop().context("it has been gone to its end")?;
         let first_bad = stop.place.sequence;
         let claimed = self.postgres.as_ref().map_or(0, |postgres| postgres.claims.last());
-        let ahead = shelved.all.iter().filter(|s| s.whole && s.sequence >= first_bad);
-        let ahead = ahead.map(|shelved| shelved.sequence).max();
+        let ahead = stored.all.iter().filter(|s| s.whole && s.sequence >= first_bad);
+        let ahead = ahead.map(|stored| stored.sequence).max();
         let why = match (&stop.cause, ahead) {
             (Cause::Damage(error), _) => Some(chain(error)),
             _ if claimed >= first_bad => Some(format!(
@@ -431,7 +431,7 @@ impl Repair<'_> {
             writeln!(out, "damaged  from record {first_bad} on: {why}")?;
         }
         if let Some(snapshot) = snapshot {
-            shelved.tell_covered(snapshot, out)?;
+            stored.tell_covered(snapshot, out)?;
         }
         Ok((first_bad, why.is_some()))
     }
@@ -568,12 +568,12 @@ fn time(ns: u64) -> anyhow::Result<Timestamp> {
 }
 
 /// Every snapshot by its name, newest first.
-fn shelved(directory: &Path, identity: Identity) -> anyhow::Result<Vec<Shelved>> {
+fn stored(directory: &Path, identity: Identity) -> anyhow::Result<Vec<Shelved>> {
     if !directory.is_dir() {
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
-    for (sequence, path) in Shelf::at(directory).named().context("list the snapshots")? {
+    for (sequence, path) in SnapshotStore::at(directory).named().context("list the snapshots")? {
         let whole = match Snapshot::open(&path) {
             Ok(Snapshot { header, .. }) => {
                 ensure!(
@@ -621,8 +621,8 @@ impl Snapshots<'_> {
         before: Sequence,
         is_good: impl Fn(&mut Way, Sequence) -> Result<bool, wal::Error>,
     ) -> anyhow::Result<Option<Way>> {
-        let usable = self.all.iter().filter(|shelved| shelved.sequence < before && shelved.whole);
-        for sequence in usable.map(|shelved| Some(shelved.sequence)).chain([None]) {
+        let usable = self.all.iter().filter(|stored| stored.sequence < before && stored.whole);
+        for sequence in usable.map(|stored| Some(stored.sequence)).chain([None]) {
             let from = sequence.unwrap_or(0);
             let survey = match Survey::open(self.log.clone(), from, Some(self.identity)) {
                 Ok(survey) => survey,

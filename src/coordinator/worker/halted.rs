@@ -27,23 +27,23 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 None if queued.maybe => Call::Find(Sought::ReqId(intent.req_id)),
                 None => {
                     self.forget(&queued.call);
-                    let nobody = queued.whose.reject(Rejection::of(Code::ServiceHalted));
+                    let nobody = queued.waiter.reject(Rejection::of(Code::ServiceHalted));
                     assert!(nobody.is_none(), "a new transfer is somebody's outside");
                     return None;
                 }
             },
             Call::External(external) => Call::FindExternal(external.clone()),
-            Call::Step { user, asset, req_id, from, passage, code, log_sequence, attempt } => {
+            Call::Step { user, asset, req_id, from, transition, code, log_sequence, attempt } => {
                 let row = Row { state: *from, ..self.active.get(req_id)?.row };
-                let (passage, code, log_sequence) = (passage.clone(), *code, *log_sequence);
-                let whole = Effect::Step { passage, code, log_sequence };
+                let (transition, code, log_sequence) = (transition.clone(), *code, *log_sequence);
+                let whole = Effect::Step { transition, code, log_sequence };
                 match restrain(row, whole, route::<T, F>) {
-                    Effect::Step { passage, code, log_sequence } => Call::Step {
+                    Effect::Step { transition, code, log_sequence } => Call::Step {
                         user: *user,
                         asset: *asset,
                         req_id: *req_id,
                         from: *from,
-                        passage,
+                        transition,
                         code,
                         log_sequence,
                         attempt: *attempt,

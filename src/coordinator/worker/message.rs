@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tracing::Span;
 
-use super::operator::{Attended, Deed};
+use super::operator::{Attended, OperatorAction};
 use crate::account::{AccountStatus, UserId};
 use crate::coordinator::{Accepted, ExternalDecided, Rejection};
 use crate::pause::Pauses;
 use crate::postgres::store::{External, Transfer};
-use crate::quota::Permit;
+use crate::quota::Reservation;
 use crate::transfer::{Cid, Intent, ReqId};
 
 /// What reaches a worker from outside.
@@ -41,7 +41,7 @@ pub(crate) enum Message {
     Submit {
         intent: Intent,
         fingerprint: String,
-        permit: Option<Permit>,
+        reservation: Option<Reservation>,
         reply: AcceptReply,
     },
     FindCid {
@@ -71,7 +71,7 @@ pub(crate) enum Message {
     /// An operator's, about one transfer of this user's.
     Attend {
         req_id: ReqId,
-        deed: Deed,
+        action: OperatorAction,
         reply: Attended,
     },
     /// How a transfer goes on, where it is in hand.

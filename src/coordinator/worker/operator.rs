@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::info;
 
 use super::Worker;
-use super::queued::{Queued, Whose};
+use super::queued::{Queued, Waiter};
 use crate::adapters::Adapter;
 use crate::code::Code;
 use crate::coordinator::Rejection;
@@ -19,7 +19,7 @@ use crate::transfer::ReqId;
 
 /// What an operator wants done with a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum OperatorAction {
     /// Try it at once, and as if for the first time.
     Retry,
     /// End the wait for a decision.
@@ -42,7 +42,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     pub(super) fn attend(
         &mut self,
         req_id: ReqId,
-        deed: Deed,
+        action: OperatorAction,
         answer_to: Attended,
         deadline_ns: u64,
     ) {
@@ -51,17 +51,17 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             return;
         }
         let active = &self.active[&req_id];
-        let (state, progress) = (active.row.state, active.tell.subscribe());
-        let decided = active.told_ns.is_some() || !state.awaits_decision();
-        info!(%req_id, state = state.name(), ?deed, "an operator attends to it");
-        if deed == Deed::Resolve && decided {
+        let (state, progress) = (active.row.state, active.watch.subscribe());
+        let decided = active.replied_ns.is_some() || !state.awaits_decision();
+        info!(%req_id, state = state.name(), ?action, "an operator attends to it");
+        if action == OperatorAction::Resolve && decided {
             drop(answer_to.send(Ok(progress)));
             return;
         }
         let waits = self.wake(req_id);
-        match deed {
-            Deed::Retry => drop(answer_to.send(Ok(progress))),
-            Deed::Resolve => {
+        match action {
+            OperatorAction::Retry => drop(answer_to.send(Ok(progress))),
+            OperatorAction::Resolve => {
                 let empty = || Resolving { progress, waiting: Vec::new() };
                 let resolving = self.resolving.entry(req_id).or_insert_with(empty);
                 resolving.waiting.push((deadline_ns, answer_to));
@@ -95,10 +95,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if !self.resolving.contains_key(&req_id) {
             return;
         }
-        let open = self
-            .active
-            .get(&req_id)
-            .is_some_and(|active| active.told_ns.is_none() && active.row.state.awaits_decision());
+        let open = self.active.get(&req_id).is_some_and(|active| {
+            active.replied_ns.is_none() && active.row.state.awaits_decision()
+        });
         if open {
             return;
         }
@@ -152,7 +151,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Its step that waits for a commit. What was to be refused in it is not, unless an earlier try may have been carried out.
     fn step_of(&self, req_id: ReqId) -> Option<&Queued> {
         let mut waiting = self.queue.iter().chain(self.parked.iter().map(|(_, queued)| queued));
-        waiting.find(|queued| matches!(queued.whose, Whose::Step(name) if name == req_id))
+        waiting.find(|queued| matches!(queued.waiter, Waiter::Step(name) if name == req_id))
     }
 
     /// Whether somebody is being asked for it, or a commit that holds a step of it is under way.

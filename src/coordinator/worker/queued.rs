@@ -4,13 +4,13 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::message::AcceptReply;
-use super::operator::{Attended, Deed};
+use super::operator::{Attended, OperatorAction};
 use super::undecided::Claim;
 use crate::account::UserId;
 use crate::code::Code;
 use crate::coordinator::{ExternalDecided, Rejection};
 use crate::postgres::store::{Call, Sought, Transfer};
-use crate::quota::Permit;
+use crate::quota::Reservation;
 use crate::transfer::ReqId;
 
 /// A call on its way into a commit, and whom its answer is for.
@@ -18,7 +18,7 @@ pub(super) struct Queued {
     /// What the store is told.
     pub(super) call: Call,
     /// Whom the answer is for.
-    pub(super) whose: Whose,
+    pub(super) waiter: Waiter,
     /// An earlier commit that held it may have been carried out.
     pub(super) maybe: bool,
     /// The present commit only looks for it: a withdrawal that waits for a clean round of the audit.
@@ -30,7 +30,7 @@ pub(super) struct Queued {
     /// Its place in the order in which the worker's calls have come, see `Worker::enqueue`.
     pub(super) arrival: u64,
     /// Of an accept that is not decided.
-    pub(super) permit: Option<Permit>,
+    pub(super) reservation: Option<Reservation>,
     /// Of an accept with a cid that is not decided.
     pub(super) claim: Option<Claim>,
     /// What it is a part of.
@@ -39,15 +39,26 @@ pub(super) struct Queued {
 
 impl Queued {
     /// What nobody outside waits for.
-    pub(super) fn own(call: Call, whose: Whose) -> Queued {
+    pub(super) fn own(call: Call, waiter: Waiter) -> Queued {
         let (maybe, held, deadline_ns, span) = (false, false, u64::MAX, Span::none());
-        let (permit, claim) = (None, None);
-        Queued { call, whose, maybe, held, deadline_ns, tries: 0, arrival: 0, permit, claim, span }
+        let (reservation, claim) = (None, None);
+        Queued {
+            call,
+            waiter,
+            maybe,
+            held,
+            deadline_ns,
+            tries: 0,
+            arrival: 0,
+            reservation,
+            claim,
+            span,
+        }
     }
 
     /// Somebody outside has waited long enough for what was never begun: it must not be done behind their back.
     pub(super) fn is_expired(&self, now: u64) -> bool {
-        !self.maybe && now >= self.deadline_ns && self.whose.is_outside()
+        !self.maybe && now >= self.deadline_ns && self.waiter.is_outside()
     }
 
     /// What to say to whoever waits outside, once it is given up.
@@ -69,10 +80,10 @@ impl Queued {
 }
 
 /// Whom the answer to a call is for.
-pub(super) enum Whose {
+pub(super) enum Waiter {
     /// A new transfer's.
     Accept(ReqId, AcceptReply),
-    /// A transfer's next passage.
+    /// A transfer's next transition.
     Step(ReqId),
     /// Nobody waits for it.
     Nobody,
@@ -87,27 +98,27 @@ pub(super) enum Whose {
     /// An operator's.
     Status(oneshot::Sender<Result<(), Rejection>>),
     /// An operator's, about a transfer that is not in hand.
-    Attend(ReqId, Deed, Attended),
+    Attend(ReqId, OperatorAction, Attended),
 }
 
-impl Whose {
+impl Waiter {
     /// Tells whoever waits outside that it was not done, or may not have been; gives back what nobody outside waits for.
-    pub(super) fn reject(self, rejection: Rejection) -> Option<Whose> {
+    pub(super) fn reject(self, rejection: Rejection) -> Option<Waiter> {
         // An error is a caller who has gone.
         match self {
-            Whose::Step(_) | Whose::Nobody | Whose::Lost(_) | Whose::LostExternal => {
+            Waiter::Step(_) | Waiter::Nobody | Waiter::Lost(_) | Waiter::LostExternal => {
                 return Some(self);
             }
-            Whose::Accept(_, reply) => reply.send(Err(rejection)),
-            Whose::Cid(reply) => drop(reply.send(Err(rejection))),
-            Whose::External(reply) => drop(reply.send(Err(rejection))),
-            Whose::Status(reply) => drop(reply.send(Err(rejection))),
-            Whose::Attend(_, _, reply) => drop(reply.send(Err(rejection))),
+            Waiter::Accept(_, reply) => reply.send(Err(rejection)),
+            Waiter::Cid(reply) => drop(reply.send(Err(rejection))),
+            Waiter::External(reply) => drop(reply.send(Err(rejection))),
+            Waiter::Status(reply) => drop(reply.send(Err(rejection))),
+            Waiter::Attend(_, _, reply) => drop(reply.send(Err(rejection))),
         }
         None
     }
 
     pub(super) fn is_outside(&self) -> bool {
-        !matches!(self, Whose::Step(_) | Whose::Nobody | Whose::Lost(_) | Whose::LostExternal)
+        !matches!(self, Waiter::Step(_) | Waiter::Nobody | Waiter::Lost(_) | Waiter::LostExternal)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tracing::{error, warn};
 
-use super::queued::{Queued, Whose};
+use super::queued::{Queued, Waiter};
 use super::{Asking, Told, Worker, ns};
 use crate::adapters::{Adapter, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
@@ -70,8 +70,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             self.under_way.remove(&number);
         }
         let deadline_ns = queued.deadline_ns;
-        let reply = match queued.whose {
-            Whose::External(reply) => Some(reply),
+        let reply = match queued.waiter {
+            Waiter::External(reply) => Some(reply),
             _ => None,
         };
         let Some(order_number) = stored else {
@@ -115,7 +115,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// Looks for an external operation whose commit is unknown and whose caller was given up: its row needs its record.
     pub(super) fn look_for_external(&mut self, external: External) {
-        self.enqueue(Queued::own(Call::FindExternal(external), Whose::LostExternal));
+        self.enqueue(Queued::own(Call::FindExternal(external), Waiter::LostExternal));
     }
 
     /// A question to UBSCore for everything that is due to be recorded.
@@ -213,7 +213,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         match reply {
             Reply::External { conflict: true, .. } => {
                 self.under_way.remove(&external.order_number);
-                queued.whose.reject(Rejection::of(Code::IdemKeyConflict));
+                queued.waiter.reject(Rejection::of(Code::IdemKeyConflict));
             }
             Reply::External { decision, balance_after, order_number, .. } => {
                 let decided = ExternalDecided { decision, balance_after };
@@ -222,7 +222,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             // Held, halted, without room, or given up: nothing was decided.
             Reply::Found(_) => {
                 self.under_way.remove(&external.order_number);
-                queued.whose.reject(Rejection::of(refusal));
+                queued.waiter.reject(Rejection::of(refusal));
             }
             reply => unreachable!("{reply:?} answers another call"),
         }

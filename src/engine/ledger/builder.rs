@@ -53,7 +53,7 @@ pub(super) const TOTAL_MAX: u128 = 1 << 126;
 pub struct Builder {
     ledger: Ledger,
     watermark: Option<u64>,
-    departed: Option<u128>,
+    evicted: Option<u128>,
     /// The last record that an outcome is of.
     last: wal::Sequence,
 }
@@ -61,7 +61,7 @@ pub struct Builder {
 impl Builder {
     /// Fills an empty ledger.
     pub fn new(empty: Ledger) -> Builder {
-        Builder { ledger: empty, watermark: None, departed: None, last: 0 }
+        Builder { ledger: empty, watermark: None, evicted: None, last: 0 }
     }
 
     /// Adds one fact.
@@ -126,7 +126,7 @@ impl Builder {
             Fact::Watermark { order_number } => {
                 once(self.watermark.replace(order_number).is_some())
             }
-            Fact::Departed { digest } => once(self.departed.replace(digest).is_some()),
+            Fact::Evicted { digest } => once(self.evicted.replace(digest).is_some()),
         };
         added.map_err(|misfit| match (misfit, fact) {
             (Misfit::Twice, _) => Error::Twice(fact),
@@ -174,7 +174,7 @@ impl Builder {
     /// # Errors
     /// [`Error`]: the facts do not fit together, or are others than those.
     pub fn finish(self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
-        let Builder { mut ledger, watermark, departed, last } = self;
+        let Builder { mut ledger, watermark, evicted, last } = self;
         if last > sequence {
             return Err(Error::Later { found: last, last: sequence });
         }
@@ -186,7 +186,7 @@ impl Builder {
         }
         ledger.watermark = order_number;
         ledger.sequence = sequence;
-        ledger.outcomes.settle(departed.unwrap_or(0), order_number)?;
+        ledger.outcomes.settle(evicted.unwrap_or(0), order_number)?;
         Ok(ledger)
     }
 }
@@ -257,14 +257,14 @@ mod tests {
 
     #[test]
     fn what_is_below_the_watermark_leaves_at_once() {
-        let head = [Fact::Departed { digest: 99 }, Fact::Watermark { order_number: 41 }];
+        let head = [Fact::Evicted { digest: 99 }, Fact::Watermark { order_number: 41 }];
         let refund = outcome(1, Op::Refund, Decision::Success);
         let facts = [asset(), account(), balance(), refund];
         let ledger = build(&[&head[..], &facts[..]].concat()).expect("a ledger");
         assert_eq!(ledger.places_left(), 3);
         assert_eq!(ledger.watermark(), 41);
-        let departed = Fact::Departed { digest: refund.digest().wrapping_add(99) };
-        assert!(ledger.facts().any(|fact| fact == departed));
+        let evicted = Fact::Evicted { digest: refund.digest().wrapping_add(99) };
+        assert!(ledger.facts().any(|fact| fact == evicted));
         assert_eq!(
             ledger.digest(),
             ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add)

@@ -180,7 +180,7 @@ impl Wanted {
         Ok(Wanted { decree, transfer })
     }
 
-    /// Writes down what will be done, before it is: no deed must be without its author.
+    /// Writes down what will be done, before it is: no action must be without its author.
     async fn audit(&self, service: &Service, action: &str) -> Result<(), Refusal> {
         let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
         let Decree { actor, reason, .. } = &self.decree;

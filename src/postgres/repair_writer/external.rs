@@ -6,7 +6,7 @@ use std::fmt;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::{Author, Mended};
+use super::{Author, Repaired};
 use crate::amount::{PRECISION_MAX, units_text};
 use crate::asset::Catalog;
 use crate::code::Code;
@@ -16,7 +16,7 @@ use crate::transfer::{Decision, ExternalOperation, Op};
 
 /// What brings one external operation back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExternalMending {
+pub struct ExternalRepair {
     /// As the log has recorded it.
     pub operation: ExternalOperation,
     /// When it was recorded, ns since the Unix epoch, by the service's clock.
@@ -36,7 +36,7 @@ pub enum Way {
     Renumber,
 }
 
-impl fmt::Display for ExternalMending {
+impl fmt::Display for ExternalRepair {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExternalOperation { op, idem_key, user, asset, decision, .. } = &self.operation;
         let (op, name) = (op.name(), idem_key.as_str());
@@ -51,37 +51,37 @@ impl fmt::Display for ExternalMending {
 }
 
 /// Carries one mending out, inside a savepoint of the caller.
-pub(super) async fn mend(
+pub(super) async fn write_repair(
     transaction: &mut Transaction<'_>,
-    mending: &ExternalMending,
+    repair: &ExternalRepair,
     catalog: &Catalog,
     author: Author<'_>,
-) -> Result<Mended, Error> {
-    let ExternalMending { operation, way, .. } = mending;
+) -> Result<Repaired, Error> {
+    let ExternalRepair { operation, way, .. } = repair;
     let (user, asset) = (operation.user.bigint(), asset_number(operation.asset));
-    let mended = match way {
+    let repaired = match way {
         Way::Renumber => renumber(transaction, operation).await?,
         Way::Carry | Way::WriteDown => {
             forget_in_audit(transaction, user, asset).await?;
-            let mended = write(transaction, mending, catalog).await?;
+            let repaired = write(transaction, repair, catalog).await?;
             recount_below(transaction, user, asset).await?;
-            mended
+            repaired
         }
     };
-    if mended == Mended::Done {
+    if repaired == Repaired::Done {
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
-        let (subject, detail) = (operation.idem_key.as_str(), mending.to_string());
+        let (subject, detail) = (operation.idem_key.as_str(), repair.to_string());
         let values: [&(dyn ToSql + Sync); 4] = [&author.actor, &subject, &detail, &author.reason];
         transaction.execute(audit, &values).await?;
     }
-    Ok(mended)
+    Ok(repaired)
 }
 
 async fn renumber(
     transaction: &Transaction<'_>,
     operation: &ExternalOperation,
-) -> Result<Mended, Error> {
+) -> Result<Repaired, Error> {
     // The journal's guard lets no row change. What was decided stays; the balance is what the first caller was told.
     let guard = "external_operations_guard";
     let alter = |word| format!("ALTER TABLE external_operations {word} TRIGGER {guard}");
@@ -92,15 +92,15 @@ async fn renumber(
     let after = told(operation);
     let rows = transaction.execute(update, &[&name, &number, &after]).await?;
     transaction.batch_execute(&alter("ENABLE")).await?;
-    Ok(if rows == 1 { Mended::Done } else { Mended::Occupied })
+    Ok(if rows == 1 { Repaired::Done } else { Repaired::Occupied })
 }
 
 async fn write(
     transaction: &Transaction<'_>,
-    mending: &ExternalMending,
+    repair: &ExternalRepair,
     catalog: &Catalog,
-) -> Result<Mended, Error> {
-    let ExternalMending { operation, time_ns, way } = mending;
+) -> Result<Repaired, Error> {
+    let ExternalRepair { operation, time_ns, way } = repair;
     let ExternalOperation { op, idem_key, user, asset, amount, .. } = operation;
     let known = catalog
         .by_id(*asset)
@@ -121,7 +121,7 @@ async fn write(
         let statement = transaction.prepare_typed(function, &types).await?;
         let row = transaction.query_one(&statement, &[&user, &asset, &amount]).await?;
         if row.try_get::<_, Option<rust_decimal::Decimal>>(0)?.is_none() {
-            return Ok(Mended::Short);
+            return Ok(Repaired::Short);
         }
     }
     let (outcome, code) = match operation.decision {
@@ -139,7 +139,7 @@ async fn write(
     let values: &[&(dyn ToSql + Sync)] =
         &[&name, &op, &outcome, &code, &user, &asset, &amount, &after, &seconds, &number];
     let rows = transaction.execute(insert, values).await?;
-    Ok(if rows == 1 { Mended::Done } else { Mended::Occupied })
+    Ok(if rows == 1 { Repaired::Done } else { Repaired::Occupied })
 }
 
 /// The balance that the caller was told, and is told again; of a success only.

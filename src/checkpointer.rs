@@ -1,4 +1,4 @@
-//! The keeper: makes snapshots while UBSCore runs, and lets go of what they cover.
+//! The checkpointer: makes snapshots while UBSCore runs, and lets go of what they cover.
 //!
 //! ```text
 //!   due: DIGEST record --> durable --> newest snapshot + log up to it --> new snapshot, read back, named
@@ -31,7 +31,7 @@ use crate::engine::ledger::{Answer, Ledger, Places};
 use crate::engine::order::{Command, Kind};
 use crate::engine::replay::{self, Replay};
 use crate::engine::ring::Overloaded;
-use crate::engine::snapshot::shelf::Shelf;
+use crate::engine::snapshot::store::SnapshotStore;
 use crate::engine::snapshot::{self, Snapshot};
 use crate::engine::{Covered, Engine, Handle, guarded};
 use crate::telemetry::{self, chain};
@@ -51,7 +51,7 @@ pub struct Options {
     /// The log's directory.
     pub log_dir: PathBuf,
     /// The directory of snapshots.
-    pub shelf: Shelf,
+    pub store: SnapshotStore,
     /// What a ledger holds at most.
     pub places: Places,
     /// A snapshot is due after so many records.
@@ -64,7 +64,7 @@ pub struct Options {
     pub archive_command: String,
 }
 
-/// What the keeper and the rest of the service tell each other.
+/// What the checkpointer and the rest of the service tell each other.
 pub struct Watch {
     /// Records behind this one are still needed by somebody.
     pub needed_after: Box<dyn Fn() -> Sequence + Send>,
@@ -121,14 +121,14 @@ impl Requests {
     }
 }
 
-/// The running thread; [`Keeper::stop`] ends it.
-pub struct Keeper {
+/// The running thread; [`Checkpointer::stop`] ends it.
+pub struct Checkpointer {
     stop: Arc<AtomicBool>,
     requests: Requests,
     thread: JoinHandle<()>,
 }
 
-impl Keeper {
+impl Checkpointer {
     /// Starts it for a running engine.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Keeper {
         engine: &Engine,
         clock: Arc<dyn Clock>,
         watch: Watch,
-    ) -> io::Result<Keeper> {
+    ) -> io::Result<Checkpointer> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, requests) = sync_channel(1);
         let Covered { identity, snapshot, log_bytes } = engine.covered();
@@ -156,7 +156,7 @@ impl Keeper {
             held_at: None,
         };
         let thread = guarded("snapshot", &engine.log(), move || work.run(&requests))?;
-        Ok(Keeper { stop, requests: Requests(sender), thread })
+        Ok(Checkpointer { stop, requests: Requests(sender), thread })
     }
 
     /// A way to ask for a snapshot.
@@ -278,7 +278,7 @@ impl Work {
         self.write_digest()?;
         let ledger = self.fold(after)?;
         let go_on = || !self.stopped();
-        let added = self.options.shelf.add(self.identity, ledger, self.options.places, go_on)?;
+        let added = self.options.store.add(self.identity, ledger, self.options.places, go_on)?;
         let Snapshot { path, bytes, header } = added.ok_or(Error::Stopped)?;
         (self.last, self.held_at) = (header.sequence, None);
         (self.bytes_before, self.bytes_covered) = (0, bytes_now);
@@ -309,7 +309,7 @@ impl Work {
     /// The ledger at the first DIGEST record after `after`: the newest snapshot, and the log from there.
     fn fold(&self, after: Sequence) -> Result<Ledger, Error> {
         let failed = |source| Error::Log { dir: self.options.log_dir.clone(), source };
-        let snapshot = self.options.shelf.choose()?.newest;
+        let snapshot = self.options.store.choose()?.newest;
         let from = snapshot.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
         let mut replay = Replay::begin(snapshot, Ledger::new(self.options.places))?;
         let directory = Directory::at(&self.options.log_dir);
@@ -334,7 +334,7 @@ impl Work {
         if self.held_at == Some(needed) {
             return Ok(false);
         }
-        let Some(oldest) = self.options.shelf.prune(self.identity, self.options.keep)? else {
+        let Some(oldest) = self.options.store.prune(self.identity, self.options.keep)? else {
             return Ok(true);
         };
         let (all, oldest) = (oldest <= needed, oldest.min(needed));

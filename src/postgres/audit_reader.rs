@@ -1,6 +1,6 @@
 //! What the audit reads: one snapshot of PostgreSQL, and in it everything that is new since the last one.
 //!
-//! [`Books::open`] begins the snapshot and reads; [`Books::close`] keeps how far it came, or forgets it. Totals of all
+//! [`AuditReader::open`] begins the snapshot and reads; [`AuditReader::close`] keeps how far it came, or forgets it. Totals of all
 //! operations are kept per account ([`Unbalanced`] is one whose balance differs); transfers are handed out with their
 //! operations, for the audit to compare with UBSCore's.
 
@@ -125,7 +125,7 @@ pub struct Passed {
 }
 
 /// The audit's connection to PostgreSQL.
-pub struct Books {
+pub struct AuditReader {
     config: Address,
     limits: Limits,
     catalog: Arc<ArcSwap<Catalog>>,
@@ -142,26 +142,31 @@ pub struct Books {
     next: (i64, i64, String),
 }
 
-impl Books {
+impl AuditReader {
     /// Books that connect when they are first opened. Statements may take `statement_timeout`.
     pub fn new(
         config: Address,
         limits: Limits,
         statement_timeout: Duration,
         catalog: Arc<ArcSwap<Catalog>>,
-    ) -> Books {
+    ) -> AuditReader {
         let limits =
             Limits { statement_timeout, idle_in_transaction_timeout: statement_timeout, ..limits };
         let start = beginning();
         let (swept, next) = (start.clone(), start);
         let (client, incarnation, known, sweeps) = (None, 0, Vec::new(), 0);
-        Books { config, limits, catalog, client, incarnation, known, sweeps, swept, next }
+        AuditReader { config, limits, catalog, client, incarnation, known, sweeps, swept, next }
     }
 
     /// Books of the same database, with a connection of their own.
-    pub fn another(&self) -> Books {
+    pub fn another(&self) -> AuditReader {
         let statement_timeout = self.limits.statement_timeout;
-        Books::new(self.config.clone(), self.limits, statement_timeout, Arc::clone(&self.catalog))
+        AuditReader::new(
+            self.config.clone(),
+            self.limits,
+            statement_timeout,
+            Arc::clone(&self.catalog),
+        )
     }
 
     /// Takes the tables over at a start, so that no process before us keeps anything any more. They may have come from
@@ -434,7 +439,7 @@ impl Books {
         Ok(())
     }
 
-    /// What can only be counted again over all rows, and is not in [`Books::open`]: balances and the totals below the
+    /// What can only be counted again over all rows, and is not in [`AuditReader::open`]: balances and the totals below the
     /// watermark against every operation and every transfer there is.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::Books;
+use super::AuditReader;
 use crate::account::UserId;
 use crate::amount::{Amount, PRECISION_MAX, units_from_text};
 use crate::asset::{AssetId, Catalog};
@@ -32,7 +32,7 @@ pub struct Decided {
 /// By asset and op. An operation that has never been decided is absent.
 type Outside = BTreeMap<(AssetId, Op), Decided>;
 
-impl Books {
+impl AuditReader {
     /// Every row with the order number `from` or a higher one, in their order.
     ///
     /// # Errors

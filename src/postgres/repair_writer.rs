@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
-use self::external::ExternalMending;
+use self::external::ExternalRepair;
 use super::columns::{self, asset_number, bigint};
 use super::cut::CLOSED;
 use super::incarnation::identity_text;
@@ -43,7 +43,7 @@ pub struct Posting {
 
 /// One transfer that is to be written, or moved on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mending {
+pub struct TransferRepair {
     /// What was asked.
     pub intent: Intent,
     /// Where PostgreSQL has it, `None` where it does not.
@@ -58,9 +58,9 @@ pub struct Mending {
     pub log_sequence: Sequence,
 }
 
-impl fmt::Display for Mending {
+impl fmt::Display for TransferRepair {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mending { intent, from, to, postings, .. } = self;
+        let TransferRepair { intent, from, to, postings, .. } = self;
         write!(
             out,
             "transfer {}, user {}, asset {}: ",
@@ -85,9 +85,9 @@ impl fmt::Display for Mending {
     }
 }
 
-/// What became of a [`Mending`].
+/// What became of a [`TransferRepair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mended {
+pub enum Repaired {
     /// It is done.
     Done,
     /// Funding has not got what it paid: nothing was changed for it.
@@ -195,7 +195,7 @@ async fn supersede(
     }
 }
 
-/// Carries out all mendings of transfers and of external operations, or none where PostgreSQL fails; each that cannot be is left
+/// Carries out all repairs of transfers and of external operations, or none where PostgreSQL fails; each that cannot be is left
 /// out. No earlier process can write any more. `log`: the one that proves them. `incarnation`: the latest one that has ever
 /// been. Returns the fate of each mending, in the order given.
 ///
@@ -207,9 +207,9 @@ pub async fn carry_out(
     catalog: &Catalog,
     log: Identity,
     incarnation: u64,
-    (mendings, externals): (&[Mending], &[ExternalMending]),
+    (repairs, externals): (&[TransferRepair], &[ExternalRepair]),
     author: Author<'_>,
-) -> Result<(Vec<Mended>, Vec<Mended>), Error> {
+) -> Result<(Vec<Repaired>, Vec<Repaired>), Error> {
     let reason = author.reason;
     // Tables of another cluster are numbered anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
@@ -220,45 +220,45 @@ pub async fn carry_out(
     rebase_if_foreign(&transaction).await?;
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
-    let (transfers, outside) = (mendings.len(), externals.len());
+    let (transfers, outside) = (repairs.len(), externals.len());
     let count = match outside {
         0 => format!("{transfers} transfers"),
         _ => format!("{transfers} transfers, {outside} external operations"),
     };
     transaction.execute(note, &[&author.actor, &count, &reason]).await?;
-    let mut all = vec![Mended::Short; mendings.len()];
-    let mut all_outside = vec![Mended::Short; externals.len()];
+    let mut all = vec![Repaired::Short; repairs.len()];
+    let mut all_outside = vec![Repaired::Short; externals.len()];
     // What one brings another may need: until none of them has enough.
     loop {
         let mut progress = false;
-        for (mending, mended) in mendings.iter().zip(&mut all) {
-            if *mended != Mended::Short {
+        for (repair, repaired) in repairs.iter().zip(&mut all) {
+            if *repaired != Repaired::Short {
                 continue;
             }
-            let asset = catalog.by_id(mending.intent.asset);
+            let asset = catalog.by_id(repair.intent.asset);
             let asset = asset.ok_or_else(|| Error::Row {
                 table: "assets_tb",
-                what: format!("asset {}", mending.intent.asset.0),
+                what: format!("asset {}", repair.intent.asset.0),
             })?;
             let mut savepoint = transaction.transaction().await?;
-            *mended = mend(&mut savepoint, mending, asset, author).await?;
-            match mended {
-                Mended::Done => savepoint.commit().await?,
-                Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+            *repaired = write_repair(&mut savepoint, repair, asset, author).await?;
+            match repaired {
+                Repaired::Done => savepoint.commit().await?,
+                Repaired::Short | Repaired::Occupied => savepoint.rollback().await?,
             }
-            progress |= *mended == Mended::Done;
+            progress |= *repaired == Repaired::Done;
         }
-        for (mending, mended) in externals.iter().zip(&mut all_outside) {
-            if *mended != Mended::Short {
+        for (repair, repaired) in externals.iter().zip(&mut all_outside) {
+            if *repaired != Repaired::Short {
                 continue;
             }
             let mut savepoint = transaction.transaction().await?;
-            *mended = external::mend(&mut savepoint, mending, catalog, author).await?;
-            match mended {
-                Mended::Done => savepoint.commit().await?,
-                Mended::Short | Mended::Occupied => savepoint.rollback().await?,
+            *repaired = external::write_repair(&mut savepoint, repair, catalog, author).await?;
+            match repaired {
+                Repaired::Done => savepoint.commit().await?,
+                Repaired::Short | Repaired::Occupied => savepoint.rollback().await?,
             }
-            progress |= *mended == Mended::Done;
+            progress |= *repaired == Repaired::Done;
         }
         if !progress {
             break;
@@ -268,14 +268,14 @@ pub async fn carry_out(
     Ok((all, all_outside))
 }
 
-async fn mend(
+async fn write_repair(
     transaction: &mut Transaction<'_>,
-    mending: &Mending,
+    repair: &TransferRepair,
     asset: &Asset,
     author: Author<'_>,
-) -> Result<Mended, Error> {
+) -> Result<Repaired, Error> {
     let reason = author.reason;
-    let Mending { intent, from, to, postings, code, log_sequence } = mending;
+    let TransferRepair { intent, from, to, postings, code, log_sequence } = repair;
     let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
     let amount = intent.amount.decimal(asset.precision);
     let (code, to) = (code.map(Code::name), to.number());
@@ -321,7 +321,7 @@ async fn mend(
         }
     };
     if written == 0 {
-        return Ok(Mended::Occupied);
+        return Ok(Repaired::Occupied);
     }
     for Posting { op, decision, moves } in postings {
         let function = match op {
@@ -335,7 +335,7 @@ async fn mend(
         let row = transaction.query_one(&statement, &[&user, &asset_id, &amount]).await?;
         let after: Option<rust_decimal::Decimal> = row.try_get(0)?;
         if *moves && after.is_none() {
-            return Ok(Mended::Short);
+            return Ok(Repaired::Short);
         }
         let (outcome, code) = match decision {
             Decision::Success => (1_i16, None),
@@ -348,13 +348,13 @@ async fn mend(
         let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
             &[&req_id, &op, &outcome, &code, &user, &asset_id, &amount, &after];
         if transaction.execute(insert, values).await? == 0 {
-            return Ok(Mended::Occupied);
+            return Ok(Repaired::Occupied);
         }
     }
     let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
                    VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
     transaction.execute(history, &[&req_id, &to, &reason]).await?;
-    if mending.to == State::SourceDone {
+    if repair.to == State::SourceDone {
         // As the service would go on, so that what comes to Funding can be taken from there.
         let step = "SELECT transfer_step($1, $2, ARRAY[$3]::smallint[], $4, ARRAY[$5]::smallint[], \
                     ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8)";
@@ -368,6 +368,6 @@ async fn mend(
     }
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
-    transaction.execute(audit, &[&author.actor, &req_id, &mending.to_string(), &reason]).await?;
-    Ok(Mended::Done)
+    transaction.execute(audit, &[&author.actor, &req_id, &repair.to_string(), &reason]).await?;
+    Ok(Repaired::Done)
 }

@@ -16,7 +16,7 @@ const SUFFIX_UNFINISHED: &str = ".tmp";
 
 /// A directory of snapshots. Whoever writes to it holds the lock of the log beside it.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct SnapshotStore {
     directory: Directory,
 }
 
@@ -29,28 +29,28 @@ pub struct Choice {
     pub damaged: Vec<Error>,
 }
 
-impl Shelf {
+impl SnapshotStore {
     /// Makes the directory where it is absent, and removes what an earlier process has left unfinished.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn create(path: &Path) -> Result<Shelf, Error> {
+    pub fn create(path: &Path) -> Result<SnapshotStore, Error> {
         let failed = |source| Error::Io { action: "make", path: path.to_owned(), source };
         let directory = Directory::create(path).map_err(|error| failed(io_error(error)))?;
-        let shelf = Shelf { directory };
+        let store = SnapshotStore { directory };
         // The process before us may have died between a rename and its sync, and what stands here is about to be relied on.
-        shelf.directory.sync_directory().map_err(failed)?;
-        for name in shelf.names()? {
+        store.directory.sync_directory().map_err(failed)?;
+        for name in store.names()? {
             if name.starts_with(PREFIX) && name.ends_with(SUFFIX_UNFINISHED) {
-                shelf.remove(&name)?;
+                store.remove(&name)?;
             }
         }
-        Ok(shelf)
+        Ok(store)
     }
 
     /// Names a directory without touching it: for who only looks.
-    pub fn at(path: &Path) -> Shelf {
-        Shelf { directory: Directory::at(path) }
+    pub fn at(path: &Path) -> SnapshotStore {
+        SnapshotStore { directory: Directory::at(path) }
     }
 
     /// All snapshots, newest first.
@@ -238,17 +238,17 @@ mod tests {
     use super::*;
     use crate::engine::snapshot::tests::{IDENTITY, PLACES, asset, deposit, ledger};
 
-    /// A shelf with three snapshots, newest last.
-    fn three() -> (TempDir, Shelf, Vec<Snapshot>) {
+    /// A store with three snapshots, newest last.
+    fn three() -> (TempDir, SnapshotStore, Vec<Snapshot>) {
         let directory = tempdir().expect("a directory");
-        let shelf = Shelf::create(&directory.path().join("snapshots")).expect("made");
-        let deeds = [asset(), deposit(1, 7, 500), deposit(2, 7, 500)];
+        let store = SnapshotStore::create(&directory.path().join("snapshots")).expect("made");
+        let steps = [asset(), deposit(1, 7, 500), deposit(2, 7, 500)];
         let add = |count: usize| {
-            let ledger = ledger(&deeds[..count]);
-            shelf.add(IDENTITY, ledger, PLACES, || true).expect("added").expect("to the end")
+            let ledger = ledger(&steps[..count]);
+            store.add(IDENTITY, ledger, PLACES, || true).expect("added").expect("to the end")
         };
         let snapshots = (1..=3).map(add).collect();
-        (directory, shelf, snapshots)
+        (directory, store, snapshots)
     }
 
     fn damage(snapshot: &Snapshot) {
@@ -259,65 +259,65 @@ mod tests {
 
     #[test]
     fn the_newest_whole_snapshot_is_chosen_and_the_others_are_named() {
-        let (_directory, shelf, snapshots) = three();
-        let choice = shelf.choose().expect("three");
+        let (_directory, store, snapshots) = three();
+        let choice = store.choose().expect("three");
         assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (snapshots.last(), 0));
         damage(&snapshots[2]);
-        let choice = shelf.choose().expect("two");
+        let choice = store.choose().expect("two");
         assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (Some(&snapshots[1]), 1));
         damage(&snapshots[1]);
         damage(&snapshots[0]);
-        let choice = shelf.choose().expect("none");
+        let choice = store.choose().expect("none");
         assert_eq!((choice.newest.as_ref(), choice.damaged.len()), (None, 3));
     }
 
     #[test]
     fn a_snapshot_under_anothers_name_is_not_passed_over() {
-        let (_directory, shelf, snapshots) = three();
+        let (_directory, store, snapshots) = three();
         fs::copy(&snapshots[1].path, &snapshots[2].path).expect("copied");
-        let error = shelf.choose().expect_err("another's name");
+        let error = store.choose().expect_err("another's name");
         assert!(!error.is_damage() && error.to_string().contains("its name tells"), "{error}");
-        shelf.prune(IDENTITY, 1).expect_err("another's name");
-        assert_eq!(shelf.paths().expect("listed").len(), 3);
+        store.prune(IDENTITY, 1).expect_err("another's name");
+        assert_eq!(store.paths().expect("listed").len(), 3);
     }
 
     #[test]
     fn as_many_whole_snapshots_stay_as_are_to_be_kept() {
-        let (_directory, shelf, snapshots) = three();
-        assert_eq!(shelf.prune(IDENTITY, 4).expect("pruned"), None);
-        assert_eq!(shelf.paths().expect("listed").len(), 3);
+        let (_directory, store, snapshots) = three();
+        assert_eq!(store.prune(IDENTITY, 4).expect("pruned"), None);
+        assert_eq!(store.paths().expect("listed").len(), 3);
         // A damaged one is none: the two others stay.
         damage(&snapshots[2]);
-        assert_eq!(shelf.prune(IDENTITY, 2).expect("pruned"), Some(snapshots[0].header.sequence));
-        assert_eq!(shelf.paths().expect("listed").len(), 3);
-        assert_eq!(shelf.prune(IDENTITY, 1).expect("pruned"), Some(snapshots[1].header.sequence));
+        assert_eq!(store.prune(IDENTITY, 2).expect("pruned"), Some(snapshots[0].header.sequence));
+        assert_eq!(store.paths().expect("listed").len(), 3);
+        assert_eq!(store.prune(IDENTITY, 1).expect("pruned"), Some(snapshots[1].header.sequence));
         assert_eq!(
-            shelf.paths().expect("listed"),
+            store.paths().expect("listed"),
             [snapshots[2].path.clone(), snapshots[1].path.clone()]
         );
-        shelf.prune(Identity(1), 1).expect_err("another log's");
+        store.prune(Identity(1), 1).expect_err("another log's");
     }
 
     #[test]
     fn a_snapshot_that_is_not_finished_takes_no_space() {
-        let (_directory, shelf, _) = three();
-        let before = shelf.names().expect("listed").len();
-        let deeds = [asset(), deposit(1, 7, 500), deposit(2, 7, 500), deposit(3, 7, 500)];
-        let added = shelf.add(IDENTITY, ledger(&deeds), PLACES, || false);
+        let (_directory, store, _) = three();
+        let before = store.names().expect("listed").len();
+        let steps = [asset(), deposit(1, 7, 500), deposit(2, 7, 500), deposit(3, 7, 500)];
+        let added = store.add(IDENTITY, ledger(&steps), PLACES, || false);
         assert_eq!(added.expect("stopped"), None);
-        assert_eq!(shelf.names().expect("listed").len(), before);
+        assert_eq!(store.names().expect("listed").len(), before);
     }
 
     #[test]
     fn what_was_left_unfinished_goes_and_what_is_foreign_stays() {
-        let (directory, shelf, _) = three();
+        let (directory, store, _) = three();
         let here = directory.path().join("snapshots");
         let (unfinished, other) = (here.join("snapshot-00000000000000ff.tmp"), here.join("notes"));
         for path in [&unfinished, &other] {
             fs::write(path, "something").expect("written");
         }
-        Shelf::create(&here).expect("made again");
+        SnapshotStore::create(&here).expect("made again");
         assert!(!unfinished.exists() && other.exists());
-        assert_eq!(shelf.paths().expect("listed").len(), 3);
+        assert_eq!(store.paths().expect("listed").len(), 3);
     }
 }
