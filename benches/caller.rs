@@ -7,13 +7,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use domain::transfer::{Direction, Op};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::config::Config;
 use ubscore::config::engine::Wait;
 use ubscore::engine::ledger::{Answer, Places};
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::{Handle, Options};
-use ubscore::transfer::{Direction, Op};
 
 const ASSET: u32 = 1;
 /// What a deposit puts in, smallest units.

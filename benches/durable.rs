@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domain::transfer::Decision;
 use ubscore::checkpointer::{self, Checkpointer};
 use ubscore::clock::SystemClock;
 use ubscore::engine::ledger::Answer;
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::snapshot::store::SnapshotStore;
 use ubscore::engine::{self, Closed, Engine};
-use ubscore::transfer::Decision;
 use wal::Identity;
 
 use crate::caller::{Caller, balance_after, order};

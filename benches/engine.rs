@@ -17,13 +17,13 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domain::transfer::Decision;
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::engine::ledger::Answer;
 use ubscore::engine::order::Command;
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::ring::Pending;
 use ubscore::engine::{Closed, Engine, Handle};
-use ubscore::transfer::Decision;
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
 use crate::caller::{Caller, balance_after, order};

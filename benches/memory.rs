@@ -12,6 +12,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use domain::transfer::{Decision, Direction, Op};
 use hdrhistogram::Histogram;
 use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
 use ubscore::engine::ledger::{
@@ -19,7 +20,6 @@ use ubscore::engine::ledger::{
 };
 use ubscore::engine::order::{Command, Order, Text};
 use ubscore::engine::outcomes::Recorded;
-use ubscore::transfer::{Decision, Direction, Op};
 
 use crate::environment::{Environment, per_second, ratio, scratch};
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use domain::transfer::Decision;
 use rustix::fs::{Advice, fadvise};
 use ubscore::cli::{Cli, Command};
 use ubscore::commands::wal::ink::Ink;
@@ -23,7 +24,6 @@ use ubscore::engine::core::Core;
 use ubscore::engine::ledger::{Answer, Ledger};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::{Closed, Options};
-use ubscore::transfer::Decision;
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
 use crate::caller::{Caller, balance_after, order};

@@ -18,9 +18,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use domain::amount::{units_from_text, units_text};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
-use ubscore::amount::{units_from_text, units_text};
 use ubscore::commands::load::client::Client;
 
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};

@@ -8,9 +8,9 @@ use std::future::Future;
 
 use wal::Sequence;
 
-use crate::code::Code;
-use crate::transfer::{Decision, ExternalOperation, Intent, Op, ReqId};
-use crate::validation::{Form, check_form};
+use domain::code::Code;
+use domain::form::{Form, check_form};
+use domain::transfer::{Decision, ExternalOperation, Intent, Op, ReqId};
 
 /// One operation of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]

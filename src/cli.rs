@@ -18,14 +18,14 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use ulid::Ulid;
 
-use crate::account::AccountType;
-use crate::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use crate::config::format::Format;
 use crate::config::secret::Secret;
 use crate::config::{Overrides, is_http_url};
 use crate::http::auth::{Role, USER_ID_MAX};
 use crate::release;
-use crate::transfer::{Direction, Op, State};
+use domain::account::AccountType;
+use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX};
+use domain::transfer::{Direction, Op, State};
 
 /// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;

@@ -27,11 +27,9 @@ use self::hand::{Hands, InHand, LastError};
 use self::worker::Worker;
 use self::worker::message::{AcceptReply, Envelope, Message};
 use self::worker::operator::OperatorAction;
-use crate::account::{AccountStatus, UserId};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
-use crate::code::Code;
 use crate::entropy::Entropy;
 use crate::gate::{CleanRounds, Gate};
 use crate::pause::Pauses;
@@ -39,10 +37,12 @@ pub use crate::postgres::Superseded;
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
 use crate::postgres::store::{External, Store, Transfer};
 use crate::quota::Reservation;
-use crate::shortage::{Capacity, Shortage, Vacancy};
 use crate::telemetry;
-use crate::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use crate::validation::Checked;
+use domain::account::{AccountStatus, UserId};
+use domain::code::Code;
+use domain::shortage::{Capacity, Shortage, Vacancy};
+use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
 /// How the coordinator works; see `[coordinator]` and `[recovery]` in the configuration.
 #[derive(Clone, Debug)]

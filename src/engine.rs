@@ -44,9 +44,9 @@ use self::snapshot::Snapshot;
 use self::snapshot::store::SnapshotStore;
 use crate::alert::{self, Alert, alert};
 use crate::exit::Exit;
-use crate::shortage::{Capacity, Vacancy};
 use crate::telemetry::chain;
 use crate::telemetry::lines::last_words;
+use domain::shortage::{Capacity, Vacancy};
 
 /// Chunks of the log that are read before they are replayed.
 const CHUNKS_AHEAD: usize = 4;

@@ -22,12 +22,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tracing::warn;
 
-use crate::account::UserId;
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::postgres::events::Event;
 use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
+use domain::account::UserId;
 
 /// Streams that read what they have missed at the same time: they share their connections with every other read.
 const READERS_MAX: usize = 2;

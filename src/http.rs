@@ -33,8 +33,8 @@ use self::seats::{Place, Seats};
 use self::tls::Tls;
 use self::wire::{Answer, Content};
 use crate::config;
-use crate::shortage::Shortage;
 use crate::telemetry;
+use domain::shortage::Shortage;
 
 pub mod api;
 pub mod auth;

@@ -13,7 +13,7 @@
 //!
 //! [`http`] reads a request into a [`validation::Draft`]; a checked one goes to the [`coordinator`] worker that owns the
 //! user's accounts. From there on it lives without the request: [`coordinator::step`] decides, by the one table in
-//! [`transfer`], and the worker commits a batch of decisions to PostgreSQL or asks UBSCore through [`adapters`]. UBSCore
+//! [`domain::transfer`], and the worker commits a batch of decisions to PostgreSQL or asks UBSCore through [`adapters`]. UBSCore
 //! ([`engine`]) decides, appends to the log, applies, and answers once the log is synced.
 //!
 //! A deposit from outside and a withdrawal to it have the same worker, but no state machine: PostgreSQL commits, UBSCore's
@@ -21,7 +21,7 @@
 //!
 //! # The rooms, in reading order
 //!
-//! 1. The nouns, one definition each: [`amount`], [`asset`], [`account`], [`transfer`], [`code`], [`shortage`],
+//! 1. The nouns, one definition each: [`domain::amount`], [`domain::asset`], [`domain::account`], [`domain::transfer`], [`domain::code`], [`domain::shortage`],
 //!    [`pause`], [`approval`].
 //! 2. [`validation`]: every check, once.
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
@@ -48,17 +48,13 @@
 //! - Nothing is answered that a crash could take back: PostgreSQL's commit or the log's sync comes first.
 //! - One process writes: each writing transaction locks the incarnation it belongs to ([`postgres::incarnation`]).
 
-pub mod account;
 pub mod adapters;
 pub mod alert;
-pub mod amount;
 pub mod approval;
-pub mod asset;
 pub mod audit;
 pub mod checkpointer;
 pub mod cli;
 pub mod clock;
-pub mod code;
 pub mod commands;
 pub mod config;
 pub mod coordinator;
@@ -74,7 +70,5 @@ pub mod pause;
 pub mod postgres;
 pub mod quota;
 pub mod release;
-pub mod shortage;
 pub mod telemetry;
-pub mod transfer;
 pub mod validation;

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::asset::AssetId;
-use crate::transfer::Direction;
+use domain::asset::AssetId;
+use domain::transfer::Direction;
 
 /// Which transfers a pause is about: those of a direction, of an asset, or of both. Never all of them: that is a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,15 +30,15 @@ use tokio::sync::Notify;
 use tracing::error;
 
 use self::usage::{Day, DayMax, Limit, Room, Share, Sums, Usage};
-use crate::account::UserId;
 use crate::clock::{Clock, Sleep};
-use crate::code::Code;
 use crate::postgres;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::accepted::Accepted;
 use crate::telemetry::chain;
-use crate::transfer::State;
 use crate::validation::Checked;
+use domain::account::UserId;
+use domain::code::Code;
+use domain::transfer::State;
 
 /// Users of whom is known what they have used, a few hundred bytes each. Beyond, those who have not asked for longest are
 /// read again when they ask; where all of them have transfers under way, the next user is answered OVERLOADED.

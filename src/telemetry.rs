@@ -16,12 +16,12 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use self::lines::WithoutPaths;
-use crate::code::Code;
 use crate::config::format::Format;
 use crate::config::log::Log;
 use crate::config::telemetry::Telemetry;
 use crate::release;
-use crate::shortage::Shortage;
+use domain::code::Code;
+use domain::shortage::Shortage;
 
 /// Counter: transfers that reached a final state, by `direction` and `state`.
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";

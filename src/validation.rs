@@ -1,6 +1,6 @@
 //! Every check on a transfer, once, in the order of the codes.
 //!
-//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. [`check_form`] is what the coordinator, both
+//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. [`domain::form::check_form`] is what the coordinator, both
 //! adapters and UBSCore ask again of what reaches them, so that no layer trusts the one above it. What changes with
 //! time (asset status, limits) is decided once, at accept.
 
@@ -8,12 +8,12 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
-use crate::account::{AccountType, UserId};
-use crate::amount::Amount;
-use crate::asset::{Asset, AssetStatus, Catalog};
-use crate::code::Code;
 use crate::pause::{Pauses, Scope};
-use crate::transfer::{Cid, Direction, ReqId};
+use domain::account::AccountType;
+use domain::amount::Amount;
+use domain::asset::{Asset, AssetStatus, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, Direction};
 
 /// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -157,37 +157,10 @@ fn check_limits(asset: &Asset, amount: Amount) -> Result<(), Code> {
     Ok(())
 }
 
-/// The part of a transfer whose validity no time can change, in the numbers every layer below the API passes on.
-#[derive(Clone, Copy, Debug)]
-pub struct Form {
-    /// [`ReqId`] as a number.
-    pub req_id: u128,
-    /// [`UserId`] as a number.
-    pub user: u64,
-    /// Smallest units.
-    pub amount: u64,
-    /// Whether the layer knows the asset.
-    pub asset_known: bool,
-}
-
-/// What every layer below the API checks again: a request with a name, a user, a known asset and an amount.
-///
-/// # Errors
-/// [`Code::InvalidRequest`]: no name or no such user. [`Code::InvalidAsset`]: unknown. [`Code::InvalidAmount`]: zero.
-pub fn check_form(form: Form) -> Result<(ReqId, UserId, Amount), Code> {
-    let req_id = ReqId::new(form.req_id).ok_or(Code::InvalidRequest)?;
-    let user = UserId::new(form.user).ok_or(Code::InvalidRequest)?;
-    if !form.asset_known {
-        return Err(Code::InvalidAsset);
-    }
-    let amount = Amount::new(form.amount).ok_or(Code::InvalidAmount)?;
-    Ok((req_id, user, amount))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::asset::AssetId;
+    use domain::asset::AssetId;
 
     const UNITS_MAX: u64 = u64::MAX / 1000;
 

@@ -34,7 +34,7 @@ fn committed(site: &Site, user: u64) -> BTreeMap<String, Vec<String>> {
 
 /// A state's number, as rows have it.
 fn number(name: &Value) -> String {
-    let states = ubscore::transfer::State::ALL;
+    let states = domain::transfer::State::ALL;
     let state = states.into_iter().find(|state| state.name() == name).expect("a state");
     state.number().to_string()
 }

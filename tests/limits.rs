@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::asset::Catalog;
+use domain::code::Code;
+use domain::transfer::{Direction, State};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use ubscore::account::UserId;
-use ubscore::amount::Amount;
-use ubscore::asset::Catalog;
 use ubscore::clock::{Clock, Sleep, SystemClock};
-use ubscore::code::Code;
 use ubscore::commands::dev;
 use ubscore::postgres;
 use ubscore::postgres::reads::Reads;
 use ubscore::quota::usage::DayMax;
 use ubscore::quota::{self, Quotas};
-use ubscore::transfer::{Direction, State};
 use ubscore::validation::Checked;
 
 use crate::harness::{

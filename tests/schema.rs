@@ -1,6 +1,6 @@
 //! PostgreSQL's own word on transfers, held against the code and the specification.
 
-use ubscore::transfer::{Event, State};
+use domain::transfer::{Event, State};
 
 use crate::harness::Site;
 

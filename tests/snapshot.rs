@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
+use domain::account::AccountStatus;
 use serde_json::{Value, json};
-use ubscore::account::AccountStatus;
 use ubscore::alert::Alert;
 use ubscore::engine;
 use ubscore::engine::core::Core;

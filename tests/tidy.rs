@@ -34,15 +34,9 @@ fn room(file: &str) -> &str {
 
 /// What each room may import. A room that is not here may import everything and is imported by nobody.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("code", &[]),
-    ("shortage", &[]),
-    ("account", &[]),
-    ("amount", &["code"]),
-    ("asset", &["amount"]),
-    ("transfer", &["account", "amount", "asset", "code"]),
     ("approval", &[]),
-    ("pause", &["asset", "transfer"]),
-    ("validation", &["account", "amount", "asset", "code", "pause", "transfer"]),
+    ("pause", &[]),
+    ("validation", &["pause"]),
     ("clock", &[]),
     ("entropy", &[]),
     ("environment", &[]),
@@ -50,111 +44,31 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crash", &[]),
     ("gate", &[]),
     ("release", &[]),
-    ("telemetry", &["code", "config", "release", "shortage"]),
+    ("telemetry", &["config", "release"]),
     ("alert", &["clock", "config", "release", "telemetry"]),
-    (
-        "engine",
-        &[
-            "account",
-            "alert",
-            "amount",
-            "asset",
-            "code",
-            "crash",
-            "exit",
-            "shortage",
-            "telemetry",
-            "transfer",
-            "validation",
-        ],
-    ),
+    ("engine", &["alert", "crash", "exit", "telemetry", "validation"]),
     ("checkpointer", &["alert", "clock", "engine", "environment", "telemetry"]),
-    (
-        "postgres",
-        &[
-            "account",
-            "amount",
-            "approval",
-            "asset",
-            "code",
-            "environment",
-            "pause",
-            "telemetry",
-            "transfer",
-        ],
-    ),
-    (
-        "adapters",
-        &[
-            "account",
-            "alert",
-            "amount",
-            "asset",
-            "clock",
-            "code",
-            "engine",
-            "postgres",
-            "transfer",
-            "validation",
-        ],
-    ),
-    (
-        "quota",
-        &["account", "asset", "clock", "code", "postgres", "telemetry", "transfer", "validation"],
-    ),
-    (
-        "events",
-        &[
-            "account",
-            "alert",
-            "asset",
-            "clock",
-            "config",
-            "entropy",
-            "postgres",
-            "release",
-            "telemetry",
-        ],
-    ),
+    ("postgres", &["approval", "environment", "pause", "telemetry"]),
+    ("adapters", &["alert", "clock", "engine", "postgres", "validation"]),
+    ("quota", &["clock", "postgres", "telemetry", "validation"]),
+    ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),
     (
         "coordinator",
         &[
-            "account",
             "adapters",
             "alert",
-            "amount",
-            "asset",
             "clock",
-            "code",
             "crash",
             "entropy",
             "gate",
             "pause",
             "postgres",
             "quota",
-            "shortage",
             "telemetry",
-            "transfer",
             "validation",
         ],
     ),
-    (
-        "audit",
-        &[
-            "account",
-            "adapters",
-            "alert",
-            "amount",
-            "asset",
-            "clock",
-            "code",
-            "engine",
-            "gate",
-            "postgres",
-            "telemetry",
-            "transfer",
-        ],
-    ),
+    ("audit", &["adapters", "alert", "clock", "engine", "gate", "postgres", "telemetry"]),
 ];
 
 #[test]
@@ -356,7 +270,7 @@ fn the_readme_tells_every_alert() {
 fn the_readme_tells_every_code_as_the_table_has_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).expect("a README");
-    for code in ubscore::code::Code::ALL {
+    for code in domain::code::Code::ALL {
         let retry = if code.retryable() { "yes" } else { "no" };
         let row = format!("| `{}` | {} | {retry} |", code.name(), code.http_status());
         assert!(readme.contains(&row), "the README lacks {row}");

@@ -1,6 +1,8 @@
-use ubscore::amount::{Amount, PRECISION_MAX, units_from_text};
-use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
-use ubscore::code::Code;
+use domain::amount::{Amount, PRECISION_MAX, units_from_text};
+use domain::asset::{Asset, AssetId, AssetStatus, Catalog};
+use domain::code::Code;
+use domain::form::{Form, check_form};
+use domain::transfer::{Cid, ReqId};
 use ubscore::config::auth::Auth;
 use ubscore::config::secret::Secret;
 use ubscore::http::api::request_fingerprint;
@@ -10,8 +12,7 @@ use ubscore::http::service::{parameter, parse};
 use ubscore::http::wire::Refusal;
 use ubscore::pause::Pauses;
 use ubscore::postgres::store::differing_fields;
-use ubscore::transfer::{Cid, ReqId};
-use ubscore::validation::{Draft, Form, check_form};
+use ubscore::validation::Draft;
 
 /// As the service has it with `amount.safety_factor = 1000`.
 const UNITS_MAX: u64 = u64::MAX / 1_000;

@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
 use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
-use crate::asset::Catalog;
-use crate::code::Code;
 use crate::postgres::store::{Call, Failure, Reply, Store};
-use crate::transfer::{Op, ReqId};
+use domain::asset::Catalog;
+use domain::code::Code;
+use domain::transfer::{Op, ReqId};
 
 /// The Funding participant over a store of its own.
 pub struct Funding<S> {

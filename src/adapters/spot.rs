@@ -13,17 +13,17 @@ use tracing::error;
 use wal::Sequence;
 
 use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
-use crate::account::{AccountStatus, UserId};
-use crate::asset::{Asset, AssetId, Catalog};
 use crate::clock::Clock;
-use crate::code::Code;
 use crate::engine::Handle;
 use crate::engine::external::External;
 use crate::engine::ledger::Answer as EngineAnswer;
 use crate::engine::order::{Command, Order, Text};
 use crate::engine::outcomes::Recorded;
 use crate::engine::ring::{Overloaded, Pending};
-use crate::transfer::{ExternalOperation, Op, ReqId};
+use domain::account::{AccountStatus, UserId};
+use domain::asset::{Asset, AssetId, Catalog};
+use domain::code::Code;
+use domain::transfer::{ExternalOperation, Op, ReqId};
 
 /// Before what found no place on the ring is asked for again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);

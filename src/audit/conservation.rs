@@ -27,16 +27,16 @@ use wal::{Directory, Reader, Record, Sequence};
 use super::externals::{self, Compared, Held, Logged};
 use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
-use crate::account::UserId;
 use crate::adapters::spot::{Spot, Unanswered};
-use crate::amount::{plain_text, signed_text};
-use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{self, Entry};
 use crate::engine::outcomes::Recorded;
 use crate::engine::{replay, snapshot};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page, Unbalanced};
 use crate::telemetry::chain;
-use crate::transfer::{Direction, Op, ReqId};
+use domain::account::UserId;
+use domain::amount::{plain_text, signed_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Direction, Op, ReqId};
 
 /// The operations of a transfer.
 const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
@@ -649,7 +649,7 @@ impl Judged<'_> {
 
     /// What operations without a transfer have added up to, smallest units.
     fn lone_difference(&self) -> i128 {
-        use crate::transfer::Decision::Success;
+        use domain::transfer::Decision::Success;
         let effect = |op: Op, units: u64| match op {
             Op::Withdraw => -i128::from(units),
             _ => i128::from(units),

@@ -11,16 +11,16 @@ use std::path::Path;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
-use crate::account::UserId;
-use crate::amount::{signed_text, units_text};
-use crate::asset::{AssetId, Catalog};
 use crate::engine::external::{External, Outside, key};
 use crate::engine::fact::Fact;
 use crate::engine::ledger::Ledger;
 use crate::engine::order::Entry;
 use crate::engine::outcomes::Recorded;
 use crate::postgres::audit_reader::{AuditReader, Decided};
-use crate::transfer::{Decision, ExternalOperation, Op};
+use domain::account::UserId;
+use domain::amount::{signed_text, units_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Decision, ExternalOperation, Op};
 
 /// How the text of a mismatch of sums begins.
 pub(super) const SUMS: &str = "external operations below the watermark";

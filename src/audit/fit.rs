@@ -3,8 +3,8 @@
 //! PostgreSQL is read in one snapshot, UBSCore's outcomes before and after it. What a state claims must be in a journal
 //! afterwards; what it denies must not have been there before. So a transfer that moves meanwhile is never misread.
 
-use crate::amount::Amount;
-use crate::transfer::{Decision, Direction, Duty, Op, Participant, State};
+use domain::amount::Amount;
+use domain::transfer::{Decision, Direction, Duty, Op, Participant, State};
 
 /// What one journal holds for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +136,8 @@ fn claim(state: State, direction: Direction, op: Op) -> Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::Code;
-    use crate::transfer::Event;
+    use domain::code::Code;
+    use domain::transfer::Event;
 
     const REFUSED: Decision = Decision::Refused(Code::AccountFrozen);
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::account::UserId;
+use domain::account::UserId;
 
 /// The most users counted at once. A user who finds no place is not counted before the next minute; 100,000 users in one
 /// minute are some 10 MB, and a flood of them is seen in every other metric.

@@ -18,8 +18,6 @@ use super::conservation::Error;
 use super::externals::by_asset;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;
-use crate::asset::AssetId;
-use crate::code::Code;
 use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::ledger::{Ledger, Step};
@@ -28,7 +26,9 @@ use crate::postgres::adopt::Asked;
 use crate::postgres::audit_reader::{Ending, Passed};
 use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
-use crate::transfer::{Decision, Direction, Op, ReqId, State};
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, Op, ReqId, State};
 
 /// What a rebuild comes to.
 #[derive(Debug, Default)]

@@ -24,9 +24,6 @@ use std::fmt;
 use wal::Sequence;
 
 use super::fit::{Fit, Operations, Seen, fit};
-use crate::account::{AccountStatus, UserId};
-use crate::asset::{Asset, AssetId, Catalog};
-use crate::code::Code;
 use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::ledger::{Answer, Ledger, Step};
@@ -36,7 +33,10 @@ use crate::postgres::audit_reader::{Operation, Page};
 use crate::postgres::cut::LostStatus;
 use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
-use crate::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
+use domain::account::{AccountStatus, UserId};
+use domain::asset::{Asset, AssetId, Catalog};
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
 /// One step on UBSCore, in the order in which they are to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -498,10 +498,10 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::amount::Amount;
-    use crate::asset::AssetStatus;
     use crate::engine::ledger::Places;
-    use crate::transfer::Cid;
+    use domain::amount::Amount;
+    use domain::asset::AssetStatus;
+    use domain::transfer::Cid;
 
     const USDT: AssetId = AssetId(3);
     const CODE: Code = Code::InsufficientBalance;

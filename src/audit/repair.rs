@@ -29,16 +29,16 @@ use super::externals;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
-use crate::account::UserId;
-use crate::asset::AssetId;
-use crate::code::Code;
 use crate::engine::ledger::Ledger;
 use crate::engine::order::Entry;
 use crate::postgres::audit_reader::{AuditReader, Ending, Operation, Page};
 use crate::postgres::cut::Past;
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
-use crate::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
+use domain::account::UserId;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
 
 /// What can be done, and what cannot.
 #[derive(Debug, Default)]

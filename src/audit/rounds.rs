@@ -11,12 +11,12 @@ use super::conservation::{Audit, Error, Mismatch, Report, SpotReader};
 use super::failover::{self, Difference};
 use super::halt::{Halt, Objection};
 use crate::alert::{Alert, alert, alert_about};
-use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::gate::CleanRounds;
 use crate::postgres::pin::Pin;
 use crate::postgres::{self, Superseded};
 use crate::telemetry::{self, chain};
+use domain::asset::Catalog;
 
 /// Mismatches that are alerted one by one.
 const ALERTS_MAX: usize = 20;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::conservation::Mismatch;
-use crate::account::UserId;
-use crate::amount::{signed_text, units_text};
-use crate::asset::{AssetId, Catalog};
 use crate::engine::fact::Totals;
 use crate::postgres::audit_reader::Passed;
-use crate::transfer::Op;
+use domain::account::UserId;
+use domain::amount::{signed_text, units_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::Op;
 
 /// What UBSCore has done below an order number, by user and asset.
 pub type Settled = BTreeMap<(u64, u32), Totals>;

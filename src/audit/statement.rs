@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::Error;
-use crate::account::UserId;
-use crate::amount::{signed_text, units_text};
-use crate::asset::{AssetId, Catalog};
 use crate::engine::order::{Entry, Order};
 use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
-use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
+use domain::account::UserId;
+use domain::amount::{signed_text, units_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// Operations of one account that were written down within moments are put into the order in which their balances fit:
 /// as many are looked at.

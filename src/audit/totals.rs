@@ -70,12 +70,12 @@ use tokio::sync::Mutex;
 use wal::Sequence;
 
 use crate::adapters::spot::{Spot, SpotTotal, Unanswered};
-use crate::amount::PRECISION_MAX;
-use crate::asset::{AssetId, Catalog};
 use crate::clock::Clock;
 use crate::postgres;
 use crate::postgres::funds::{Funds, Moving, Sums, View};
-use crate::transfer::{Decision, Direction, Op, ReqId};
+use domain::amount::PRECISION_MAX;
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Decision, Direction, Op, ReqId};
 
 /// So long a result is given to whoever asks, and [`REST`] times as long as it has taken where that is longer.
 const FRESH: Duration = Duration::from_secs(1);

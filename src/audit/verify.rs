@@ -11,7 +11,6 @@ use wal::{Directory, Identity, Reader, Sequence};
 use super::conservation::{Answered, Audit, Error, Mismatch, SpotReader};
 use super::externals::Held;
 use super::settled;
-use crate::asset::Catalog;
 use crate::engine::fact::Fact;
 use crate::engine::ledger::{Answer, Ledger, Places, Step};
 use crate::engine::order::Command;
@@ -20,7 +19,8 @@ use crate::engine::replay::{Replay, replay};
 use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
-use crate::transfer::{Op, ReqId};
+use domain::asset::Catalog;
+use domain::transfer::{Op, ReqId};
 
 /// Outcomes of the log looked at in one round.
 const OUTCOMES_PER_ROUND: usize = 20_000;

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::ops::Ops;
 use super::table::{aligned, text};
-use crate::account::{AccountStatus, AccountType};
 use crate::cli::{AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use domain::account::{AccountStatus, AccountType};
 
 /// Sets the status of a user's accounts, and writes to `out` what each is then.
 ///

@@ -29,7 +29,6 @@ use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, end};
 use super::wal::repair::leaves_a_log;
 use super::wal::{LOG_DIRECTORY, aside};
 use super::{restore, serve};
-use crate::asset::Catalog;
 use crate::audit::rebuild::{Rebuild, plan};
 use crate::audit::redecision::PlanStep;
 use crate::audit::verify::{Led, Stores, led, replayed, verify};
@@ -43,6 +42,7 @@ use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
 use crate::postgres::repair_writer::{Author, renumber};
 use crate::postgres::store::Transfer;
+use domain::asset::Catalog;
 
 /// A database that proves nothing of any log.
 const NEVER_USED: &str =
@@ -375,7 +375,7 @@ fn carried_lines(planned: &Rebuild, catalog: &Catalog) -> Vec<String> {
         let named = catalog.by_id(asset);
         let sum = match named {
             Some(named) => {
-                format!("{} {}", crate::amount::units_text(sum, named.precision), named.symbol)
+                format!("{} {}", domain::amount::units_text(sum, named.precision), named.symbol)
             }
             None => format!("{sum} smallest units of asset {}", asset.0),
         };

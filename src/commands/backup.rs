@@ -46,7 +46,7 @@ use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Export, Facts, Place};
 use crate::postgres::incarnation::identity_text;
-use crate::transfer::ReqId;
+use domain::transfer::ReqId;
 
 /// Tries at a log whose segments are removed, having been covered by snapshots, while they are copied.
 const TRIES_MAX: u32 = 10;

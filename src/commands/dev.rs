@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::Context;
 use tracing::warn;
 
-use crate::account::UserId;
 use crate::adapters::Adapter;
-use crate::amount::Amount;
-use crate::asset::{Asset, AssetId, AssetStatus, Catalog};
 use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::http::auth::{self, SignError};
 use crate::postgres::store::External;
-use crate::transfer::Op;
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::asset::{Asset, AssetId, AssetStatus, Catalog};
+use domain::transfer::Op;
 
 /// Users that are given money at the first start.
 const USERS: [u64; 2] = [1001, 1002];

@@ -24,12 +24,12 @@ use tokio::sync::Semaphore;
 use ulid::Ulid;
 
 use self::client::Client;
-use crate::amount::{units_from_text, units_text};
 use crate::cli::LoadArgs;
 use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::config::{Config, Overrides};
 use crate::http::auth::{self, Role};
+use domain::amount::{units_from_text, units_text};
 
 /// Longest latency that is told apart, ns: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;

@@ -9,7 +9,7 @@ use super::table::{aligned, text};
 use crate::cli::{AccessArgs, PauseArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
-use crate::transfer::Direction;
+use domain::transfer::Direction;
 
 /// Pauses, or goes on, and writes to `out` what is paused then.
 ///

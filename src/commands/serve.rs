@@ -27,8 +27,6 @@ use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
 use crate::adapters::spot::{Spot, Unanswered};
 use crate::alert::{self, Alert, alert, alert_about, webhook};
-use crate::amount::Amount;
-use crate::asset::Catalog;
 use crate::audit::conservation::{Audit, Mismatch};
 use crate::audit::externals::Held;
 use crate::audit::failover::{self, Difference};
@@ -73,7 +71,9 @@ use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
 use crate::telemetry::lines::last_words;
 use crate::telemetry::{self, Metrics, chain, init_logging};
-use crate::transfer::ExternalOperation;
+use domain::amount::Amount;
+use domain::asset::Catalog;
+use domain::transfer::ExternalOperation;
 
 /// How long a shard's lease lasts from each commit on. Nothing depends on it while one process owns all shards.
 const LEASE: Duration = Duration::from_secs(10);

@@ -13,14 +13,14 @@ use serde::Serialize;
 use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
 use super::wal::json;
 use super::{HungUp, complain};
-use crate::account::UserId;
-use crate::amount::signed_text;
-use crate::asset::{Asset, AssetId, Catalog};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
 use crate::config::format::Format;
 use crate::postgres::movements;
+use domain::account::UserId;
+use domain::amount::signed_text;
+use domain::asset::{Asset, AssetId, Catalog};
 
 /// Prints the statement; how it ends goes to stderr where the format has no place for it.
 pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {

@@ -15,8 +15,6 @@ use tracing::warn;
 
 use super::wal::json;
 use super::{complain, restore, serve, snapshot, wal};
-use crate::account::UserId;
-use crate::asset::Catalog;
 use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::{StoreArgs, VerifyArgs};
 use crate::config::Config;
@@ -27,6 +25,8 @@ use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::embedded::Embedded;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
+use domain::account::UserId;
+use domain::asset::Catalog;
 
 /// Something does not add up.
 pub(super) const EXIT_MISMATCH: u8 = 1;

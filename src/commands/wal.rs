@@ -262,12 +262,12 @@ mod tests {
     use wal::{Identity, Options, Recovery};
 
     use super::*;
-    use crate::account::AccountStatus;
     use crate::cli::{Cli, Command};
-    use crate::code::Code;
     use crate::commands::exit_of;
     use crate::engine::order::{Order, PAYLOAD_BYTES_MAX, Text};
-    use crate::transfer::{Decision, Direction, Op};
+    use domain::account::AccountStatus;
+    use domain::code::Code;
+    use domain::transfer::{Decision, Direction, Op};
 
     pub(super) const REQ_ID: &str = "01JFVQ2X8Z0Y1M3N4P5R6S7T8V";
     pub(super) const TIME_NS: u64 = 1_700_000_000_123_456_789;

@@ -8,12 +8,12 @@
 use wal::Sequence;
 
 use super::Coordinator;
-use crate::account::UserId;
 use crate::adapters::spot::{Spot, SpotBalance, Unanswered};
 use crate::adapters::{Adapter, Outcome};
-use crate::asset::{Asset, AssetId};
 use crate::postgres::reads::Reads;
-use crate::transfer::{Direction, Op};
+use domain::account::UserId;
+use domain::asset::{Asset, AssetId};
+use domain::transfer::{Direction, Op};
 
 /// One asset of one user. `None` where the account does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
     /// Whether a Spot operation succeeded at or before `sequence`.
     async fn in_cut(
         &self,
-        req_id: crate::transfer::ReqId,
+        req_id: domain::transfer::ReqId,
         op: Op,
         sequence: Sequence,
     ) -> Result<bool, Unanswered> {

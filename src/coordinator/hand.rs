@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use crate::asset::AssetId;
 use crate::postgres::store::Transfer;
-use crate::transfer::State;
+use domain::asset::AssetId;
+use domain::transfer::State;
 
 /// One place per worker, so that no two of them ever wait for each other.
 #[derive(Debug)]

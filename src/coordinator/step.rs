@@ -5,9 +5,9 @@
 //! transition is a commit of its own. Both are the same loop over the one table in [`crate::transfer`].
 
 use crate::adapters::{Answer, Route};
-use crate::code::Code;
 use crate::postgres::store::{FundingPart, TransitionPath};
-use crate::transfer::{Decision, Direction, Duty, Event, Op, Participant, State};
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, Duty, Event, Op, Participant, State};
 
 /// The part of a transfer that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use crate::crash;
 use crate::gate::Gate;
 use crate::postgres;
 use crate::postgres::watermark::Watermark;
-use crate::shortage::Capacity;
 use crate::telemetry;
+use domain::shortage::Capacity;
 
 /// Transfers passed in one transaction: their totals take well under a second, and the lock at its end milliseconds.
 const ROWS_MAX: u32 = 50_000;

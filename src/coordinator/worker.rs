@@ -36,10 +36,8 @@ use self::undecided::Undecided;
 use super::hand::{Hands, LastError};
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
 use super::{Accepted, Numbers, Parts, Rejection, Superseded};
-use crate::account::UserId;
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert, alert_about};
-use crate::code::Code;
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::gate::Pass;
@@ -48,9 +46,11 @@ use crate::postgres::store::{
     Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
 use crate::quota::Reservation;
-use crate::shortage::Shortage;
 use crate::telemetry;
-use crate::transfer::{Intent, Op, Participant, ReqId, State};
+use domain::account::UserId;
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::{Intent, Op, Participant, ReqId, State};
 
 /// Refunds that ended unknown before somebody is called.
 const REFUND_FAILURES_ALERT: u32 = 3;

@@ -2,7 +2,7 @@
 
 use super::fact::{Fact, Totals};
 use super::table::Row;
-use crate::account::AccountStatus;
+use domain::account::AccountStatus;
 
 /// There is room for so many balances an account, on average.
 pub const BALANCES_PER_ACCOUNT: usize = 2;

@@ -22,9 +22,9 @@ use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Ste
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Poller, Slot, Tickets};
 use crate::crash;
-use crate::shortage::{Capacity, Shortage};
 use crate::telemetry::chain;
-use crate::transfer::Op;
+use domain::shortage::{Capacity, Shortage};
+use domain::transfer::Op;
 
 /// The most commands taken off the ring before their slots are free again.
 const BATCH_MAX: u64 = 256;
@@ -444,11 +444,11 @@ mod tests {
     use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
-    use crate::account::AccountStatus;
     use crate::engine::fact::Fact;
     use crate::engine::ledger::Places;
     use crate::engine::order::Text;
-    use crate::transfer::{Decision, Direction};
+    use domain::account::AccountStatus;
+    use domain::transfer::{Decision, Direction};
 
     const OUTCOMES_MAX: usize = 2_000;
 

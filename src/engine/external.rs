@@ -22,11 +22,11 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::order::{Error, Kind, PAYLOAD_BYTES_MAX, Text, join};
-use crate::account::UserId;
-use crate::amount::Amount;
-use crate::asset::AssetId;
-use crate::code::Code;
-use crate::transfer::{CID_BYTES_MAX, Cid, Decision, ExternalOperation, Op};
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{CID_BYTES_MAX, Cid, Decision, ExternalOperation, Op};
 
 /// An external operation that PostgreSQL has decided. Plain numbers: UBSCore checks them for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

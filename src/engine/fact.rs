@@ -24,10 +24,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::external::Outside;
 use super::order::{Error, Text};
 use super::outcomes::Recorded;
-use crate::account::AccountStatus;
-use crate::asset::SYMBOL_BYTES_MAX;
-use crate::code::Code;
-use crate::transfer::{Decision, Op};
+use domain::account::AccountStatus;
+use domain::asset::SYMBOL_BYTES_MAX;
+use domain::code::Code;
+use domain::transfer::{Decision, Op};
 
 /// What has ever been done to one balance, smallest units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

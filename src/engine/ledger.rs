@@ -15,11 +15,11 @@ use super::fact::{Fact, Totals};
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
 use super::table::{HashState, Row, Table};
-use crate::account::{AccountStatus, UserId};
-use crate::amount::PRECISION_MAX;
-use crate::code::Code;
-use crate::transfer::{Decision, Op};
-use crate::validation::{Form, check_form};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::PRECISION_MAX;
+use domain::code::Code;
+use domain::form::{Form, check_form};
+use domain::transfer::{Decision, Op};
 
 /// Commands that are looked at together before the first is decided: as many cache misses wait for memory at once as a
 /// processor lets.
@@ -100,7 +100,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AssetEntry {
     precision: u8,
-    symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
+    symbol: super::order::Text<{ domain::asset::SYMBOL_BYTES_MAX }>,
     /// What all balances of it add up to, smallest units. It follows from them, so it is no fact of its own.
     total: u128,
     /// Its external operations.
@@ -111,7 +111,7 @@ impl AssetEntry {
     /// One of which there is nothing yet.
     fn new(
         precision: u8,
-        symbol: super::order::Text<{ crate::asset::SYMBOL_BYTES_MAX }>,
+        symbol: super::order::Text<{ domain::asset::SYMBOL_BYTES_MAX }>,
     ) -> AssetEntry {
         AssetEntry { precision, symbol, total: 0, outside: Outside::default() }
     }
@@ -682,7 +682,7 @@ mod tests {
 
     use super::*;
     use crate::engine::order::Text;
-    use crate::transfer::Direction;
+    use domain::transfer::Direction;
 
     const USDT: u32 = 3;
 

@@ -25,11 +25,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::external::{External, Outside};
 use super::fact::{FACT_BYTES_MAX, Fact, OUTSIDE, Totals};
-use crate::account::{AccountStatus, UserId};
-use crate::amount::Amount;
-use crate::asset::{AssetId, SYMBOL_BYTES_MAX};
-use crate::code::Code;
-use crate::transfer::{CID_BYTES_MAX, Cid, Decision, Direction, Intent, Op, ReqId};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
+use domain::asset::{AssetId, SYMBOL_BYTES_MAX};
+use domain::code::Code;
+use domain::transfer::{CID_BYTES_MAX, Cid, Decision, Direction, Intent, Op, ReqId};
 
 /// What a record is about. A number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

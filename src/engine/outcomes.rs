@@ -11,7 +11,7 @@ use super::ledger::OUTCOMES_MAX;
 use super::ledger::builder::Error;
 use super::order::Order;
 use super::table::{Misfit, Row, Table};
-use crate::transfer::{Decision, Op};
+use domain::transfer::{Decision, Op};
 
 /// What was decided about one operation, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

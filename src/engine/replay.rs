@@ -11,7 +11,7 @@ use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 use super::ledger::{ACCOUNTS_MAX, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
-use crate::transfer::Decision;
+use domain::transfer::Decision;
 
 /// Records handed on at a time.
 const CHUNK_RECORDS: usize = 1_024;
@@ -260,13 +260,13 @@ mod tests {
     use wal::{Identity, Progress, Reader};
 
     use super::*;
-    use crate::account::AccountStatus;
-    use crate::code::Code;
     use crate::engine::core::Core;
     use crate::engine::fact::Totals;
     use crate::engine::ledger::{Answer, Places};
     use crate::engine::order::{Order, Text};
-    use crate::transfer::{Direction, Op};
+    use domain::account::AccountStatus;
+    use domain::code::Code;
+    use domain::transfer::{Direction, Op};
 
     const IDENTITY: Identity = Identity(0xfe);
     const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };

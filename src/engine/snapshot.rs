@@ -391,10 +391,10 @@ mod tests {
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::account::AccountStatus;
     use crate::engine::ledger::{Places, Step};
     use crate::engine::order::{Command, Entry, Order, Text};
-    use crate::transfer::{Direction, Op};
+    use domain::account::AccountStatus;
+    use domain::transfer::{Direction, Op};
 
     pub(super) const IDENTITY: Identity = Identity(0xfe);
     pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };

@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use tracing::{debug, error};
 
 use super::{Hub, outlast, within};
-use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::postgres::events::{Copied, Events, Look};
 use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::telemetry;
+use domain::asset::Catalog;
 
 /// Rows behind the last one that are copied in one transaction.
 const ROWS_MAX: u32 = 1_000;

@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::{Hub, outlast, within};
-use crate::asset::Catalog;
 use crate::clock::Clock;
 use crate::config::secret::Secret;
 use crate::entropy::Entropy;
@@ -30,6 +29,7 @@ use crate::postgres::webhooks::{Backlog, Deliveries, Due, Tried};
 use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::release;
 use crate::telemetry;
+use domain::asset::Catalog;
 
 /// The name of the one endpoint there is, in rows.
 pub const ENDPOINT: &str = "default";

@@ -19,18 +19,18 @@ use super::wire::{
     TransferBody, json, tell_limits, text,
 };
 use super::{events, idempotency, openapi};
-use crate::account::UserId;
-use crate::amount::Amount;
-use crate::asset::{Asset, Catalog};
-use crate::code::Code;
 use crate::config::http::BESIDE_ACCEPT_MS;
 use crate::coordinator::{Rejection, Request as TransferRequest};
 use crate::postgres::reads::Passed;
 use crate::postgres::store::{Sought, Transfer, differing_fields, fingerprint};
 use crate::quota::{self, Standing};
 use crate::telemetry::{self, chain, count_limited};
-use crate::transfer::{Cid, ReqId, State};
 use crate::validation::Draft;
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::asset::{Asset, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, ReqId, State};
 
 /// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
 const ACCEPT_GRACE: Duration = Duration::from_secs(1);

@@ -26,12 +26,12 @@ use super::auth::Verifier;
 use super::service::{Call, Caller, Outcome, Service, query};
 use super::wire::{Content, EventBody, Refusal};
 use crate::clock::{Clock, Sleep};
-use crate::code::Code;
 use crate::events::{Full, Place};
 use crate::postgres::events::Event;
 use crate::postgres::reads::Reads;
-use crate::shortage::Shortage;
 use crate::telemetry::{self, chain};
+use domain::code::Code;
+use domain::shortage::Shortage;
 
 /// What a browser sends when it goes on.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

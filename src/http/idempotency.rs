@@ -5,7 +5,7 @@
 
 use super::service::{Call, invalid};
 use super::wire::Refusal;
-use crate::transfer::Cid;
+use domain::transfer::Cid;
 
 /// The header's name.
 pub const HEADER: &str = "Idempotency-Key";

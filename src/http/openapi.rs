@@ -33,12 +33,12 @@ use super::idempotency;
 use super::wire::{
     AssetsBody, BalancesBody, DetailBody, EventBody, RefusalBody, SummariesBody, TransferBody,
 };
-use crate::account::AccountType;
-use crate::asset::AssetStatus;
-use crate::code::Code;
-use crate::shortage::Shortage;
-use crate::transfer::{Direction, State};
 use crate::validation::Draft;
+use domain::account::AccountType;
+use domain::asset::AssetStatus;
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::{Direction, State};
 
 /// What POST says of a transfer that is not final.
 pub(super) const PENDING: &str = "PENDING";
@@ -446,7 +446,7 @@ texts! {
 
 fn symbol_schema() -> Object {
     let symbol = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
-    symbol.max_length(Some(crate::asset::SYMBOL_BYTES_MAX)).examples([json!("USDT")]).build()
+    symbol.max_length(Some(domain::asset::SYMBOL_BYTES_MAX)).examples([json!("USDT")]).build()
 }
 
 fn cid_schema() -> Object {

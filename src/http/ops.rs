@@ -29,21 +29,21 @@ use super::idempotency;
 use super::readiness::Readiness;
 use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, invalid, query};
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
-use crate::account::{AccountStatus, AccountType, UserId};
 use crate::adapters::spot::Unanswered;
-use crate::amount::{Amount, units_text};
 use crate::approval::Action;
-use crate::asset::{AssetId, AssetStatus};
 use crate::audit::conservation::Mismatch;
 use crate::audit::halt::{self as flag, Halted, NotResumed, Objection};
-use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::postgres::reads::PoolUse;
 use crate::postgres::reads::assets::AssetChange;
 use crate::postgres::{self, store};
-use crate::shortage::Shortage;
 use crate::telemetry::{self, chain};
-use crate::transfer::{Cid, Decision, Op, State};
+use domain::account::{AccountStatus, AccountType, UserId};
+use domain::amount::{Amount, units_text};
+use domain::asset::{AssetId, AssetStatus};
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::{Cid, Decision, Op, State};
 
 #[derive(Clone, Copy)]
 enum Ops {

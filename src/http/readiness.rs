@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::service::Service;
 use super::wire::{Answer, RefusalBody, json};
-use crate::code::Code;
 use crate::coordinator::alert_shortage;
-use crate::shortage::Shortage;
 use crate::telemetry;
-use crate::transfer::Direction;
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::Direction;
 
 /// How long PostgreSQL may take to answer before it counts as away.
 const PING_MAX: Duration = Duration::from_secs(2);

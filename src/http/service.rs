@@ -19,7 +19,6 @@ use ulid::Ulid;
 use super::auth::{Role, Verifier};
 use super::wire::{Answer, Refusal};
 use super::{BodyError, X_REQUEST_ID, read_body, request_id};
-use crate::account::UserId;
 use crate::adapters::funding::Funding;
 use crate::adapters::spot::Spot;
 use crate::alert::{Alert, alert_about};
@@ -30,7 +29,6 @@ use crate::audit::rounds::Check;
 use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
-use crate::code::Code;
 use crate::coordinator::Coordinator;
 use crate::engine;
 use crate::entropy::Entropy;
@@ -40,6 +38,8 @@ use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::{Metrics, ROUTE_NONE, time_http_request};
 use crate::validation::parse_object;
+use domain::account::UserId;
+use domain::code::Code;
 
 /// Everything behind the listeners.
 pub struct Service {

@@ -16,9 +16,6 @@ use super::openapi::{
     AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, ShortageName,
     StateName, ToldState,
 };
-use crate::amount::{plain_text, units_text};
-use crate::asset::{Asset, Catalog};
-use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::coordinator::balances::Balance;
 use crate::coordinator::hand::LastError;
@@ -30,9 +27,12 @@ use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
 use crate::quota::{Refused, Standing};
-use crate::shortage::Shortage;
 use crate::telemetry;
-use crate::transfer::{Decision, Direction, Op, Participant, ReqId, State};
+use domain::amount::{plain_text, units_text};
+use domain::asset::{Asset, Catalog};
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;

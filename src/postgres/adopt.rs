@@ -11,7 +11,7 @@ use super::cut::CLOSED;
 use super::incarnation::{identity_from_text, identity_text};
 use super::repair_writer::Author;
 use super::{Address, Error, Limits, connect};
-use crate::transfer::ReqId;
+use domain::transfer::ReqId;
 
 /// The Spot sums of `watermark_totals` that a rebuild understands.
 const SPOT_SUMS: &str = "'spot_withdrawn', 'spot_deposited', 'spot_refunded'";

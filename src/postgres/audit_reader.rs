@@ -23,10 +23,10 @@ use super::incarnation::identity_from_text;
 use super::rebase::rebase_if_foreign;
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
-use crate::account::UserId;
-use crate::amount::{Amount, plain_text, units_from_text};
-use crate::asset::{AssetId, Catalog};
-use crate::transfer::{Decision, Op, ReqId};
+use domain::account::UserId;
+use domain::amount::{Amount, plain_text, units_from_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Decision, Op, ReqId};
 
 /// Transfers read by one statement.
 const TRANSFERS_PER_READ: usize = 5_000;

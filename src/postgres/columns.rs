@@ -4,9 +4,9 @@
 use tokio_postgres::Row;
 
 use super::Error;
-use crate::account::UserId;
-use crate::asset::{Asset, AssetId, Catalog};
-use crate::transfer::Op;
+use domain::account::UserId;
+use domain::asset::{Asset, AssetId, Catalog};
+use domain::transfer::Op;
 
 /// What we count as a BIGINT: records, flights, incarnations, order numbers. None of them comes to 2^63.
 pub(super) fn bigint(number: u64) -> i64 {

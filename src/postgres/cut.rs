@@ -15,9 +15,9 @@ use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{identity_from_text, identity_text};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
-use crate::account::{AccountStatus, UserId};
-use crate::asset::Catalog;
-use crate::transfer::{Direction, ReqId, State};
+use domain::account::{AccountStatus, UserId};
+use domain::asset::Catalog;
+use domain::transfer::{Direction, ReqId, State};
 
 /// Who cuts, in `admin_audit`: whoever may write the data directory.
 const ACTOR: &str = "ubscore wal repair";

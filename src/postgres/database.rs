@@ -20,11 +20,11 @@ use super::store::{
     BatchKey, Call, Failure, Page, Reply, Sought, Store, Transfer, TransitionPath, Unfinished,
 };
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
-use crate::amount::Amount;
-use crate::asset::{AssetId, Catalog};
-use crate::code::Code;
 use crate::telemetry::{self, chain};
-use crate::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
+use domain::amount::Amount;
+use domain::asset::{AssetId, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
 pub(super) const TRANSFER_COLUMNS: &str = "transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \

@@ -15,9 +15,9 @@ use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, Verdict, connect_by_keys, verdict};
-use crate::account::UserId;
-use crate::asset::Catalog;
-use crate::transfer::State;
+use domain::account::UserId;
+use domain::asset::Catalog;
+use domain::transfer::State;
 
 /// Where what follows [`TRANSFER_COLUMNS`] begins.
 const EVENT_FROM: usize = 15;

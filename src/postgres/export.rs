@@ -7,7 +7,7 @@ use wal::{Identity, Sequence};
 
 use super::incarnation::identity_from_text;
 use super::{Address, Error, Limits, connect};
-use crate::transfer::ReqId;
+use domain::transfer::ReqId;
 
 /// Tables that no database but ours has.
 const TABLES: [&str; 4] =

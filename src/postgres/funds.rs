@@ -10,9 +10,9 @@ use tokio_postgres::{Client, IsolationLevel, Row};
 use wal::Sequence;
 
 use super::{Address, Error, Limits, connect};
-use crate::amount::{PRECISION_MAX, units_from_text};
-use crate::asset::AssetId;
-use crate::transfer::{Direction, Op, ReqId};
+use domain::amount::{PRECISION_MAX, units_from_text};
+use domain::asset::AssetId;
+use domain::transfer::{Direction, Op, ReqId};
 
 /// What is not in flight, of one asset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use super::columns;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
-use crate::account::UserId;
-use crate::amount::{Amount, units_from_text};
-use crate::asset::{AssetId, Catalog};
-use crate::transfer::{Op, State};
+use domain::account::UserId;
+use domain::amount::{Amount, units_from_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Op, State};
 
 /// A successful operation on Funding.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,11 +21,11 @@ use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
 use super::{Connections, Error};
-use crate::account::{AccountStatus, UserId};
-use crate::amount::units_from_text;
-use crate::asset::{AssetId, Catalog};
 use crate::pause::Pauses;
-use crate::transfer::{Op, ReqId, State};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::units_from_text;
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Op, ReqId, State};
 
 /// One state a transfer has passed through.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use super::incarnation::identity_text;
 use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
 use super::{Address, Error, Limits, connect};
-use crate::asset::{Asset, Catalog};
-use crate::code::Code;
-use crate::transfer::{Decision, Intent, Op, State};
+use domain::asset::{Asset, Catalog};
+use domain::code::Code;
+use domain::transfer::{Decision, Intent, Op, State};
 
 /// Who repairs and why, as `admin_audit` has it.
 #[derive(Clone, Copy, Debug)]

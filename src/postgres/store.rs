@@ -8,11 +8,11 @@ use std::future::Future;
 use jiff::Timestamp;
 use wal::Sequence;
 
-use crate::account::{AccountStatus, UserId};
-use crate::amount::Amount;
-use crate::asset::AssetId;
-use crate::code::Code;
-use crate::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]

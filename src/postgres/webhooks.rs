@@ -12,8 +12,8 @@ use super::events::{Event, event_from_row, fenced, with_transfers};
 use super::reads::Reads;
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, connect_by_keys};
-use crate::asset::Catalog;
-use crate::transfer::State;
+use domain::asset::Catalog;
+use domain::transfer::State;
 
 /// Where what follows the event begins.
 const MORE_FROM: usize = 18;

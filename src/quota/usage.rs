@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 
-use crate::asset::AssetId;
+use domain::asset::AssetId;
 
 /// Seconds in a day.
 const DAY_S: i64 = 86_400;

@@ -1,9 +1,9 @@
 //! IDP-001 to IDP-004: through the adapters alone over real stores, and through recovery.
 
+use domain::transfer::Op;
 use serde_json::json;
 use ubscore::adapters::spot::Spot;
 use ubscore::adapters::{Adapter, Outcome};
-use ubscore::transfer::Op;
 
 use super::{
     SUCCEEDS, USER, after, assert_passed, funding_operations, impatient, recorded_operations,

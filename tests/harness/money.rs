@@ -1,7 +1,7 @@
 //! Amounts, balances and the bodies that move them.
 
+use domain::amount::units_from_text;
 use serde_json::{Value, json};
-use ubscore::amount::units_from_text;
 
 /// Decimals of every development asset.
 const PRECISION: u8 = 8;

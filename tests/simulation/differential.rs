@@ -29,12 +29,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
+use domain::asset::{AssetId, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use jiff::Timestamp;
-use ubscore::account::{AccountStatus, UserId};
 use ubscore::adapters::{Answer, Outcome, Route};
-use ubscore::amount::Amount;
-use ubscore::asset::{AssetId, Catalog};
-use ubscore::code::Code;
 use ubscore::commands::dev;
 use ubscore::coordinator::step::{Effect, Happened, Row, decide};
 use ubscore::postgres::database::{Database, Lease};
@@ -45,7 +46,6 @@ use ubscore::postgres::store::{
 };
 use ubscore::postgres::watermark::Watermark;
 use ubscore::postgres::{self, Address, Limits};
-use ubscore::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
 use super::chance::Chance;
 use super::law::Law;

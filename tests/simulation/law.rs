@@ -6,10 +6,10 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use ubscore::account::AccountStatus;
-use ubscore::code::Code;
+use domain::account::AccountStatus;
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use ubscore::engine::order::Entry;
-use ubscore::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 
 /// The states by their numbers, and where each leads.
 const TABLE: [(i16, &[i16]); 8] = [

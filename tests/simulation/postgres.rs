@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::account::AccountStatus;
+use domain::amount::PRECISION_MAX;
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
-use ubscore::account::AccountStatus;
-use ubscore::amount::PRECISION_MAX;
-use ubscore::code::Code;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Reply, Sought, Store, Transfer, TransitionPath,
     Unfinished,
 };
-use ubscore::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
 use wal::Sequence;
 
 use super::law::{Law, Side};

@@ -7,21 +7,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::account::AccountStatus;
+use domain::code::Code;
+use domain::form::{Form, check_form};
+use domain::shortage::{Capacity, Vacancy};
+use domain::transfer::{Decision, ExternalOperation, Op, ReqId};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use ubscore::account::AccountStatus;
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
-use ubscore::code::Code;
 use ubscore::engine::core::Core;
 use ubscore::engine::external::External;
 use ubscore::engine::ledger::{Answer as CoreAnswer, Ledger, Places, Step};
 use ubscore::engine::order::{Command, Entry, Order, Text};
 use ubscore::engine::outcomes::Recorded;
 use ubscore::engine::replay::Replay;
-use ubscore::shortage::{Capacity, Vacancy};
-use ubscore::transfer::{Decision, ExternalOperation, Op, ReqId};
-use ubscore::validation::{Form, check_form};
 use wal::memory::Memory;
 use wal::{Identity, Log, Options, Progress, Reader, Recovery, Sequence};
 

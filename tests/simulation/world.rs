@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use domain::account::{AccountStatus, UserId};
+use domain::amount::{Amount, PRECISION_MAX};
+use domain::asset::{Asset, AssetId, AssetStatus, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, Direction, Intent, Op, ReqId};
 use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
-use ubscore::account::{AccountStatus, UserId};
 use ubscore::adapters::funding::Funding;
-use ubscore::amount::{Amount, PRECISION_MAX};
-use ubscore::asset::{Asset, AssetId, AssetStatus, Catalog};
-use ubscore::code::Code;
 use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request, Settled};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
-use ubscore::transfer::{Cid, Direction, Intent, Op, ReqId};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
 

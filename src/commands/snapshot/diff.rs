@@ -13,12 +13,12 @@ use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
 use super::{Contents, Error, SumObject, check};
-use crate::amount::{PRECISION_MAX, units_text};
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::config::format::Format;
 use crate::engine::fact::Fact;
 use crate::engine::snapshot::{self, Header, Snapshot};
+use domain::amount::{PRECISION_MAX, units_text};
 
 /// Facts held at a time, some 150 bytes each.
 const FACTS_HELD_MAX: u64 = 500_000;

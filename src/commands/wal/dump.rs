@@ -156,13 +156,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::code::Code;
     use crate::commands::wal::tests::{
         REQ_ID, Sample, objects, order, sequences, ubscore_wal, ubscore_wal_following,
         ubscore_wal_in,
     };
     use crate::engine::order::{Order, Text};
-    use crate::transfer::{Decision, Direction, Op};
+    use domain::code::Code;
+    use domain::transfer::{Decision, Direction, Op};
 
     #[test]
     fn text_is_one_aligned_line_a_record() {

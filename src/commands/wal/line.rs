@@ -11,13 +11,13 @@ use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
-use crate::amount::{PRECISION_MAX, push_units, units_text};
-use crate::asset::SYMBOL_BYTES_MAX;
 use crate::config::format::Format;
 use crate::engine::external::{External, Outside};
 use crate::engine::fact::Totals;
 use crate::engine::order::{self, Entry, Text};
-use crate::transfer::Decision;
+use domain::amount::{PRECISION_MAX, push_units, units_text};
+use domain::asset::SYMBOL_BYTES_MAX;
+use domain::transfer::Decision;
 
 /// What a column says that its kind of record does not have.
 const ABSENT: &str = "-";

@@ -29,7 +29,6 @@ use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 use super::ink::Ink;
 use super::line::Printer;
 use super::{LOG_DIRECTORY, aside};
-use crate::asset::Catalog;
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::commands::snapshot::SNAPSHOT_DIRECTORY;
@@ -42,7 +41,8 @@ use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::cut::{Claims, Loss, Witness, record};
 use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
-use crate::transfer::ReqId;
+use domain::asset::Catalog;
+use domain::transfer::ReqId;
 
 /// What is left where nothing of a log is.
 const ADOPT: &str = "next: ubscore restore --only-log with a backup, or ubscore engine adopt --plan, which rebuilds the log \

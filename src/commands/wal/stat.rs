@@ -456,7 +456,7 @@ mod tests {
 
     use super::*;
     use crate::commands::wal::tests::{Sample, TIME_NS, objects, order, ubscore_wal};
-    use crate::transfer::{Decision, Op};
+    use domain::transfer::{Decision, Op};
 
     #[test]
     fn a_number_falls_into_the_bucket_that_begins_at_or_before_it() {

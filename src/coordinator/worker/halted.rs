@@ -8,11 +8,11 @@ use futures_util::future::join_all;
 use super::queued::Queued;
 use super::{Answers, Question, Worker, route};
 use crate::adapters::Adapter;
-use crate::code::Code;
 use crate::coordinator::step::{Effect, Happened, Row, restrain};
 use crate::coordinator::{Parts, Rejection};
 use crate::postgres::store::{Call, Sought};
-use crate::transfer::Participant;
+use domain::code::Code;
+use domain::transfer::Participant;
 
 /// What UBSCore is asked to look up at once.
 const LOOKUPS_AT_ONCE: usize = 64;

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use super::Worker;
 use super::queued::Queued;
-use crate::account::UserId;
 use crate::adapters::Adapter;
 use crate::postgres::store::Call;
-use crate::transfer::{Op, ReqId};
+use domain::account::UserId;
+use domain::transfer::{Op, ReqId};
 
 /// Users remembered. At the bound those before the last clean round go; if all are later, every user counts as having moved now.
 const MOVED_MAX: usize = 100_000;

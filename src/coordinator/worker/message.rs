@@ -6,12 +6,12 @@ use tokio::sync::{oneshot, watch};
 use tracing::Span;
 
 use super::operator::{Attended, OperatorAction};
-use crate::account::{AccountStatus, UserId};
 use crate::coordinator::{Accepted, ExternalDecided, Rejection};
 use crate::pause::Pauses;
 use crate::postgres::store::{External, Transfer};
 use crate::quota::Reservation;
-use crate::transfer::{Cid, Intent, ReqId};
+use domain::account::{AccountStatus, UserId};
+use domain::transfer::{Cid, Intent, ReqId};
 
 /// What reaches a worker from outside.
 pub(crate) struct Envelope {

@@ -11,11 +11,11 @@ use tracing::info;
 use super::Worker;
 use super::queued::{Queued, Waiter};
 use crate::adapters::Adapter;
-use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::coordinator::step::Happened;
 use crate::postgres::store::Transfer;
-use crate::transfer::ReqId;
+use domain::code::Code;
+use domain::transfer::ReqId;
 
 /// What an operator wants done with a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

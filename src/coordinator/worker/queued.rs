@@ -6,12 +6,12 @@ use tracing::Span;
 use super::message::AcceptReply;
 use super::operator::{Attended, OperatorAction};
 use super::undecided::Claim;
-use crate::account::UserId;
-use crate::code::Code;
 use crate::coordinator::{ExternalDecided, Rejection};
 use crate::postgres::store::{Call, Sought, Transfer};
 use crate::quota::Reservation;
-use crate::transfer::ReqId;
+use domain::account::UserId;
+use domain::code::Code;
+use domain::transfer::ReqId;
 
 /// A call on its way into a commit, and whom its answer is for.
 pub(super) struct Queued {

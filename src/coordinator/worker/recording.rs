@@ -14,12 +14,12 @@ use super::queued::{Queued, Waiter};
 use super::{Asking, Told, Worker, ns};
 use crate::adapters::{Adapter, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
-use crate::amount::{PRECISION_MAX, units_from_text};
-use crate::code::Code;
 use crate::coordinator::{ExternalDecided, Rejection};
 use crate::crash;
 use crate::postgres::store::{Call, External, Reply};
-use crate::transfer::{Cid, ExternalOperation};
+use domain::amount::{PRECISION_MAX, units_from_text};
+use domain::code::Code;
+use domain::transfer::{Cid, ExternalOperation};
 
 /// Records asked for at once.
 const RECORDS_AT_ONCE: usize = 64;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::account::UserId;
-use crate::transfer::Cid;
+use domain::account::UserId;
+use domain::transfer::Cid;
 
 type Key = (UserId, Cid);
 

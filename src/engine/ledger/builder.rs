@@ -2,14 +2,14 @@
 //! to be had before all of them fit together and add up to the digest that was written beside them.
 
 use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
-use crate::account::UserId;
-use crate::amount::PRECISION_MAX;
 use crate::engine::accounts::{Account, Balance};
 use crate::engine::external::Outside;
 use crate::engine::fact::Fact;
 use crate::engine::outcomes::Recorded;
 use crate::engine::table::Misfit;
-use crate::transfer::{Decision, Op};
+use domain::account::UserId;
+use domain::amount::PRECISION_MAX;
+use domain::transfer::{Decision, Op};
 
 /// Facts that no ledger consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -195,10 +195,10 @@ impl Builder {
 mod tests {
     use super::super::Places;
     use super::*;
-    use crate::account::AccountStatus;
-    use crate::code::Code;
     use crate::engine::fact::Totals;
     use crate::engine::order::Text;
+    use domain::account::AccountStatus;
+    use domain::code::Code;
 
     const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
 

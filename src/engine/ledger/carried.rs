@@ -2,11 +2,11 @@
 
 use super::builder::TOTAL_MAX;
 use super::{ACCOUNTS_MAX, Answer, Ledger, Step};
-use crate::account::{AccountStatus, UserId};
 use crate::engine::accounts::Balance;
 use crate::engine::external::Outside;
 use crate::engine::fact::Totals;
 use crate::engine::order::Entry;
+use domain::account::{AccountStatus, UserId};
 
 impl Ledger {
     /// Decides [`Command::CarryTotals`](crate::engine::order::Command::CarryTotals).

@@ -6,13 +6,13 @@ use jiff::fmt::temporal::Pieces;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 use super::{away, settle};
-use crate::account::UserId;
-use crate::asset::Catalog;
-use crate::code::Code;
 use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters};
 use crate::http::wire::{Refusal, SummariesBody, SummaryBody, json};
 use crate::postgres::reads::lists::OwnFilter;
-use crate::transfer::{Cid, Direction, State};
+use domain::account::UserId;
+use domain::asset::Catalog;
+use domain::code::Code;
+use domain::transfer::{Cid, Direction, State};
 
 /// The transfers of a page, where nobody says.
 pub(in crate::http) const LIMIT_DEFAULT: u32 = 50;

@@ -4,11 +4,11 @@ use hyper::StatusCode;
 use serde::Serialize;
 
 use super::user_of_path;
-use crate::account::{AccountStatus, AccountType};
-use crate::asset::Asset;
 use crate::http::api::{away, balances};
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::{BalancesBody, Refusal, json};
+use domain::account::{AccountStatus, AccountType};
+use domain::asset::Asset;
 
 #[derive(Serialize)]
 struct AccountBody {

@@ -12,10 +12,8 @@ use tracing::{error, info, warn};
 use ulid::Ulid;
 
 use super::{Decree, External, check_reason, resume_now, transfers};
-use crate::account::UserId;
 use crate::approval::{Action, State};
 use crate::audit::halt::Halt;
-use crate::code::Code;
 use crate::crash;
 use crate::http::api::away;
 use crate::http::service::{Call, Caller, Outcome, Service, invalid, parse, query};
@@ -24,6 +22,8 @@ use crate::postgres;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::approvals::{Approval, Undecided, Vote, Wish};
 use crate::telemetry::chain;
+use domain::account::UserId;
+use domain::code::Code;
 
 /// What is written down of a halt that somebody wants to end, so that no other one is ended in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

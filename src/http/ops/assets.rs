@@ -9,12 +9,12 @@ use tracing::error;
 
 use super::{actor, check_reason, unwritten};
 use crate::adapters::spot::Unanswered;
-use crate::amount::{Amount, PRECISION_MAX};
-use crate::asset::{Asset, AssetId, SYMBOL_BYTES_MAX};
-use crate::code::Code;
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::{AssetBody, Refusal, json};
 use crate::postgres::reads::assets::{Learned, NewAsset, NotAdded};
+use domain::amount::{Amount, PRECISION_MAX};
+use domain::asset::{Asset, AssetId, SYMBOL_BYTES_MAX};
+use domain::code::Code;
 
 /// An asset as operators read it.
 #[derive(Serialize)]

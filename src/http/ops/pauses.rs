@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::{actor, check_reason};
-use crate::asset::Catalog;
-use crate::code::Code;
 use crate::http::api::away;
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::{PauseBody, Refusal, json, paused};
 use crate::pause::{Pauses, Scope};
 use crate::postgres::reads::pauses::PauseChange;
-use crate::transfer::Direction;
+use domain::asset::Catalog;
+use domain::code::Code;
+use domain::transfer::Direction;
 
 /// How long an answer waits for the transfers that were checked before. Longer than most accepts may take.
 const DECIDED_WAIT: Duration = Duration::from_secs(10);

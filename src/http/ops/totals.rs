@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tracing::error;
 
-use crate::amount::{PRECISION_MAX, units_text};
-use crate::asset::Catalog;
 use crate::audit::totals::{Total, UnderWay};
 use crate::http::service::{Call, Outcome, Service, query};
 use crate::http::wire::{Refusal, json};
 use crate::telemetry::chain;
+use domain::amount::{PRECISION_MAX, units_text};
+use domain::asset::Catalog;
 
 #[derive(Serialize)]
 struct AssetTotals {

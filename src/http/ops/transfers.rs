@@ -6,9 +6,7 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::{Decree, actor, approvals, check_reason, refuse};
-use crate::account::UserId;
 use crate::approval::Action;
-use crate::code::Code;
 use crate::coordinator::Rejection;
 use crate::http::api::{away, settle};
 use crate::http::auth;
@@ -18,7 +16,9 @@ use crate::http::wire::{
 };
 use crate::postgres::reads::lists::{Dossier, Filter, Listed, Stands};
 use crate::postgres::store::{Sought, Transfer};
-use crate::transfer::{Cid, Op, ReqId, State};
+use domain::account::UserId;
+use domain::code::Code;
+use domain::transfer::{Cid, Op, ReqId, State};
 
 /// The transfers of a page, where nobody says.
 const LIMIT_DEFAULT: u32 = 100;

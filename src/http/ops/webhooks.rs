@@ -5,12 +5,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{actor, check_reason};
-use crate::code::Code;
 use crate::http::api::away;
 use crate::http::events::event_id;
 use crate::http::service::{Call, Outcome, Service, parameters, query};
 use crate::http::wire::{Refusal, json};
 use crate::postgres::webhooks::DeadLetter;
+use domain::code::Code;
 
 /// The dead letters of a page, where nobody says.
 const LIMIT_DEFAULT: u32 = 100;

@@ -6,13 +6,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::AuditReader;
-use crate::account::UserId;
-use crate::amount::{Amount, PRECISION_MAX, units_from_text};
-use crate::asset::{AssetId, Catalog};
 use crate::postgres::Error;
 use crate::postgres::columns::{self, bigint};
 use crate::postgres::database::decision;
-use crate::transfer::{Cid, ExternalOperation, Op};
+use domain::account::UserId;
+use domain::amount::{Amount, PRECISION_MAX, units_from_text};
+use domain::asset::{AssetId, Catalog};
+use domain::transfer::{Cid, ExternalOperation, Op};
 
 /// What [`external_from_row`] reads.
 pub const EXTERNAL_COLUMNS: &str =

@@ -3,11 +3,11 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Reads;
-use crate::account::UserId;
-use crate::amount::Amount;
-use crate::asset::AssetId;
 use crate::postgres::{Error, columns};
-use crate::transfer::State;
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::asset::AssetId;
+use domain::transfer::State;
 
 /// Rows read at once.
 const ROWS_PER_PAGE: i64 = 4_096;

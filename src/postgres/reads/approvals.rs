@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{Reads, audit};
-use crate::account::UserId;
 use crate::approval::{Action, State};
 use crate::postgres::Error;
+use domain::account::UserId;
 
 /// The most approvals in a list.
 const LISTED_MAX: i64 = 200;

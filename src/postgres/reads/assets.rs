@@ -10,10 +10,10 @@ use rust_decimal::Decimal;
 use tokio_postgres::Row;
 
 use super::{Reads, audit};
-use crate::amount::{Amount, PRECISION_MAX};
-use crate::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
 use crate::postgres::Error;
 use crate::postgres::columns::asset_number;
+use domain::amount::{Amount, PRECISION_MAX};
+use domain::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
 
 /// The columns that [`asset_from_row`] reads.
 const COLUMNS: &str = "asset_id, symbol, precision, status, internal_transfer_enabled, \

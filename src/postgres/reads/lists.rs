@@ -14,12 +14,12 @@ use tokio_postgres::{Client, Row};
 use tracing::error;
 
 use super::{Passed, Reads, history, snapshot};
-use crate::account::UserId;
-use crate::asset::AssetId;
 use crate::postgres::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use crate::postgres::store::Transfer;
 use crate::postgres::{Error, columns};
-use crate::transfer::{Cid, Decision, Direction, Op, ReqId, State};
+use domain::account::UserId;
+use domain::asset::AssetId;
+use domain::transfer::{Cid, Decision, Direction, Op, ReqId, State};
 
 /// Rows looked at for one page.
 const ROWS_PER_PAGE: i64 = 10_000;

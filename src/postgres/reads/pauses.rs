@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use tokio_postgres::{GenericClient, Row};
 
 use super::{Reads, audit};
-use crate::asset::AssetId;
 use crate::pause::{Pause, Pauses, Scope};
 use crate::postgres::Error;
 use crate::postgres::columns::asset_number;
-use crate::transfer::Direction;
+use domain::asset::AssetId;
+use domain::transfer::Direction;
 
 /// A change of a pause.
 #[derive(Clone, Copy, Debug)]

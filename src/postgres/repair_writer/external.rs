@@ -7,12 +7,12 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::{Author, Repaired};
-use crate::amount::{PRECISION_MAX, units_text};
-use crate::asset::Catalog;
-use crate::code::Code;
 use crate::postgres::Error;
 use crate::postgres::columns::{asset_number, bigint};
-use crate::transfer::{Decision, ExternalOperation, Op};
+use domain::amount::{PRECISION_MAX, units_text};
+use domain::asset::Catalog;
+use domain::code::Code;
+use domain::transfer::{Decision, ExternalOperation, Op};
 
 /// What brings one external operation back.
 #[derive(Clone, Debug, PartialEq, Eq)]

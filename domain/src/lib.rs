@@ -1,0 +1,18 @@
+//! The nouns of a transfer, one definition each. This crate has no I/O, no async code and no clock, so every other
+//! crate and every process role can use it.
+//!
+//! - [`account`]: a user and the kinds of accounts.
+//! - [`asset`]: an asset, its precision and its limits; the catalog of all assets.
+//! - [`amount`]: a positive number of smallest units.
+//! - [`code`]: every code that an answer can have, with its HTTP status.
+//! - [`transfer`]: the states of a transfer and the one table of its transitions.
+//! - [`form`]: the checks that each layer repeats on what reaches it.
+//! - [`shortage`]: a resource that is short, and how much of it is left.
+
+pub mod account;
+pub mod amount;
+pub mod asset;
+pub mod code;
+pub mod form;
+pub mod shortage;
+pub mod transfer;
