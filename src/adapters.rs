@@ -1,5 +1,6 @@
-//! The two participants of a transfer, behind one trait: [`funding::Funding`] (PostgreSQL) and [`spot::Spot`]
-//! (the ring into UBSCore). They know operations and outcomes, and nothing of a transfer's state.
+//! The two participants of a transfer, behind one trait: [`funding::Funding`] (PostgreSQL) and
+//! [`spot::Spot`] (the ring into UBSCore). They know operations and outcomes, and no state of a
+//! transfer.
 
 pub mod funding;
 pub mod spot;
@@ -17,11 +18,12 @@ use domain::transfer::{Decision, ExternalOperation, Intent, Op, ReqId};
 pub struct Ask {
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
-    /// The transfer, whole: participants record it, so that either store can be repaired from the other.
+    /// The whole transfer: participants record it, so that either store can be repaired from the
+    /// other.
     pub intent: Intent,
 }
 
-/// What came back from a participant.
+/// The result of asking a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Decided, durable, done.
@@ -30,39 +32,40 @@ pub enum Outcome {
     ExplicitFail(Code),
     /// No answer in time: it may be done, or may still be.
     Timeout,
-    /// Nothing was decided yet; asking again may help at once.
+    /// Nothing was decided yet; asking again at once may help.
     Pending,
     /// The participant could not be reached.
     NetworkError,
-    /// Anything else, with what is known of it.
+    /// Any other result, with its reason.
     Unknown(Reason),
 }
 
-/// Why an outcome is unknown, where more can be said.
+/// The reason of an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A repeat with another body, or a refund of what was not withdrawn: refused, never applied, never recorded.
+    /// A repeat with another body, or a refund without a withdraw: refused, never applied, never
+    /// recorded.
     Violation,
     /// The participant's queue is full.
     Overloaded,
     /// Nothing is recorded yet.
     NotRecorded,
-    /// It may have been decided, so long ago that the decision has been forgotten.
+    /// It may have been decided so long ago that the decision was forgotten.
     Forgotten,
-    /// A commit's answer was lost.
+    /// The answer of a commit was lost.
     CommitLost,
     /// The store refused the statement.
     Refused,
-    /// This process has been superseded.
+    /// Another process has taken over.
     Fenced,
-    /// The operation's form is wrong.
+    /// The form of the operation is wrong.
     Malformed,
     /// The answer was to another question.
     Mismatched,
 }
 
 impl Outcome {
-    /// The decision, where there is one. Everything else moves no state.
+    /// The decision, if there is one. Any other outcome moves no state.
     pub fn decision(self) -> Option<Decision> {
         match self {
             Outcome::Success => Some(Decision::Success),
@@ -73,7 +76,7 @@ impl Outcome {
         }
     }
 
-    /// For logs.
+    /// The name in logs.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Success => "success",
@@ -103,28 +106,28 @@ impl From<Decision> for Outcome {
     }
 }
 
-/// An outcome, and where UBSCore's log holds it.
+/// An outcome, and its record in the log of UBSCore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What came back.
+    /// The outcome.
     pub outcome: Outcome,
-    /// UBSCore's record of it.
+    /// The record.
     pub log_sequence: Option<Sequence>,
 }
 
 impl Answer {
-    /// An outcome that no log holds.
+    /// An outcome without a record in the log.
     pub fn without_record(outcome: Outcome) -> Answer {
         Answer { outcome, log_sequence: None }
     }
 }
 
-/// How a participant is reached.
+/// How a participant is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// It lives in the coordinator's store: the operation and the state change share one transaction.
+    /// In the coordinator's store: the operation and the state change share one transaction.
     Together,
-    /// It is asked by [`Adapter::ask`], after the intent to ask it is durable.
+    /// By [`Adapter::ask`], after the intent to ask is durable.
     Apart,
 }
 
@@ -133,27 +136,30 @@ pub trait Adapter: Send + Sync + 'static {
     /// How it is asked.
     const ROUTE: Route;
 
-    /// The checks this participant makes for itself, before anything is asked of its store.
+    /// The checks that this participant makes itself before its store is asked.
     ///
     /// # Errors
-    /// The code of the check that fails.
+    /// The code of the failed check.
     fn check(&self, ask: &Ask) -> Result<(), Code>;
 
-    /// What an operation would come to now; nothing is decided or recorded. [`Code::Overloaded`]: no place, or no answer.
+    /// The result that an operation would have now; nothing is decided or recorded.
+    /// [`Code::Overloaded`]: no place, or no answer.
     fn foresee(&self, ask: &Ask) -> impl Future<Output = Result<(), Code>> + Send {
         let _ = ask;
         std::future::ready(Ok(()))
     }
 
-    /// Asks for operations of different transfers. Answers are in the order of the asks; each is durable.
+    /// Asks for operations of different transfers. Answers are in the order of the asks; each is
+    /// durable.
     fn ask(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
 
-    /// Has refusals of a WITHDRAW or a DEPOSIT recorded, with [`Code::ResolvedByOperator`], where nothing is recorded yet: from
-    /// then on no late call can succeed. Answers what is recorded, in the order of the asks; each is durable.
+    /// Records a refusal of a WITHDRAW or a DEPOSIT, with [`Code::ResolvedByOperator`], if nothing
+    /// is recorded yet: no late call can succeed afterwards. Answers the recorded decisions, in the
+    /// order of the asks; each is durable.
     fn refuse(&self, asks: Vec<Ask>) -> impl Future<Output = Vec<Answer>> + Send;
 
-    /// Records external operations that PostgreSQL has decided. Answers are in the order of the operations; each is durable.
-    /// A participant that keeps no such records answers `Unknown` to each.
+    /// Records external operations that PostgreSQL has decided. Answers are in the order of the
+    /// operations; each is durable. A participant without such records answers `Unknown` to each.
     fn record(
         &self,
         operations: Vec<ExternalOperation>,
@@ -162,11 +168,12 @@ pub trait Adapter: Send + Sync + 'static {
         std::future::ready(vec![none; operations.len()])
     }
 
-    /// What is recorded for an operation, `Unknown` where nothing is: "not found" is not "never will be".
+    /// The recorded decision of an operation, `Unknown` if there is none: "not found" is not "never
+    /// will be".
     fn query(&self, req_id: ReqId, op: Op) -> impl Future<Output = Answer> + Send;
 }
 
-/// The form check both adapters make, each against the assets it knows.
+/// The form check of both adapters, each with its own assets.
 fn check_ask(ask: &Ask, asset_known: bool) -> Result<(), Code> {
     let intent = &ask.intent;
     let (req_id, user) = (intent.req_id.number(), intent.user.number());

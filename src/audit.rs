@@ -1,13 +1,17 @@
-//! What watches over the money from outside its path, and stops the service before it is wrong.
+//! The audit: it watches the money from outside the path of a transfer, and halts the service when
+//! the money does not add up.
 //!
-//! Rooms: [`fit`] (whether a transfer's state fits what both journals hold, pure), [`conservation`] (the rounds of the
-//! audit: what is new in both stores, and a part of what is old), [`rounds`] (when they are run, and what follows),
-//! [`settled`] (what lies below the watermark), [`externals`] (operations with the outside against their records),
-//! [`failover`] (PostgreSQL has become another server, or has gone back), [`verify`] (the rounds on a log that is only
-//! read), [`repair`] (what the log proves of transfers that PostgreSQL has lost), [`redecision`] (what PostgreSQL proves of
-//! decisions that a cut of the log has lost), [`rebuild`] (a lost log from PostgreSQL alone), [`halt`] (the flag that stops
-//! the service until an operator resumes), [`frequency`] (users who transfer more often than anybody should), [`statement`]
-//! (one user's account statement), [`totals`] (what there is of each asset, exact at every read).
+//! Files: [`fit`] (whether the state of a transfer fits the operations of both journals; pure),
+//! [`mismatch`] (a finding, its kind and its text), [`conservation`] (the rounds of the audit: new
+//! rows and records, and a part of the old ones), [`rounds`] (when a round runs, and its
+//! consequences), [`settled`] (totals below the watermark), [`externals`] (external operations
+//! against their records), [`failover`] (PostgreSQL is another server, or has gone back),
+//! [`verify`] (the rounds on a log that is only read), [`repair`] (transfers that PostgreSQL has
+//! lost and the log proves), [`redecision`] (decisions that a cut of the log has lost and
+//! PostgreSQL proves), [`rebuild`] (a lost log from PostgreSQL alone), [`halt`] (the flag that
+//! stops the service until an operator resumes), [`frequency`] (users with an abnormal number of
+//! transfers), [`statement`] (the account statement of one user), [`totals`] (the sums of each
+//! asset, exact at every read).
 
 pub mod conservation;
 pub mod externals;

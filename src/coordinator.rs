@@ -1,9 +1,9 @@
-//! The coordinator pool: workers that own shards of accounts and drive each transfer's state machine in PostgreSQL,
-//! detached from the request that asked for it.
+//! The coordinator pool. Its workers own shards of accounts, and drive the state machine of each
+//! transfer in PostgreSQL, independent of the request that began it.
 //!
-//! [`step`] decides, [`worker`] does, [`watermark`] says what may be forgotten, [`hand`] tells what is under way. A transfer
-//! lives in the worker of its user's shard, so that no two workers run a step of one transfer, and everything a user does is
-//! in one order.
+//! [`step`] decides, [`worker`] acts, [`watermark`] allows UBSCore to forget, [`hand`] counts the
+//! transfers under way. A transfer lives in the worker of its user's shard. So no two workers run a
+//! step of one transfer, and all operations of a user have one order.
 
 pub mod balances;
 pub mod hand;
@@ -44,7 +44,7 @@ use domain::code::Code;
 use domain::shortage::{Capacity, Shortage, Vacancy};
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
-/// How the coordinator works; see `[coordinator]` and `[recovery]` in the configuration.
+/// Parameters of the coordinator; see `[coordinator]` and `[recovery]` in the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether transitions share commits.
@@ -59,52 +59,54 @@ pub struct Options {
     pub backoff_base_ms: u64,
     /// The longest back-off, milliseconds.
     pub backoff_cap_ms: u64,
-    /// Without progress for so long, a transfer is looked for again, milliseconds.
+    /// A transfer without progress for this long is read again, milliseconds.
     pub stale_ms: u64,
-    /// Under way for longer, a transfer is stuck, milliseconds.
+    /// A transfer under way for longer is stuck, milliseconds.
     pub stuck_ms: u64,
-    /// How long an accept whose commit is unknown is tried again before its client is told so.
+    /// How long an accept with an unknown commit is retried before its client gets the answer
+    /// "unknown".
     pub accept_wait: Duration,
-    /// How long a withdrawal to the outside waits for a clean round of the audit.
+    /// How long an external withdrawal waits for a clean round of the audit.
     pub clean_wait: Duration,
 }
 
 /// A transfer to accept.
 #[derive(Debug)]
 pub struct Request {
-    /// Whose money.
+    /// The user.
     pub user: UserId,
     /// The client's idempotency key.
     pub cid: Option<Cid>,
-    /// What passed validation.
+    /// The validated form.
     pub checked: Checked,
-    /// What a repeat of the cid must equal.
+    /// A repeat of the cid must have the same fingerprint.
     pub fingerprint: String,
-    /// Its share of what the user may use of the day, where that is limited.
+    /// Its share of the user's daily limit, if there is one.
     pub reservation: Option<Reservation>,
-    /// What it was checked against; let go once it is accepted, or is not, or is told to be unknown.
+    /// The pauses that it was checked against. Dropped when the accept is decided or answered as
+    /// unknown.
     pub pauses: Arc<Pauses>,
 }
 
-/// An accepted transfer, and how it goes on. Dropping it changes nothing.
+/// An accepted transfer, and its progress. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Accepted {
-    /// As it stands, and as it will.
+    /// Its present state, and every later one.
     pub progress: watch::Receiver<Transfer>,
-    /// It was there before, under the same cid and with the same body.
+    /// The transfer existed before, with the same cid and body.
     pub replayed: bool,
 }
 
-/// Why something was not done.
+/// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// For the client.
     pub code: Code,
-    /// More than the code's own sentence, if there is more.
+    /// More than the message of the code, if there is more.
     pub detail: Option<String>,
     /// It may have been done.
     pub unknown: bool,
-    /// The thing that has no room, where the code is OVERLOADED.
+    /// The thing that has no room, if the code is OVERLOADED.
     pub shortage: Option<Shortage>,
 }
 
@@ -115,23 +117,23 @@ impl From<Code> for Rejection {
 }
 
 impl Rejection {
-    /// A refusal that did nothing.
+    /// A refusal without any effect.
     pub fn of(code: Code) -> Rejection {
         Rejection { code, detail: None, unknown: false, shortage: None }
     }
 
-    /// A refusal for want of room, which did nothing.
+    /// A refusal for lack of room, without any effect.
     pub fn overloaded(shortage: Shortage) -> Rejection {
         Rejection { shortage: Some(shortage), ..Rejection::of(Code::Overloaded) }
     }
 
-    /// Whether it happened is not known.
+    /// Whether it happened is unknown.
     pub fn unknown() -> Rejection {
         Rejection { unknown: true, ..Rejection::of(Code::SystemError) }
     }
 }
 
-/// What was decided for an external operation.
+/// The decision of an external operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalDecided {
     /// Success or refusal.
@@ -140,18 +142,18 @@ pub struct ExternalDecided {
     pub balance_after: Option<String>,
 }
 
-/// Order numbers of one incarnation, and which of them are in use.
+/// Order numbers of one incarnation, and those that are in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     next: AtomicU64,
     workers: Box<[InUse]>,
-    /// UBSCore may have forgotten what is below.
+    /// UBSCore may have forgotten outcomes below it.
     forgotten_below: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct InUse {
-    /// No transfer of this worker below this is under way. 0 until it has looked.
+    /// No transfer of this worker below it is under way. 0 until the worker has read its shard.
     low: AtomicU64,
     /// Transfers under way.
     count: AtomicUsize,
@@ -166,10 +168,11 @@ impl Numbers {
         }
     }
 
-    /// The next number, after this worker has promised not to count past it.
+    /// Publishes a minimum for this worker, then draws the next number.
     fn take(&self, worker: usize) -> u64 {
         let low = &self.workers[worker].low;
-        // The promise stands before the number is given out: whoever sees the number taken sees the promise.
+        // The minimum is published before the number is drawn: a reader that sees the number drawn
+        // sees the minimum.
         low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let counter = number % (1 << ORDER_NUMBER_BITS);
@@ -177,24 +180,24 @@ impl Numbers {
         number
     }
 
-    /// `low`: the lowest number this worker has under way, 0 as long as it does not know, `u64::MAX` for none.
+    /// `low`: the lowest number under way in this worker, 0 while unknown, `u64::MAX` for none.
     fn publish(&self, worker: usize, low: u64, count: usize) {
         self.workers[worker].low.store(low, Ordering::SeqCst);
         self.set_count(worker, count);
     }
 
-    /// Transfers this worker has under way. Told as soon as one is added, so that admission sees it in one place or
-    /// the other.
+    /// Transfers under way in this worker. Updated as soon as one is added, so that admission
+    /// counts it either here or in the queue.
     fn set_count(&self, worker: usize, count: usize) {
         self.workers[worker].count.store(count, Ordering::Relaxed);
     }
 
-    /// Every number given out from here on is this one or higher.
+    /// Every later number is this one or higher.
     fn next(&self) -> u64 {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// Every transfer that this worker has under way, and every later one, has this number or a higher one.
+    /// Every transfer of this worker, under way or later, has this number or a higher one.
     fn low(&self, worker: usize) -> u64 {
         let next = self.next();
         self.workers[worker].low.load(Ordering::SeqCst).min(next)
@@ -204,8 +207,8 @@ impl Numbers {
         self.workers.iter().all(|worker| worker.low.load(Ordering::SeqCst) > 0)
     }
 
-    /// Every transfer below this number is terminal in the store, durably, and no accept will come with one; `None` as
-    /// long as a worker has not looked.
+    /// Every transfer below this number is durably terminal in the store, and no accept can come
+    /// with a lower one. `None` until every worker has read its shard.
     fn over(&self) -> Option<u64> {
         let next = self.next();
         let lows = self.workers.iter().map(|worker| worker.low.load(Ordering::SeqCst));
@@ -213,13 +216,13 @@ impl Numbers {
         (low > 0).then_some(low)
     }
 
-    /// To be called before UBSCore is told.
+    /// Called before UBSCore may forget.
     fn forget_below(&self, watermark: u64) {
         self.forgotten_below.fetch_max(watermark, Ordering::SeqCst);
     }
 
-    /// What UBSCore may have forgotten. Asked after UBSCore has answered that nothing is recorded, it tells whether
-    /// that can be for this reason.
+    /// UBSCore may have forgotten outcomes below it. Read it after UBSCore has answered that
+    /// nothing is recorded: it decides whether the outcome can have been forgotten.
     fn forgotten_below(&self) -> u64 {
         self.forgotten_below.load(Ordering::SeqCst)
     }
@@ -244,38 +247,39 @@ pub struct Coordinator<T, F> {
     kept: usize,
     clean: Option<Arc<CleanRounds>>,
     clean_wait: Duration,
-    /// Dropped with the coordinator, which tells the task that raises the watermark.
+    /// Dropped with the coordinator, which ends the task that raises the watermark.
     open: watch::Sender<()>,
 }
 
-/// The workers' tasks, and the one that raises the watermark. Each ends when every [`Coordinator`] is gone and nothing more can be done now.
+/// The tasks of the workers, and the one that raises the watermark. Each ends when every
+/// [`Coordinator`] is gone and no work is left that can be done now.
 pub struct Pool {
     workers: Vec<JoinHandle<Result<(), Superseded>>>,
 }
 
-/// A transfer as [`Coordinator::settled`] has it.
+/// The result of [`Coordinator::settled`].
 #[derive(Clone, Debug)]
 pub struct Settled {
     /// With the state that UBSCore's record proves.
     pub transfer: Transfer,
-    /// Spot has paid, though the state does not say so yet.
+    /// Spot has paid, though the state does not show it yet.
     pub withdrawn: bool,
 }
 
 /// UBSCore did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("UBSCore does not say what it has recorded")]
+#[error("UBSCore did not return the recorded outcome")]
 pub struct Silent;
 
-/// Requests that may be past the check of the capacity and not yet counted: about one a thread.
+/// Requests that may be past the capacity check and not yet counted: about one a thread.
 const ADMISSION_MARGIN: usize = 16;
-/// Between two looks at whether all workers have taken up what was left.
+/// Between two checks whether all workers have read their shards.
 const RECOVERED_LOOK: Duration = Duration::from_millis(5);
 
 /// Why the process must end.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// It may write nothing any more.
+    /// Another process has taken over: this one must not write.
     #[error(transparent)]
     Superseded(#[from] Superseded),
     /// A bug: a worker, or another task, has panicked.
@@ -283,7 +287,7 @@ pub enum Failed {
     Broken(#[source] tokio::task::JoinError),
 }
 
-/// What all workers are made of.
+/// The parts that all workers share.
 pub struct Parts<T, F> {
     /// UBSCore.
     pub spot: Arc<T>,
@@ -295,21 +299,22 @@ pub struct Parts<T, F> {
     pub options: Options,
     /// This process's incarnation.
     pub incarnation: u64,
-    /// Below this order number everything is over, in PostgreSQL and in UBSCore.
+    /// Every transfer below this order number has ended, in PostgreSQL and in UBSCore.
     pub watermark: u64,
-    /// The highest durable log sequence, asked anew for each commit.
+    /// The highest durable log sequence, read anew for each commit.
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
-    /// How many transfers UBSCore has room to see through, those under way included.
+    /// How many transfers UBSCore has room for until their end, those under way included.
     pub capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
-    /// What UBSCore has room for beside it.
+    /// The free places of UBSCore's other tables.
     pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
-    /// The last places of the outcome map, which only transfers get that UBSCore would not refuse at once.
+    /// The last places of the outcome map. Only transfers that UBSCore would not refuse at once get
+    /// them.
     pub kept: usize,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
-    /// Rung after each commit.
+    /// Notified after each commit.
     pub committed: Arc<Notify>,
-    /// Clean rounds of the audit, where a withdrawal to the outside waits for one; `None` where it does not.
+    /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.
     pub clean: Option<Arc<CleanRounds>>,
 }
 
@@ -356,11 +361,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         (coordinator, Pool { workers })
     }
 
-    /// Hands a transfer to its worker. The receiver is answered once it is accepted or not; the name is given at once,
-    /// so that an answer that never comes can be asked for.
+    /// Sends a transfer to its worker. The receiver is answered when the accept is decided. The
+    /// name is returned at once, so that the client can ask for a lost answer.
     ///
     /// # Errors
-    /// A [`Rejection`]: nothing was handed over.
+    /// A [`Rejection`]: nothing was sent.
     pub async fn submit(
         &self,
         request: Request,
@@ -374,10 +379,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             asset: checked.asset.id,
             amount: checked.amount,
             direction: checked.direction,
-            // Given by the worker, in the order of its accepts.
+            // Set by the worker, in the order of its accepts.
             order_number: 0,
         };
-        // A caller may not have come through the API: both participants look at what they will be asked.
+        // A caller may bypass the API, so both participants check their part.
         let ask = Ask { op: Op::Withdraw, intent };
         self.funding.check(&ask)?;
         self.spot.check(&ask)?;
@@ -385,19 +390,20 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let intent = ask.intent;
         let (sender, receiver) = oneshot::channel();
         let reply = AcceptReply { sender, _pauses: pauses };
-        // Part of the request that it came with, and as long as the transfer is in hand.
+        // A part of the request, which lasts as long as the transfer is in hand.
         let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
         let worker = worker::shard_of(user, self.inboxes.len());
         self.send_in(span, worker, Message::Submit { intent, fingerprint, reservation, reply })?;
         Ok((req_id, receiver))
     }
 
-    /// Whether UBSCore has a place for what this transfer may need of it. Once accepted, a transfer must find its way to the
-    /// end, so a place is looked for before.
+    /// Checks that UBSCore has a place for every outcome of this transfer. An accepted transfer
+    /// must reach its end, so the check comes before the accept.
     ///
-    /// A refusal of UBSCore takes a place in the outcome map and costs its user nothing. So the last part of the map is
-    /// kept: there UBSCore says beforehand whether it would refuse, and such a transfer is not accepted. The same question
-    /// tells whether a deposit finds its account and balance when those tables are nearly full.
+    /// A refusal by UBSCore takes a place in the outcome map and costs its user nothing. So the
+    /// last part of the map is kept back: there UBSCore is asked beforehand whether it would
+    /// refuse, and such a transfer is not accepted. The same question finds out whether a deposit
+    /// has its account and balance when those tables are nearly full.
     ///
     /// # Errors
     /// A [`Rejection`] with the table that is full.
@@ -419,13 +425,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
                     alert_shortage(table);
                     return Err(Rejection::overloaded(table));
                 }
-                // Others are served, so this is no alert.
+                // Other transfers are still accepted, so there is no alert.
                 Err(_) if kept => return Err(Rejection::overloaded(Shortage::Outcomes)),
                 // Its outcome has a place, and the money comes back.
                 Err(_) => {}
             }
         }
-        // Looked at last: others may have come while this one waited for its answer.
+        // Checked last: other requests may have come while this one waited for its answer.
         self.shortage().map_or(Ok(()), |shortage| {
             alert_shortage(shortage);
             Err(Rejection::overloaded(shortage))
@@ -435,10 +441,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// Moves money between Funding and the outside, once per idem_key.
     ///
     /// # Errors
-    /// A [`Rejection`]; where it is unknown, the same call again is told. [`Code::WithdrawalHeld`]: no clean round of the audit
-    /// that began after the user's last movement has ended in time, and nothing has happened.
+    /// A [`Rejection`]; if it is unknown, the same call again returns the decision.
+    /// [`Code::WithdrawalHeld`]: no clean round of the audit that began after the user's last
+    /// movement has ended in time, and nothing has happened.
     pub async fn external(&self, external: External) -> Result<ExternalDecided, Rejection> {
-        // A caller may not have come through the API.
+        // A caller may bypass the API.
         if !external.op.is_external() || Cid::new(&external.idem_key).is_none() {
             return Err(Rejection::of(Code::InvalidRequest));
         }
@@ -447,7 +454,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         };
         let mut late = self.clock.sleep(self.clean_wait);
         loop {
-            // Before it is asked for, so that no round that ends meanwhile is missed.
+            // Subscribed before the request for a round, so that no round is missed.
             let mut ended = clean.watch();
             match self.external_once(external.clone()).await {
                 Err(held) if held.code == Code::WithdrawalHeld => clean.want(),
@@ -474,10 +481,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         })
     }
 
-    /// Sets a Funding account's status. Once answered it holds for every withdraw decided afterwards.
+    /// Sets a Funding account's status. Once answered it holds for every later withdraw.
     ///
     /// # Errors
-    /// A [`Rejection`]; where it is unknown, the same call again is harmless.
+    /// A [`Rejection`]; if it is unknown, the same call again is harmless.
     pub async fn set_funding_status(
         &self,
         user: UserId,
@@ -491,7 +498,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
-    /// The transfer this user's cid belongs to, every accept that was handed over before this included.
+    /// The transfer of this user's cid, including every accept that was sent before this call.
     ///
     /// # Errors
     /// A [`Rejection`].
@@ -501,27 +508,28 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
     }
 
-    /// Whether an accept under this cid was handed over and may still be committed. Where it is not so, a read of PostgreSQL
-    /// that begins afterwards finds every transfer that was accepted under the cid.
+    /// Whether an accept with this cid was sent and may still be committed. If not, a later read of
+    /// PostgreSQL finds every transfer that was accepted with the cid.
     ///
     /// # Errors
-    /// A [`Rejection`]: it is not known.
+    /// A [`Rejection`]: the answer is unknown.
     pub async fn is_undecided(&self, user: UserId, cid: Cid) -> Result<bool, Rejection> {
         let (reply, receiver) = oneshot::channel();
         self.send(user, Message::IsUndecided { user, cid, reply })?;
         receiver.await.map_err(|_| Rejection::of(Code::SystemError))
     }
 
-    /// The last error of a transfer in hand since it last moved; `None` where there was none.
+    /// The last error of a transfer in hand since its last transition; `None` if there was none.
     pub fn last_error(&self, intent: &Intent) -> Option<LastError> {
         let worker = worker::shard_of(intent.user, self.inboxes.len());
         self.hands.last_error(worker, intent.order_number)
     }
 
-    /// Has a transfer of this user's tried at once, as if for the first time. Answers how it stands and how it goes on.
+    /// Retries a transfer of this user at once, as for the first time. Returns its state and its
+    /// progress.
     ///
     /// # Errors
-    /// A [`Rejection`]: it is tried no sooner than it would have been.
+    /// A [`Rejection`]: the next try comes at its usual time.
     pub async fn retry(
         &self,
         user: UserId,
@@ -530,12 +538,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.attend(user, req_id, OperatorAction::Retry).await
     }
 
-    /// Ends the wait for the decision that a transfer of this user's awaits: what is recorded counts, and what is not is
-    /// refused, for ever, with [`Code::ResolvedByOperator`]. Answers how it stands, with nothing more to resolve, and how it
-    /// goes on; the same again is answered the same.
+    /// Ends the wait for the decision of a transfer. A recorded decision counts; otherwise a
+    /// refusal with [`Code::ResolvedByOperator`] is recorded for ever. Returns its state and its
+    /// progress. A repeat has the same answer, also if nothing is left to resolve.
     ///
     /// # Errors
-    /// A [`Rejection`]: it goes on as before, unless it is unknown.
+    /// A [`Rejection`]: the transfer goes on as before, unless the code is unknown.
     pub async fn resolve(
         &self,
         user: UserId,
@@ -555,8 +563,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
-    /// How a transfer of this user's goes on, `None` where no worker has it in hand: it has ended, or is about to be taken
-    /// up. Dropping it changes nothing.
+    /// The progress of a transfer of this user. `None` if no worker has it in hand: it has ended,
+    /// or is about to be read. Dropping it changes nothing.
     ///
     /// # Errors
     /// A [`Rejection`].
@@ -570,7 +578,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         receiver.await.map_err(|_| Rejection::of(Code::SystemError))
     }
 
-    /// The order numbers of everything under way: whatever is not terminal in the store has one of them.
+    /// The order numbers of all transfers under way: every transfer that is not terminal in the
+    /// store is among them.
     ///
     /// # Errors
     /// A [`Rejection`].
@@ -585,12 +594,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         Ok(numbers)
     }
 
-    /// Every transfer that is accepted from here on has this order number or a higher one.
+    /// Every later accept has this order number or a higher one.
     pub fn order_number_next(&self) -> u64 {
         self.numbers.next()
     }
 
-    /// What the workers have in hand now, for whoever watches.
+    /// The transfers in hand now, for monitoring.
     pub fn in_hand(&self) -> InHand {
         self.hands.look()
     }
@@ -601,7 +610,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.numbers.count() + waiting.sum::<usize>()
     }
 
-    /// The thing that has no room for one more transfer; `None` as long as new ones are taken.
+    /// The thing that has no room for one more transfer; `None` while new ones are accepted.
     pub fn shortage(&self) -> Option<Shortage> {
         let Capacity { transfers, bound_by } = (self.capacity)();
         (self.waiting_or_under_way() + ADMISSION_MARGIN >= transfers).then_some(bound_by)
@@ -625,11 +634,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         })
     }
 
-    /// A transfer as it stands for everybody who asks: where the store waits for a mark that UBSCore's record already
-    /// proves, it is where that record puts it. So no read steps back behind what a client was told.
+    /// The state of a transfer for every reader. If UBSCore's record proves a later state than the
+    /// store has, it is the later one. So no read returns an earlier state than a client has
+    /// already seen.
     ///
     /// # Errors
-    /// [`Silent`]: UBSCore does not say what it has recorded, and without it the answer might step back.
+    /// [`Silent`]: UBSCore did not return the recorded outcome, so the state might be too early.
     pub async fn settled(&self, transfer: Transfer) -> Result<Settled, Silent> {
         let intent = &transfer.intent;
         let Duty::Ask(Participant::Spot, op) = transfer.state.duty(intent.direction) else {
@@ -638,7 +648,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let answer = self.spot.query(intent.req_id, op).await;
         let decision = match (answer.outcome, answer.outcome.decision()) {
             (_, Some(decision)) => decision,
-            // The row was read so long ago that the transfer has ended since, and its record is gone.
+            // The row was read so long ago that the transfer has ended since, and its record is
+            // gone.
             (Outcome::Unknown(Reason::NotRecorded), None)
                 if intent.order_number < self.numbers.forgotten_below() =>
             {
@@ -663,12 +674,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         Ok(Settled { transfer, withdrawn })
     }
 
-    /// Every transfer that this user has under way, and every later one, has this order number or a higher one.
+    /// Every transfer of this user, under way or later, has this order number or a higher one.
     pub fn order_number_low(&self, user: UserId) -> u64 {
         self.numbers.low(worker::shard_of(user, self.inboxes.len()))
     }
 
-    /// Returns once every transfer that an earlier process left is in a worker's hands.
+    /// Returns when every transfer of an earlier process is in the hands of a worker.
     pub async fn recovered(&self) {
         while !self.numbers.all_have_looked() {
             self.clock.sleep(RECOVERED_LOOK).await;
@@ -685,15 +696,15 @@ pub fn alert_shortage(shortage: Shortage) {
 }
 
 impl Pool {
-    /// Waits until a worker has ended for a reason that must end the process. Never returns otherwise.
+    /// Returns when a worker has ended for a reason that must end the process; otherwise never.
     pub async fn failed(&mut self) -> Failed {
         while !self.workers.is_empty() {
             let (ended, index, _) = select_all(self.workers.iter_mut()).await;
-            // A handle that has told its end must not be asked again.
+            // A finished handle must not be polled again.
             self.workers.swap_remove(index);
             match ended {
                 Ok(Err(superseded)) => return Failed::Superseded(superseded),
-                // Its transfers are where they are durable; a restart drives them on.
+                // Its transfers are durable; a restart drives them on.
                 Err(panicked) => return Failed::Broken(panicked),
                 // It has nothing left to do. Any of the others may still fail.
                 Ok(Ok(())) => {}
@@ -702,13 +713,13 @@ impl Pool {
         pending().await
     }
 
-    /// Runs a task that the service is not to be without: where it panics, or learns that this process is superseded,
-    /// [`Pool::failed`] says so.
+    /// Runs a task that the service depends on. If it panics, or learns that this process is
+    /// superseded, [`Pool::failed`] returns it.
     pub fn run(&mut self, task: impl Future<Output = Result<(), Superseded>> + Send + 'static) {
         self.workers.push(tokio::spawn(task));
     }
 
-    /// Waits for all workers to come to rest, once every [`Coordinator`] has been dropped.
+    /// Waits until all workers have ended, after every [`Coordinator`] has been dropped.
     pub async fn join(self) {
         for worker in self.workers {
             match worker.await {
@@ -724,27 +735,28 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// Story: a task that had come to its end without a failure was all that was waited for, so that a process that had been
-    /// superseded, or whose worker had panicked, went on.
+    /// Story: the wait ended with the first task, also one without a failure. So a process went on
+    /// that had been superseded, or had a worker that had panicked.
     #[tokio::test]
     async fn a_task_that_has_ended_hides_no_failure() {
         let mut pool = Pool { workers: Vec::new() };
         pool.run(async { Ok(()) });
         pool.run(async { panic!("a worker's bug") });
         pool.workers.push(tokio::spawn(async { Err(Superseded) }));
-        // In no order.
+        // In either order.
         let failed = [pool.failed().await, pool.failed().await];
         let superseded = failed.iter().filter(|failed| matches!(failed, Failed::Superseded(_)));
         assert_eq!(superseded.count(), 1, "{failed:?}");
         pool.join().await;
     }
 
-    /// What may be forgotten ends at the lowest promise, at what is given out next, and at a worker that has not looked.
+    /// The number below which transfers are over ends at the lowest minimum, at the next number,
+    /// and at a worker that has not looked.
     #[test]
     fn what_is_over_ends_at_the_lowest_promise() {
         let numbers = Numbers::new(3, 2, 0);
         let first = 3 << ORDER_NUMBER_BITS;
-        assert_eq!(numbers.over(), None, "nobody has looked");
+        assert_eq!(numbers.over(), None, "no worker has looked");
         numbers.publish(0, u64::MAX, 0);
         assert_eq!(numbers.over(), None, "the other has not looked");
         numbers.publish(1, 700, 1);

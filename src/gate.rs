@@ -1,21 +1,21 @@
-//! The gate that everything which moves money passes: open, or closed while the service is halted.
+//! The gate that every movement of money passes: open, or closed while the service is halted.
 //!
-//! Whoever is about to move money takes a [`Pass`] and keeps it until that has ended, so that whoever closes the gate can
-//! wait until nothing moves any more. What is read, and what only writes down an outcome that is durable already, needs
-//! none.
+//! A caller takes a [`Pass`] before it moves money, and keeps it until the movement has ended. So
+//! closing the gate can wait until no money moves. Reads need no pass, nor does a write that only
+//! records a durable outcome.
 
 use std::sync::Arc;
 
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
-/// See the module. Shared by the workers, who pass, and by whoever halts and resumes.
+/// See the module. Shared by the workers, which pass, and by the owner of the halt flag.
 #[derive(Debug)]
 pub struct Gate {
     closed: watch::Sender<bool>,
     passing: Arc<RwLock<()>>,
 }
 
-/// The permission to move money, for as long as it is held.
+/// The permission to move money, while it is held.
 #[derive(Debug)]
 pub struct Pass {
     _passing: OwnedRwLockReadGuard<()>,
@@ -27,41 +27,41 @@ impl Gate {
         Gate { closed: watch::Sender::new(closed), passing: Arc::default() }
     }
 
-    /// Lets the caller move money, unless the gate is closed.
+    /// A permission to move money, `None` if the gate is closed.
     pub fn pass(&self) -> Option<Pass> {
-        // In this order: whoever closes the gate sets the flag first and then waits for the passes, so that a caller
-        // who is not seen waiting for sees the flag. A lock that is taken is one who waits, behind a closed gate.
+        // The order matters. Closing sets the flag, then waits for open passes; a pass taken later
+        // sees the flag. A failed `try_read` means that a closer is waiting.
         let passing = Arc::clone(&self.passing).try_read_owned().ok()?;
         (!self.is_closed()).then_some(Pass { _passing: passing })
     }
 
-    /// Whether nobody passes.
+    /// Whether the gate is closed.
     pub fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
 
-    /// Lets nobody pass from now on.
+    /// Refuses every pass from now on.
     pub fn close(&self) {
         self.closed.send_replace(true);
     }
 
-    /// Lets everybody pass again. Nobody may be waiting in [`Gate::quiet`].
+    /// Allows passes again. No call of [`Gate::quiet`] may be waiting.
     pub fn open(&self) {
         self.closed.send_replace(false);
     }
 
-    /// Returns once everybody who has passed is through. To be waited for behind a closed gate.
+    /// Returns when every pass has been dropped. Call it after [`Gate::close`].
     pub async fn quiet(&self) {
         drop(self.passing.write().await);
     }
 
-    /// Tells of every change.
+    /// Notifies of every change.
     pub fn watch(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()
     }
 }
 
-/// Rounds of the audit that have ended clean, for withdrawals to the outside that wait for one.
+/// Clean rounds of the audit, for external withdrawals that wait for one.
 #[derive(Debug)]
 pub struct CleanRounds {
     /// When the last one began, monotonic ns; 0 for none.
@@ -76,27 +76,27 @@ impl Default for CleanRounds {
 }
 
 impl CleanRounds {
-    /// A round that began at `began_ns` (monotonic) has compared everything new, and found nothing.
+    /// Records a clean round that began at `began_ns` (monotonic) and has compared everything new.
     pub fn ended(&self, began_ns: u64) {
         self.began_ns.send_replace(began_ns);
     }
 
-    /// Whether one began after `moved_ns` (monotonic).
+    /// Whether a clean round began after `moved_ns` (monotonic).
     pub fn has_one_after(&self, moved_ns: u64) -> bool {
         *self.began_ns.borrow() > moved_ns
     }
 
-    /// Changes with each one.
+    /// Changes with each clean round.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.began_ns.subscribe()
     }
 
-    /// Asks for a round now.
+    /// Requests a round now.
     pub fn want(&self) {
         self.wanted.notify_one();
     }
 
-    /// Returns once a round is asked for.
+    /// Returns when a round is requested.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }

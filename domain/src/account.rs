@@ -66,7 +66,7 @@ impl AccountType {
     }
 }
 
-/// What an account may do. The number is what PostgreSQL and the log store.
+/// The operations that an account accepts. The number is what PostgreSQL and the log store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccountStatus {

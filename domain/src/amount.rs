@@ -1,5 +1,5 @@
-//! Amounts and balances as integers in an asset's smallest unit. Text becomes an [`Amount`] once, on
-//! the way in (`validation`), and text again once, on the way out (`http::wire`, the log dump).
+//! Amounts and balances as integers in an asset's smallest unit. Input text is parsed by
+//! [`Amount::parse`] only; output text is made by [`units_text`] and its like.
 
 use std::num::NonZeroU64;
 
@@ -31,9 +31,9 @@ impl Amount {
     /// `units_max`: the largest number of smallest units that is accepted.
     ///
     /// # Errors
-    /// [`Code::InvalidAmount`]: not `^[0-9]+(\.[0-9]+)?$` after an optional minus, zero, or negative.
-    /// [`Code::PrecisionOverflow`]: more decimals than `precision`, trailing zeros included.
-    /// [`Code::Overflow`]: more than `units_max` smallest units.
+    /// [`Code::InvalidAmount`]: not `^[0-9]+(\.[0-9]+)?$` after an optional minus, zero, or
+    /// negative. [`Code::PrecisionOverflow`]: more decimals than `precision`, trailing zeros
+    /// included. [`Code::Overflow`]: more than `units_max` smallest units.
     pub fn parse(text: &str, precision: u8, units_max: u64) -> Result<Amount, Code> {
         assert!(precision <= PRECISION_MAX, "precision {precision}");
         let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -49,7 +49,7 @@ impl Amount {
         if unsigned.contains('.') && fraction.len() > usize::from(precision) {
             return Err(Code::PrecisionOverflow);
         }
-        // Leading zeros are harmless; whatever Decimal cannot hold is far above any u64.
+        // Leading zeros are harmless. A number that Decimal cannot hold is far above any u64.
         let significant = unsigned.trim_start_matches('0');
         let padded = format!("0{significant}");
         let mut decimal = Decimal::from_str_exact(&padded).map_err(|_| Code::Overflow)?;
@@ -69,8 +69,8 @@ impl Amount {
         Decimal::from_i128_with_scale(i128::from(self.units()), u32::from(precision))
     }
 
-    /// The amount of a decimal value read from PostgreSQL; `None` when it is not a whole, positive number of
-    /// smallest units.
+    /// The amount of a decimal value read from PostgreSQL; `None` if it is not a whole, positive
+    /// number of smallest units.
     pub fn from_decimal(value: Decimal, precision: u8) -> Option<Amount> {
         let mut scaled = value.normalize();
         if scaled.scale() > u32::from(precision) {
@@ -93,7 +93,7 @@ pub fn units_text(units: u128, precision: u8) -> String {
     text
 }
 
-/// The same of what may be below zero: a difference, or what a movement does to a balance.
+/// The same for a number that may be negative: a difference, or the effect of a movement.
 pub fn signed_text(units: i128, precision: u8) -> String {
     let sign = if units < 0 { "-" } else { "" };
     format!("{sign}{}", units_text(units.unsigned_abs(), precision))
@@ -107,7 +107,7 @@ pub fn plain_text(text: &str) -> String {
     }
 }
 
-/// Appends what [`units_text`] returns.
+/// Appends the text of [`units_text`].
 pub fn push_units(text: &mut String, units: u128, precision: u8) {
     let mut digits = itoa::Buffer::new();
     // Numbers of 128 bits take several times as long, and nearly every amount has 64.
@@ -131,13 +131,13 @@ pub fn push_units(text: &mut String, units: u128, precision: u8) {
     }
 }
 
-/// As many as a fraction can begin with.
+/// The most zeros at the start of a fraction.
 const ZEROS: &str = "00000000";
 
 const _: () = assert!(ZEROS.len() == PRECISION_MAX as usize);
 
-/// Smallest units of decimal text that PostgreSQL printed for a balance; `None` when it is negative, has more
-/// decimals than `precision` that are not zero, or does not fit.
+/// Smallest units of decimal text that PostgreSQL printed for a balance. `None` if it is negative,
+/// has more nonzero decimals than `precision`, or does not fit.
 pub fn units_from_text(text: &str, precision: u8) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let kept = fraction.trim_end_matches('0');

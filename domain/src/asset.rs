@@ -1,4 +1,4 @@
-//! Assets: what can be moved, and under which limits.
+//! Assets, and the limits of their transfers.
 
 use std::collections::HashMap;
 
@@ -105,7 +105,7 @@ impl Catalog {
         assets
     }
 
-    /// `text` for people: the symbol in the place of each `asset NUMBER` that this catalog knows.
+    /// `text` for people: each `asset NUMBER` that this catalog knows is replaced by its symbol.
     pub fn name_assets(&self, text: &str) -> String {
         let mut named = String::with_capacity(text.len());
         let mut rest = text;
@@ -126,7 +126,7 @@ impl Catalog {
     }
 }
 
-/// How code without a catalog names an asset, before the number.
+/// The word before an asset's number in texts of code without a catalog.
 const ASSET_WORD: &str = "asset ";
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Why a request is refused as OVERLOADED: the thing that has no room. One table of reason and sentence.
+//! Why a request is refused as OVERLOADED: the thing that has no room. One table of names and
+//! messages.
 
 use std::fmt;
 
@@ -11,13 +12,13 @@ pub enum Shortage {
     Worker,
     /// UBSCore's outcome map, see `engine.outcomes_max`.
     Outcomes,
-    /// The log: no room for what a new transfer may need of it.
+    /// The log: no room for the records that a new transfer may need.
     LogSpace,
     /// UBSCore's accounts, see `engine.accounts_max`.
     Accounts,
     /// UBSCore's balances, of which there are two an account.
     Balances,
-    /// The table of users whose limits are counted.
+    /// The table of users with counted limits.
     Limits,
     /// Streams of events.
     Streams,
@@ -54,7 +55,7 @@ impl Shortage {
         }
     }
 
-    /// A sentence for people.
+    /// The message for clients and operators.
     pub fn message(self) -> &'static str {
         match self {
             Shortage::Ring => "UBSCore has too many orders at once. Retry shortly.",
@@ -69,7 +70,8 @@ impl Shortage {
         }
     }
 
-    /// Whether it stands until an operator, or time, makes room: the service is then not ready.
+    /// Whether the shortage lasts until an operator, or time, makes room. The service is then not
+    /// ready.
     pub fn is_lasting(self) -> bool {
         match self {
             Shortage::Outcomes | Shortage::LogSpace | Shortage::Accounts | Shortage::Balances => {
@@ -90,12 +92,12 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Transfers that there is room for, those under way included, and the thing that bounds them.
+/// How many transfers have room, those under way included, and the thing that bounds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// So many transfers.
+    /// The number of transfers.
     pub transfers: usize,
-    /// This has no room for one more.
+    /// The thing that has no room for one more.
     pub bound_by: Shortage,
 }
 

@@ -1,5 +1,6 @@
-//! Funding: operations on PostgreSQL balances. Within a transfer they share the coordinator's transaction; asked
-//! alone, each is a transaction of its own. Either way the decision is recorded with its effect, once.
+//! Funding: operations on PostgreSQL balances. Within a transfer they share the coordinator's
+//! transaction; a single operation is a transaction of its own. Either way the decision is recorded
+//! once, with its effect.
 
 use std::sync::Arc;
 
@@ -68,12 +69,12 @@ impl<S: Store> Funding<S>
 where
     S: Sync,
 {
-    /// Has operations decided, by their accounts or against them.
+    /// Decides operations, by their accounts or as refusals.
     async fn decide(&self, asks: Vec<Ask>, refuse: bool) -> Vec<Answer> {
         let mut answers = Vec::with_capacity(asks.len());
         for ask in asks {
             answers.push(match self.check(&ask) {
-                // Recorded nowhere, so not a refusal.
+                // Nothing is recorded, so this is no refusal.
                 Err(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
                 Ok(()) => {
                     let Ask { op, intent } = ask;

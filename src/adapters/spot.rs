@@ -1,4 +1,5 @@
-//! Spot: operations on Spot balances, through the ring into UBSCore. An answer is durable when it arrives.
+//! Spot: operations on Spot balances, through the ring into UBSCore. An answer is durable when it
+//! arrives.
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +26,7 @@ use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
 use domain::transfer::{ExternalOperation, Op, ReqId};
 
-/// Before what found no place on the ring is asked for again.
+/// Pause before questions that found no place on the ring are asked again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
 
 /// The Spot participant.
@@ -42,7 +43,7 @@ pub enum Unanswered {
     /// Its queue is full. Nothing happened.
     #[error("UBSCore's queue is full")]
     Overloaded,
-    /// Not in time, or it has stopped. Whether it happened is unknown.
+    /// No answer in time, or it has stopped. Whether it happened is unknown.
     #[error("UBSCore did not answer")]
     Silent,
     /// It refused the question.
@@ -53,13 +54,13 @@ pub enum Unanswered {
 /// One Spot balance at a point of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpotBalance {
-    /// Smallest units; `None` where the user has no Spot account.
+    /// Smallest units; `None` if the user has no Spot account.
     pub available: Option<u128>,
     /// The last record the balance includes.
     pub sequence: Sequence,
 }
 
-/// What all Spot balances of one asset add up to at a point of the log.
+/// The sum of all Spot balances of one asset at a point of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpotTotal {
     /// Smallest units.
@@ -69,7 +70,8 @@ pub struct SpotTotal {
 }
 
 impl Spot {
-    /// Spot through `engine`; no answer within `timeout` is [`Outcome::Timeout`].
+    /// Spot through `engine`. Without an answer within `timeout` the outcome is
+    /// [`Outcome::Timeout`].
     pub fn new(
         engine: Handle,
         clock: Arc<dyn Clock>,
@@ -84,8 +86,8 @@ impl Spot {
         self.engine.lock().durable()
     }
 
-    /// Sets a Spot account's status, creating the account where it is absent. Once answered it holds for every
-    /// withdraw decided afterwards.
+    /// Sets a Spot account's status, and creates the account if it is absent. Once answered it
+    /// holds for every later withdraw.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -94,10 +96,10 @@ impl Spot {
         expect_done(answer)
     }
 
-    /// Makes UBSCore learn an asset.
+    /// Registers an asset with UBSCore.
     ///
     /// # Errors
-    /// [`Unanswered`]; a violation is an asset it knows with another symbol or precision.
+    /// [`Unanswered`]; a violation if UBSCore has it with another symbol or precision.
     pub async fn register(&self, asset: &Asset) -> Result<(), Unanswered> {
         let symbol = Text::new(&asset.symbol).expect("checked by Catalog");
         let precision = asset.precision;
@@ -106,7 +108,8 @@ impl Spot {
         expect_done(answer)
     }
 
-    /// Lets UBSCore forget outcomes of smaller order numbers. PostgreSQL must have been told before.
+    /// Allows UBSCore to forget outcomes of smaller order numbers. PostgreSQL must have the
+    /// watermark before.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -128,7 +131,7 @@ impl Spot {
         }
     }
 
-    /// Reads a Spot account's status, `None` where there is no account.
+    /// Reads a Spot account's status, `None` if there is no account.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -140,8 +143,8 @@ impl Spot {
         }
     }
 
-    /// Reads what is recorded for each operation, in their order, `None` where nothing is; and then the watermark,
-    /// below which something may have been forgotten.
+    /// Reads the recorded outcome of each operation, in their order, `None` if there is none; and
+    /// then the watermark, below which outcomes may be forgotten.
     ///
     /// # Errors
     /// [`Unanswered`]: for one of them, so for all.
@@ -156,7 +159,8 @@ impl Spot {
             _ => Err(Unanswered::Silent),
         });
         let found = found.collect::<Result<_, _>>()?;
-        // Behind the queries on the ring: whatever was forgotten before one of them lies below it.
+        // After the queries on the ring: every outcome forgotten before one of them is below this
+        // watermark.
         match self.put(Command::ReadWatermark).await? {
             EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
             EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
@@ -164,7 +168,8 @@ impl Spot {
         }
     }
 
-    /// Reads what all Spot balances of each asset add up to, in the order of `assets`, each at a point of the log of its own.
+    /// Reads the sum of all Spot balances of each asset, in the order of `assets`, each at its own
+    /// point of the log.
     ///
     /// # Errors
     /// [`Unanswered`]: for one of them, so for all.
@@ -177,7 +182,8 @@ impl Spot {
         totals.collect()
     }
 
-    /// Puts a question about each of many things, a share at a time. The answers are in their order.
+    /// Asks one question about each of many things, a share at a time. The answers are in their
+    /// order.
     async fn put_all<T>(
         &self,
         things: &[T],
@@ -190,7 +196,7 @@ impl Spot {
             while !share.is_empty() {
                 let questions = share.iter().map(&question);
                 let pending = self.engine.lock().submit_all(questions, self.clock.now_ns());
-                // What found a place behind one that did not is asked for again.
+                // A question that found a place after one that did not is asked again.
                 for pending in pending.into_iter().map_while(Result::ok) {
                     answers.push(wait(pending, &mut deadline).await.ok_or(Unanswered::Silent)?);
                     share = &share[1..];
@@ -234,7 +240,7 @@ fn expect_done(answer: EngineAnswer) -> Result<(), Unanswered> {
     }
 }
 
-/// What UBSCore's answer to an order means to a coordinator.
+/// The meaning of UBSCore's answer for the coordinator.
 fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
     match engine {
         Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => {
@@ -317,7 +323,7 @@ impl Adapter for Spot {
 }
 
 impl Spot {
-    /// Has orders decided, each as `command` says.
+    /// Decides orders, each by `command`.
     async fn decide(&self, asks: &[Ask], command: impl Fn(Order) -> Command) -> Vec<Answer> {
         let mut refused = Vec::with_capacity(asks.len());
         let mut commands = Vec::with_capacity(asks.len());
@@ -329,7 +335,7 @@ impl Spot {
             }
         }
         let mut answers = Vec::with_capacity(commands.len());
-        // A start may have thousands to ask for: a share at a time, or most would find the ring full.
+        // A start may ask for thousands: in shares, because most would find the ring full.
         let share = self.engine.lock().share();
         for share in commands.chunks(share) {
             let together = share.iter().map(|(_, command)| *command);
@@ -344,7 +350,8 @@ impl Spot {
         }
         let mut answers = answers.into_iter();
         let answer_to = |refused: Option<Code>| match refused {
-            // Not recorded, so not a refusal: the form was checked at accept, and this is our own mistake.
+            // Nothing is recorded, so this is no refusal. The form was checked at accept: a failure
+            // here is a bug.
             Some(_) => Answer::without_record(Outcome::Unknown(Reason::Malformed)),
             None => answers.next().expect("one each"),
         };

@@ -1,18 +1,21 @@
-//! The rounds of the audit, and what each proves.
+//! The rounds of the audit, and the proof that each gives.
 //!
 //! ```text
-//!   log, up to what is durable  -->  one snapshot of PostgreSQL  -->  UBSCore's outcomes
-//!         (who was paid)          (balances, operations, states)       (before and after)
+//!   log, up to the durable record  -->  one snapshot of PostgreSQL  -->  outcomes of UBSCore
+//!         (payments)               (balances, operations, states)       (before and after)
 //! ```
 //!
-//! - Every Funding balance is what all operations on it add up to.
-//! - Every transfer's state fits the operations that both stores hold for it ([`super::fit`]).
+//! - Every Funding balance is the sum of all operations on it.
+//! - The state of every transfer fits the operations that both stores hold for it ([`super::fit`]).
 //! - Every record of the log has its transfer.
 //!
-//! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals, for every account. A
-//! round looks at what is new since the last one that was kept, at whatever was not settled then, and at the next part of
-//! everything else: of the accounts, the transfers, the operations and the log. What is new is kept in PostgreSQL with the
-//! totals, so that a restart goes on there; a round that found something keeps nothing, so that the next one finds it
+//! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals,
+//! for every account.
+//!
+//! A round reads the rows and records that are new since the last kept round, and the transfers
+//! that were not settled then. It also reads the next part of everything else: accounts, transfers,
+//! operations and the log. A clean round keeps its progress in PostgreSQL with the totals, so that
+//! a restart continues there. A round with a finding keeps nothing, so that the next round finds it
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,11 +43,11 @@ use domain::transfer::{Direction, Op, ReqId};
 
 /// The operations of a transfer.
 const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
-/// Records of the log read in one round.
+/// Records of the log that one round reads.
 const RECORDS_PER_ROUND: u64 = 20_000;
-/// Outcomes of the log looked at, after which no more are read until they have been kept.
+/// With this many outcomes of the log not yet kept, no more records are read until a round is kept.
 const LOGGED_MAX: usize = 50_000;
-/// Records looked at again in one round.
+/// Old records of the log that one round reads again.
 const SWEEP_RECORDS: u64 = 10_000;
 
 /// One thing that does not add up.
@@ -91,20 +94,20 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What a round found.
+/// The findings of a round.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Nothing, if all is well.
+    /// Empty if nothing is wrong.
     pub mismatches: Vec<Mismatch>,
-    /// Everything that is old in PostgreSQL has been looked at since the sweep began.
+    /// The sweep has passed every old row of PostgreSQL since it began.
     pub swept: bool,
-    /// Every record of the log has been looked at since its sweep began.
+    /// The sweep of the log has passed every record since it began.
     pub swept_log: bool,
-    /// There is no more of the log to look at now.
+    /// The log has no more records to read now.
     pub caught_up: bool,
     /// Every record that was durable when the round began has been read.
     pub read_all: bool,
-    /// Transfers that were under way.
+    /// Transfers that are not terminal.
     pub open: usize,
 }
 
@@ -125,7 +128,7 @@ impl Mismatch {
     }
 }
 
-/// A round that could not be finished. Nothing is known by it, and nothing was kept.
+/// A round that could not be finished. It proves nothing, and nothing was kept.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// PostgreSQL.
@@ -140,17 +143,17 @@ pub enum Error {
     /// A snapshot.
     #[error("read a snapshot")]
     Snapshot(#[from] Box<snapshot::Error>),
-    /// The log and the database belong to others.
+    /// The log and the database do not belong together.
     #[error(
         "the log has identity {log}, the database belongs to log {database}: they are not a pair"
     )]
     Foreign {
-        /// In the log's headers.
+        /// The identity in the headers of the log.
         log: String,
-        /// In `engine_state`.
+        /// The identity in `engine_state`.
         database: String,
     },
-    /// The log does not reach to where the newest snapshot stands.
+    /// The log ends before the record of the newest snapshot.
     #[error("the log does not hold the record at which {} stands", path.display())]
     Unconfirmed {
         /// The snapshot's file.
@@ -159,37 +162,38 @@ pub enum Error {
     /// The log, as it is replayed.
     #[error("replay the log")]
     Replay(#[from] Box<replay::Error>),
-    /// A record of the log is of an operation that belongs to Funding.
+    /// A record of the log holds an operation that belongs to Funding.
     #[error("record {sequence} of the log: {} of transfer {req_id} belongs to Funding", op.name())]
     Misplaced {
-        /// Which record.
+        /// The record.
         sequence: Sequence,
-        /// Of which transfer.
+        /// The transfer.
         req_id: ReqId,
-        /// Which operation.
+        /// The operation.
         op: Op,
     },
-    /// A record of the log.
+    /// A record of the log cannot be decoded.
     #[error("record {sequence} of the log")]
     Record {
-        /// Which one.
+        /// The record.
         sequence: Sequence,
-        /// Why it cannot be read.
+        /// The reason.
         #[source]
         source: order::Error,
     },
 }
 
-/// Where Spot's outcomes are asked for: the running UBSCore, or a log that is only read.
+/// The source of Spot outcomes: the running UBSCore, or a log that is only read.
 pub trait SpotReader {
-    /// The last record that is durable.
+    /// The last durable record.
     ///
     /// # Errors
     /// [`Error`].
     fn durable(&mut self) -> Result<Sequence, Error>;
 
-    /// What is recorded for each operation, in their order, `None` where nothing is; and the watermark, below which
-    /// something may have been forgotten. Whatever was durable before is told.
+    /// The recorded outcome of each operation, in their order, `None` if there is none; and the
+    /// watermark, below which outcomes may be forgotten. Every outcome that was durable before the
+    /// call is included.
     fn recorded(&mut self, operations: &[(ReqId, Op)]) -> impl Future<Output = Answered> + Send;
 }
 
@@ -206,42 +210,42 @@ impl SpotReader for Arc<Spot> {
     }
 }
 
-/// The audit's own state: little more than what is under way.
+/// The state of the audit: little more than the transfers under way.
 pub struct Audit<S> {
     rows: AuditReader,
     spot: S,
     catalog: Arc<ArcSwap<Catalog>>,
-    /// The log's directory.
+    /// The directory of the log.
     log: PathBuf,
     reader: Option<Reader<Directory>>,
-    /// Records up to this one have been read.
+    /// The last record that has been read.
     read: Sequence,
     /// Transfers that were not settled, and those of rounds that were not kept.
     open: BTreeSet<ReqId>,
-    /// What the log has of transfers that no round has been kept for: UBSCore may have forgotten it.
+    /// Outcomes of the log since the last kept round: UBSCore may have forgotten them.
     logged: HashMap<(ReqId, Op), Recorded>,
-    /// What the log has of external operations that no round has been kept for, by order number.
+    /// External operations of the log since the last kept round, by order number.
     externals: BTreeMap<u64, Logged>,
-    /// Reads the log again and again from its beginning, a part a round.
+    /// Reads the log from its beginning, a part in each round, again and again.
     sweeper: Option<Reader<Directory>>,
     /// See [`Audit::kept`].
     kept: Arc<AtomicU64>,
-    /// Nothing is kept, whatever is found.
+    /// No round is kept.
     read_only: bool,
 }
 
-/// How far a look at the log has come.
+/// The progress of one look at the log.
 enum Progress {
-    /// To the end of what it was to see.
+    /// It has reached its end.
     Whole,
-    /// There is more for the next round.
+    /// The next round goes on.
     Part,
-    /// Never further, and why.
+    /// It cannot go on, with the finding.
     Stuck(String),
 }
 
 impl Progress {
-    /// Whether there is nothing more for the next round, and what is wrong.
+    /// Whether this look is over, and the finding if there is one.
     fn told(self) -> (bool, Option<String>) {
         match self {
             Progress::Whole => (true, None),
@@ -252,7 +256,7 @@ impl Progress {
 }
 
 impl<S: SpotReader> Audit<S> {
-    /// An audit that goes on where the last one that was kept ended.
+    /// An audit that continues after the last kept round.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -267,7 +271,7 @@ impl<S: SpotReader> Audit<S> {
         Ok(Audit { read_only: false, ..Audit::read_only(rows, spot, catalog, log).await? })
     }
 
-    /// The same, but for an audit that keeps nothing.
+    /// An audit that keeps nothing.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -294,12 +298,13 @@ impl<S: SpotReader> Audit<S> {
         })
     }
 
-    /// The record up to which PostgreSQL keeps that the log has been looked at. What comes behind it is still needed.
+    /// The last record that a kept round has covered. Later records of the log are still needed.
     pub fn kept(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.kept)
     }
 
-    /// Compares what lies below the watermark with what UBSCore has done there, `settled` for one order number.
+    /// Compares the totals below the watermark of PostgreSQL with those of UBSCore. `settled`
+    /// returns UBSCore's totals for one order number.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -314,7 +319,8 @@ impl<S: SpotReader> Audit<S> {
         })
     }
 
-    /// Compares every external operation that UBSCore holds with PostgreSQL, and finds the rows that have no record yet.
+    /// Compares every external operation that UBSCore holds with PostgreSQL, and finds the rows
+    /// that have no record yet.
     ///
     /// # Errors
     /// [`Error`]: a store cannot be read.
@@ -323,41 +329,41 @@ impl<S: SpotReader> Audit<S> {
         externals::compare(&mut self.rows, held, &self.log, &catalog).await
     }
 
-    /// Has the next round look at these outcomes of the log as well.
+    /// Adds these outcomes of the log to the next round.
     pub fn name(&mut self, outcomes: &[(ReqId, Op, Recorded)]) {
         self.logged
             .extend(outcomes.iter().map(|(req_id, op, recorded)| ((*req_id, *op), *recorded)));
     }
 
-    /// The assets that it knows, to name them.
+    /// The catalog of assets, for their symbols.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
     }
 
-    /// Reads PostgreSQL over a new connection from here on, and everything from its beginning.
+    /// Continues over a new connection to PostgreSQL, and sweeps everything from its beginning.
     pub fn reconnect(&mut self) {
         self.rows.abandon();
         self.rewind();
     }
 
-    /// What it was made of.
+    /// The connection and the source of outcomes.
     pub fn into_parts(self) -> (AuditReader, S) {
         (self.rows, self.spot)
     }
 
-    /// Looks at everything again from its beginning, a part a round.
+    /// Sweeps everything again from its beginning, a part in each round.
     pub fn rewind(&mut self) {
         self.rows.rewind();
         self.sweeper = None;
     }
 
-    /// One round.
+    /// Runs one round.
     ///
     /// # Errors
     /// [`Error`]: a store does not answer, or the log cannot be read.
     pub async fn round(&mut self) -> Result<Report, Error> {
         let durable = self.spot.durable()?;
-        // Where the log can be read no further, that is a mismatch, and what else is wrong is found all the same.
+        // If the log cannot be read further, that is a finding. The rest of the round still runs.
         let (caught_up, apart) = self.read_on(durable)?.told();
         let (swept_log, damage) = tokio::task::block_in_place(|| self.sweep_log())?.told();
         let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
@@ -366,13 +372,13 @@ impl<S: SpotReader> Audit<S> {
             Report { swept_log, caught_up, read_all, mismatches: found, ..Report::default() };
         let result = self.compare(durable, report).await;
         if result.is_err() {
-            // Whatever its connection is in the middle of.
+            // The connection may be in the middle of a statement.
             self.rows.abandon();
         }
         result
     }
 
-    /// [`Audit::read_log`], unless there is no way on.
+    /// Runs [`Audit::read_log`]. Damage of the log is a finding, not an error.
     fn read_on(&mut self, durable: Sequence) -> Result<Progress, Error> {
         let read = self.read;
         if read > durable {
@@ -383,12 +389,12 @@ impl<S: SpotReader> Audit<S> {
         }
         let result = tokio::task::block_in_place(|| self.read_log(durable));
         if result.is_err() {
-            // It has passed the record that it stumbled over.
+            // The reader has passed the record that failed.
             self.reader = None;
         }
         match result {
             Ok(progress) => Ok(progress),
-            // It may be readable the next time.
+            // It may be readable in the next round.
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
             Err(Error::Log(gone @ wal::Error::Missing { .. })) => Ok(Progress::Stuck(format!(
                 "PostgreSQL has been compared with the log up to record {read} only, and what follows is not there any \
@@ -401,10 +407,10 @@ impl<S: SpotReader> Audit<S> {
         }
     }
 
-    /// Names every transfer of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`].
+    /// Collects the outcomes of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`].
     fn read_log(&mut self, durable: Sequence) -> Result<Progress, Error> {
         if self.logged.len() + self.externals.len() >= LOGGED_MAX {
-            // Nothing of it could be kept so far. There is enough to look at.
+            // No round could be kept so far. There is enough to compare.
             return Ok(Progress::Whole);
         }
         let reader = match &mut self.reader {
@@ -424,13 +430,13 @@ impl<S: SpotReader> Audit<S> {
         Ok(if self.read >= durable { Progress::Whole } else { Progress::Part })
     }
 
-    /// Names the transfers of some records that were read before, unless there is no way on.
+    /// Collects the outcomes of a part of the old records. Damage of the log is a finding.
     fn sweep_log(&mut self) -> Result<Progress, Error> {
         let begun = self.sweeper.take();
         let goes_on = begun.is_some();
         match self.sweep_part(begun) {
             Ok(progress) => Ok(progress),
-            // What it has come to has been removed meanwhile: it begins anew.
+            // A trim has removed the next segment meanwhile. The sweep begins again.
             Err(Error::Log(wal::Error::Medium { .. } | wal::Error::Missing { .. })) if goes_on => {
                 Ok(Progress::Part)
             }
@@ -462,7 +468,7 @@ impl<S: SpotReader> Audit<S> {
     }
 
     async fn compare(&mut self, durable: Sequence, mut report: Report) -> Result<Report, Error> {
-        // Before PostgreSQL is read: what is below it by now has come to its end there.
+        // Read before PostgreSQL: every transfer below this watermark is terminal there.
         let (_, over) = self.spot.recorded(&[]).await?;
         let mut names = self.open.clone();
         names.extend(self.logged.keys().map(|(req_id, _)| req_id));
@@ -497,7 +503,7 @@ impl<S: SpotReader> Audit<S> {
             let judged = Judged { page, spot, durable, over, watermark, catalog: &catalog };
             match judged.verdict() {
                 Ok(Fit::Settled) => {}
-                // Neither store has anything of it: an accept that was given up, or never was.
+                // Neither store has anything of it: its accept was given up, or never happened.
                 Ok(_) if page.transfer.is_none() && spot.iter().all(Option::is_none) => {}
                 Ok(_) => {
                     open.insert(page.req_id);
@@ -509,7 +515,8 @@ impl<S: SpotReader> Audit<S> {
             }
         }
         report.open = open.len();
-        // The row is committed before its record is written: every record read has its row in this snapshot.
+        // A row is committed before its record is written, so every record read has its row in this
+        // snapshot.
         let rows = self.rows.externals(self.externals.keys().copied()).await?;
         let lost = self
             .externals
@@ -530,7 +537,7 @@ impl<S: SpotReader> Audit<S> {
             Ending::GoOn => {
                 (self.open, self.logged, self.externals) = (open, HashMap::new(), BTreeMap::new());
             }
-            // They are all to be looked at again.
+            // The next round compares all of them again.
             Ending::Again => self.open.extend(open),
         }
         Ok(report)
@@ -550,12 +557,12 @@ impl From<Unbalanced> for Mismatch {
     }
 }
 
-/// Everything both stores have of one transfer.
+/// One transfer in both stores.
 struct Judged<'a> {
     page: &'a Page,
-    /// UBSCore's WITHDRAW, DEPOSIT and REFUND.
+    /// The WITHDRAW, DEPOSIT and REFUND of UBSCore.
     spot: &'a [Option<Recorded>; 3],
-    /// What was durable in the log before PostgreSQL was read.
+    /// The last durable record before PostgreSQL was read.
     durable: Sequence,
     /// UBSCore's watermark before PostgreSQL was read.
     over: u64,
@@ -647,7 +654,7 @@ impl Judged<'_> {
         }
     }
 
-    /// What operations without a transfer have added up to, smallest units.
+    /// The net effect of operations that have no transfer, smallest units.
     fn lone_difference(&self) -> i128 {
         use domain::transfer::Decision::Success;
         let effect = |op: Op, units: u64| match op {
@@ -684,7 +691,7 @@ impl Judged<'_> {
     }
 }
 
-/// What a record says that PostgreSQL must know.
+/// The part of a record that PostgreSQL must know.
 enum Said {
     /// The outcome of an operation on Spot.
     Outcome((ReqId, Op), Recorded),

@@ -1,9 +1,11 @@
-//! External operations: the rows of PostgreSQL against the records of UBSCore's log.
+//! External operations: the rows of PostgreSQL against the records of the log.
 //!
-//! PostgreSQL commits the row, then the log gets the record, then the caller has the answer. So a record without its row is
-//! an answered operation that PostgreSQL has lost: a mismatch. A row without its record is a process that died in between:
-//! the next start writes the record. Order numbers tie the two together. At and above the watermark they are compared one by
-//! one; below it UBSCore keeps the counts and sums of each asset only.
+//! First PostgreSQL commits the row, then the log gets the record, then the caller gets the answer.
+//! So a record without its row is an answered operation that PostgreSQL has lost: a mismatch. A row
+//! without its record is left by a process that died in between: the next start writes the record.
+//!
+//! The order number ties row and record together. At and above the watermark each pair is compared.
+//! Below it UBSCore keeps only the counts and sums of each asset.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,27 +30,27 @@ pub(super) const SUMS: &str = "external operations below the watermark";
 /// A record of an external operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logged {
-    /// What it says.
+    /// The content of the record.
     pub external: External,
     /// Its place in the log.
     pub sequence: Sequence,
-    /// When it was written, ns since the Unix epoch, by the service's clock.
+    /// When it was written, ns since the Unix epoch, by the clock of the service.
     pub time_ns: u64,
 }
 
-/// What UBSCore holds of external operations.
+/// External operations that UBSCore holds.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Order numbers below which outcomes may be forgotten.
+    /// Order numbers below it may be forgotten.
     watermark: u64,
-    /// Outcomes at and above the watermark, by order number: the hash of the idem_key, the op, the record.
+    /// Outcomes at and above the watermark, by order number: hash of the idem_key, op, record.
     outcomes: BTreeMap<u64, (u128, Op, Recorded)>,
-    /// What those below the watermark add up to, by asset.
+    /// Counts and sums below the watermark, by asset.
     below: BTreeMap<u32, Outside>,
 }
 
 impl Held {
-    /// What a ledger holds.
+    /// The external operations of a ledger.
     pub fn of(ledger: &Ledger) -> Held {
         let watermark = ledger.watermark();
         let outcomes = ledger.facts().filter_map(|fact| match fact {
@@ -63,19 +65,20 @@ impl Held {
     }
 }
 
-/// What a comparison has found.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// What does not fit.
+    /// The findings.
     pub mismatches: Vec<Mismatch>,
     /// Rows that have no record yet.
     pub unrecorded: Vec<ExternalOperation>,
 }
 
-/// Compares everything UBSCore holds with PostgreSQL. `log`: where the records are, to name what is lost.
+/// Compares everything that UBSCore holds with PostgreSQL. `log`: the directory of the log, which
+/// has the idem_key of a lost operation.
 ///
 /// # Errors
-/// [`Error`]: a store cannot be read; nothing is known.
+/// [`Error`]: a store cannot be read. The result is unknown.
 pub async fn compare(
     reader: &mut AuditReader,
     held: &Held,
@@ -121,7 +124,7 @@ pub async fn compare(
     Ok(compared)
 }
 
-/// What rows add up to, by asset.
+/// The counts and sums of rows, by asset.
 pub(super) fn by_asset(rows: &BTreeMap<(AssetId, Op), Decided>) -> BTreeMap<AssetId, Outside> {
     let mut all = BTreeMap::<AssetId, Outside>::new();
     for ((asset, op), Decided { count, units }) in rows {
@@ -134,7 +137,7 @@ pub(super) fn by_asset(rows: &BTreeMap<(AssetId, Op), Decided>) -> BTreeMap<Asse
     all
 }
 
-/// What is wrong with a record, by the row that has its order number.
+/// Compares a record with the row that has its order number.
 pub(super) fn judge(
     logged: &Logged,
     row: Option<&ExternalOperation>,
@@ -168,7 +171,7 @@ pub(super) fn read_log(log: &Path) -> Result<BTreeMap<u64, Logged>, Error> {
     Ok(found)
 }
 
-/// Whether a row says what was recorded. `name`: the hash of the idem_key, and the op.
+/// Whether a row equals its record. `name`: the hash of the idem_key, and the op.
 fn same(row: &ExternalOperation, name: (u128, Op), recorded: &Recorded) -> bool {
     let says = (row.user.number(), row.asset.0, row.amount.units(), row.decision);
     (key(row.idem_key.as_str()), row.op) == name
@@ -181,7 +184,7 @@ fn lost(idem_key: Option<String>, op: Op, recorded: &Recorded, catalog: &Catalog
     let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
     let difference = match (recorded.decision, op) {
         (Decision::Refused(_), _) => 0,
-        // The money is not there any more, or is there again.
+        // PostgreSQL lacks the deposit, or still has the withdrawn money.
         (Decision::Success, Op::ExtDeposit) => -units,
         (Decision::Success, _) => units,
     };
@@ -201,7 +204,7 @@ fn lost(idem_key: Option<String>, op: Op, recorded: &Recorded, catalog: &Catalog
     }
 }
 
-/// PostgreSQL has an operation that the log knows otherwise.
+/// Row and record of one order number differ.
 fn other(row: &ExternalOperation, catalog: &Catalog) -> Mismatch {
     let precision = catalog.by_id(row.asset).map_or(0, |asset| asset.precision);
     let (op, name) = (row.op.name(), row.idem_key.as_str());

@@ -1,13 +1,16 @@
-//! PostgreSQL has become another server, or has gone back: what follows, and what is remembered over a restart.
+//! PostgreSQL is another server, or has gone back: the comparison that follows, and the memory of
+//! it over a restart.
 //!
-//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. `settle` then compares both
-//! stores completely, on the new server. Only a clean comparison opens the gate; anything else halts.
+//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. `settle`
+//! then compares both stores completely, on the new server. Only a clean comparison opens the gate;
+//! anything else halts.
 //!
-//! Over a restart the file [`FILE`] in the data directory keeps what the last process saw. A start that meets another
-//! server, or less than that, compares everything before it serves.
+//! Over a restart the file [`FILE`] in the data directory keeps the server that the last process
+//! saw, and how far. A start that meets another server, or less than that, compares everything
+//! before it serves.
 //!
-//! The limit of this: a server that was rolled back between two looks of a start, by less than it has written since, looks
-//! like itself. Then only the comparison of records with rows finds what is missing.
+//! Limit: if a server is rolled back between two looks of a start, and writes more than it lost, it
+//! looks unchanged. Then only the comparison of records with rows finds the loss.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -29,21 +32,23 @@ use crate::postgres::pin::{Change, Pin, Server, Sight, lsn_text};
 use crate::postgres::{self, Address, Limits, Superseded};
 use crate::telemetry::chain;
 
-/// The file in the data directory that keeps which server was seen last, and how far.
+/// The file in the data directory that keeps the last seen server, and its position.
 pub const FILE: &str = "postgres-seen.toml";
-/// What it is called until it is whole.
+/// Its name until it is complete.
 const FILE_NEW: &str = "postgres-seen.new";
-/// Between two looks at the server: a take-over or a change is found within it, however quiet the service is.
+/// Between two looks at the server. A take-over or a change is found within it, even if the service
+/// is idle.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks between two writes of the file: what a kill within them leaves unwritten makes the next start see a little less.
+/// Looks between two writes of the file. A kill in between makes the next start know that much
+/// less.
 const LOOKS_PER_WRITE: u32 = 5;
-/// How long a comparison waits for what had begun before the change.
+/// How long a comparison waits for operations that began before the change.
 const QUIET_WAIT: Duration = Duration::from_secs(30);
-/// Writes WAL and nothing else: its commit waits for a standby as every other.
+/// Writes WAL and nothing else: its commit waits for a standby like any other.
 const COVER: &str =
     "SELECT pg_logical_emit_message(TRUE, 'ubscore', 'covers what was committed before')";
 
-/// What a process saw last of its server.
+/// The server that a process saw last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
@@ -51,23 +56,23 @@ pub struct Seen {
     timeline: u32,
     /// The highest flushed WAL position, bytes.
     lsn: u64,
-    /// Whose flights follow.
+    /// The incarnation of the flights.
     incarnation: u64,
     /// The last answered flight of each shard.
     flights: Vec<u64>,
 }
 
-/// Why a start compares everything.
+/// The reason for which a start compares everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What differs, for people.
+    /// The difference, for people.
     pub why: String,
-    /// Answered commits that are missing: proof that something is lost, whatever the comparison finds.
+    /// Answered commits that are missing. They prove a loss, even if the comparison is clean.
     pub lacks: Option<String>,
 }
 
 impl Seen {
-    /// What is known now.
+    /// The present server and position.
     fn now(pin: &Pin) -> Seen {
         let (Server { system, timeline }, lsn) = pin.server();
         let (incarnation, flights) = pin.flights();
@@ -82,7 +87,7 @@ impl Seen {
         }
     }
 
-    /// Whole or as it was, and durable when this returns.
+    /// Atomic, and durable on return.
     fn write(&self, data_dir: &Path) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
         let new = data_dir.join(FILE_NEW);
@@ -95,7 +100,7 @@ impl Seen {
 
     fn differs(&self, sight: &Sight) -> Option<Difference> {
         let was = Server { system: self.system_identifier, timeline: self.timeline };
-        // A later incarnation has counted its flights anew; an earlier one is found by the log.
+        // A later incarnation counts its flights anew; the log finds an earlier one.
         let same = sight.incarnation == self.incarnation && self.incarnation > 0;
         let lacks = same.then(|| sight.lacks(self.incarnation, &self.flights)).flatten();
         let why = if was != sight.server {
@@ -110,7 +115,8 @@ impl Seen {
     }
 }
 
-/// What a start must compare everything for; `None`: PostgreSQL is as the last process left it, or nothing is known.
+/// The difference for which a start must compare everything. `None`: PostgreSQL is as the last
+/// process left it, or no process has left a file.
 pub fn difference(data_dir: &Path, sight: &Sight) -> Option<Difference> {
     match Seen::read(data_dir) {
         Ok(seen) => seen.and_then(|seen| seen.differs(sight)),
@@ -122,9 +128,9 @@ pub fn difference(data_dir: &Path, sight: &Sight) -> Option<Difference> {
     }
 }
 
-/// Keeps what is known of the server, for the next start.
+/// Keeps the present server and position for the next start.
 pub fn remember(pin: &Pin, data_dir: &Path) {
-    // While a change is not settled the next start has to find it again.
+    // The next start must find an unsettled change again.
     if pin.change().is_some() {
         return;
     }
@@ -134,13 +140,13 @@ pub fn remember(pin: &Pin, data_dir: &Path) {
     }
 }
 
-/// A commit that was answered and is missing.
+/// An answered commit is missing.
 pub(super) fn lost(lacks: &str) -> Mismatch {
     Mismatch::between_stores(format!("PostgreSQL lacks commits that it had answered: {lacks}"))
 }
 
-/// Compares everything on the server of `change`. The gate is held before, and open or halted behind it. Returns false where
-/// nothing is known yet: the caller tries again.
+/// Compares everything on the server of `change`. The gate is held before, and is open or halted
+/// afterwards. Returns false if the result is unknown; the caller tries again.
 pub(super) async fn settle(
     audit: &mut Audit<impl SpotReader>,
     pin: &Pin,
@@ -152,7 +158,7 @@ pub(super) async fn settle(
     tokio::select! {
         () = gate.quiet() => {}
         () = clock.sleep(QUIET_WAIT) => {
-            error!("what began before PostgreSQL changed has not ended; the gate stays closed");
+            error!("operations from before the change of PostgreSQL have not ended; the gate stays closed");
             return false;
         }
     }
@@ -193,8 +199,8 @@ pub fn hold_at_changes(pin: &Pin, halt: &Arc<Halt>) {
     });
 }
 
-/// Looks at the server all the time, so that a quiet service learns of a change and of a take-over as well. Ends with a
-/// take-over.
+/// Looks at the server regularly, so that an idle service learns of a change and of a take-over as
+/// well. Ends with a take-over.
 ///
 /// # Errors
 /// [`Superseded`]: the process must end.
@@ -216,7 +222,7 @@ pub async fn watch(
                 Ok(()) = doubts.changed() => {}
             }
             if let Err(error) = watcher.look().await {
-                // The connection may be in the middle of anything.
+                // The connection may be in the middle of a statement.
                 watcher.client = None;
                 debug!(error = chain(&error), "no look at PostgreSQL");
             }
@@ -232,7 +238,7 @@ pub async fn watch(
         biased;
         // The service stops, and drops the sender.
         _ = stopping.changed() => return Ok(()),
-        // The pin is held by the work.
+        // `work` holds the pin.
         _ = superseded.wait_for(|superseded| *superseded) => {}
         () = work => {}
     }
@@ -261,13 +267,13 @@ impl Watcher {
             let covered = async { Ok(client.execute(COVER, &[]).await?) };
             self.within(covered).await?;
             self.pin.cover(doubts);
-            info!("a later commit covers those whose wait for a standby was cancelled");
+            info!("a later commit covers the commits with a cancelled wait for a standby");
         }
         self.client = Some(client);
         Ok(())
     }
 
-    /// The answer, unless it takes longer than a server may.
+    /// The answer, or a timeout beyond the limits of the server.
     async fn within<T>(
         &self,
         call: impl Future<Output = Result<T, postgres::Error>>,

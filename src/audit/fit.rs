@@ -1,17 +1,19 @@
-//! Whether a transfer's state fits the operations that both journals hold for it: one table, no I/O.
+//! Whether the state of a transfer fits the operations that both journals hold for it: one table,
+//! no I/O.
 //!
-//! PostgreSQL is read in one snapshot, UBSCore's outcomes before and after it. What a state claims must be in a journal
-//! afterwards; what it denies must not have been there before. So a transfer that moves meanwhile is never misread.
+//! PostgreSQL is read in one snapshot, the outcomes of UBSCore before and after it. An operation
+//! that the state claims must be in a journal afterwards. An operation that it denies must not have
+//! been there before. So a transfer that moves meanwhile is never misread.
 
 use domain::amount::Amount;
 use domain::transfer::{Decision, Direction, Duty, Op, Participant, State};
 
-/// What one journal holds for one operation.
+/// The decisions of one journal for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Below the watermark, UBSCore may have forgotten it. The totals vouch for it.
+    /// Below the watermark UBSCore may have forgotten it. The totals prove it.
     Forgotten,
-    /// Decided before PostgreSQL's snapshot, and decided now.
+    /// The decision before the snapshot of PostgreSQL, and the decision now.
     At {
         /// Before the snapshot.
         before: Option<Decision>,
@@ -21,7 +23,7 @@ pub enum Seen {
 }
 
 impl Seen {
-    /// What the snapshot itself holds.
+    /// A decision that the snapshot itself holds.
     pub fn in_snapshot(decision: Option<Decision>) -> Seen {
         Seen::At { before: decision, after: decision }
     }
@@ -42,33 +44,33 @@ pub struct Operations {
     pub refund: Seen,
 }
 
-/// What a state says about an operation.
+/// The claim of a state about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     Succeeded,
     Refused,
     Undecided,
-    /// It is being asked for.
+    /// The operation is being asked for.
     Anything,
 }
 
-/// What came of comparing.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// Terminal, and everything is where it should be.
+    /// Terminal, and every operation is as claimed.
     Settled,
     /// Under way, and nothing contradicts it.
     Open,
     /// The journals contradict the state in this operation.
     Broken {
-        /// In which one.
+        /// The operation.
         op: Op,
-        /// Smallest units that the user has too many, or lacks.
+        /// Smallest units that the user has too many; negative if some are missing.
         difference: i128,
     },
 }
 
-/// Compares. `state`: `None` where PostgreSQL has no such transfer.
+/// Compares. `state`: `None` if PostgreSQL has no such transfer.
 pub fn fit(
     state: Option<State>,
     direction: Direction,
@@ -112,7 +114,8 @@ fn is_in_flight(state: State) -> bool {
 }
 
 fn claim(state: State, direction: Direction, op: Op) -> Claim {
-    // Whoever is asked outside PostgreSQL decides before the state tells. Funding decides with it, in one commit.
+    // A participant outside PostgreSQL decides before the state changes. Funding decides in the
+    // same commit as the state.
     if state.duty(direction) == Duty::Ask(Participant::Spot, op) {
         return Claim::Anything;
     }
@@ -145,8 +148,8 @@ mod tests {
         Amount::new(10).expect("not zero")
     }
 
-    /// Every history of a transfer as steps, each of which is one participant's decision (Spot: before the state
-    /// follows; Funding: with it) or one transition.
+    /// Every history of a transfer as steps. Each step is one decision of a participant or one
+    /// transition. Spot decides before the state follows, Funding together with it.
     fn histories(direction: Direction) -> Vec<Vec<(State, [Option<Decision>; 3])>> {
         let mut histories = Vec::new();
         for refused in [None, Some(Op::Withdraw), Some(Op::Deposit)] {
@@ -174,7 +177,8 @@ mod tests {
         histories
     }
 
-    /// Where an operation lies, by the documents: Funding's are in PostgreSQL's snapshot.
+    /// The account of an operation by the documents: those of Funding are in the snapshot of
+    /// PostgreSQL.
     fn is_spot(direction: Direction, op: Op) -> bool {
         (direction == Direction::FundingToSpot) == (op == Op::Deposit)
     }
@@ -196,8 +200,8 @@ mod tests {
         Operations { withdraw, deposit, refund: seen(Op::Refund) }
     }
 
-    /// Goal: no legal history is ever called broken, however it runs on between the three reads. Method: every history
-    /// and every three moments of it in order.
+    /// Goal: no legal history is ever called broken, however it runs on between the three reads.
+    /// Method: every history and every three moments of it in order.
     #[test]
     fn no_legal_history_is_broken_at_any_three_moments() {
         for direction in Direction::ALL {
@@ -220,7 +224,8 @@ mod tests {
         }
     }
 
-    /// Goal: whatever is taken from, put into or changed in a journal of a settled transfer is found.
+    /// Goal: every operation that is removed from, added to or changed in a journal of a settled
+    /// transfer is found.
     #[test]
     fn every_changed_operation_of_a_settled_transfer_is_broken() {
         for direction in Direction::ALL {

@@ -1,18 +1,18 @@
-//! How often each user transfers, to notice who does so abnormally often. Refuses nobody.
+//! Counts the transfers of each user, to log an abnormal frequency. It refuses no transfer.
 
 use std::collections::HashMap;
 
 use domain::account::UserId;
 
-/// The most users counted at once. A user who finds no place is not counted before the next minute; 100,000 users in one
-/// minute are some 10 MB, and a flood of them is seen in every other metric.
+/// The most users counted at once, about 10 MB. Further users are not counted before the next
+/// minute. Such a flood of users shows in every other metric.
 const USERS_MAX: usize = 100_000;
 const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Transfers by user in this minute and the one before.
 ///
-/// The last sixty seconds are estimated from both, as if those of the minute before had come evenly: exact enough for a
-/// warning, at two numbers a user.
+/// The number of the last sixty seconds is estimated from both, as if the transfers of the last
+/// minute were spread evenly. That is exact enough for a warning, at two numbers a user.
 #[derive(Debug)]
 pub struct Frequency {
     per_minute_max: u64,
@@ -23,7 +23,7 @@ pub struct Frequency {
 }
 
 impl Frequency {
-    /// `per_minute_max`: more than so many transfers of one user in sixty seconds are abnormal.
+    /// `per_minute_max`: more transfers of one user within sixty seconds are abnormal.
     pub fn new(per_minute_max: u64) -> Frequency {
         Frequency {
             per_minute_max,
@@ -34,7 +34,7 @@ impl Frequency {
         }
     }
 
-    /// Counts one transfer. Returns how many there were in the last sixty seconds where that is abnormal.
+    /// Counts one transfer. Returns the number of the last sixty seconds if it is abnormal.
     ///
     /// `now_ns`: monotonic.
     pub fn count(&mut self, user: UserId, now_ns: u64) -> Option<u64> {

@@ -1,10 +1,12 @@
-//! HALT: nothing new begins, and what is under way stays where it is, until an operator resumes.
+//! HALT: nothing new begins and transfers under way stay where they are, until an operator resumes.
 //!
-//! The flag is kept twice, in PostgreSQL (`engine_state.halted`) and in the data directory (the file [`FILE`], which holds
-//! the reason). Either halts a start, so that neither a restored backup nor a lost disk forgets it, and only a resume
-//! removes it, from both. In between it is the closed [`Gate`] that every movement of money passes.
+//! The flag is kept twice: in PostgreSQL (`engine_state.halted`) and in the data directory (the
+//! file [`FILE`], which holds the reason). Either one halts a start, so that neither a restored
+//! backup nor a lost disk loses the halt. Only a resume removes the flag, from both. Within the
+//! process it is the closed [`Gate`], which every movement of money passes.
 //!
-//! What still goes on while halted is decided in [`crate::coordinator::step::restrain`].
+//! [`crate::coordinator::step::restrain`] decides how far a transfer still goes while the service
+//! is halted.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,21 +23,22 @@ use crate::postgres::reads::{HaltChange, Reads};
 use crate::postgres::{self, Verdict, is_going_away, verdict};
 use crate::telemetry::{self, chain};
 
-/// The file in the data directory whose presence halts.
+/// The file in the data directory that halts a start by its presence.
 pub const FILE: &str = "halted";
-/// What it is called until it is whole.
+/// Its name until it is complete.
 const FILE_NEW: &str = "halted.new";
-/// The longest reason read from a file that somebody else may have written, bytes.
+/// The longest reason read from the file, bytes: the file may come from outside.
 const REASON_BYTES_MAX: usize = 2_000;
-/// How long a call waits for what had begun before it. Longer than any commit or question may take.
+/// How long a halt waits for operations that began before it. Longer than any commit or question
+/// may take.
 const QUIET_WAIT: Duration = Duration::from_secs(10);
-/// How long a change tries to get past those who hold the row in PostgreSQL.
+/// How long a change is retried while another transaction locks the row in PostgreSQL.
 const STORE_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries.
 const STORE_PAUSE: Duration = Duration::from_millis(20);
-/// What a person does after a halt.
+/// The operator's next step after a halt.
 pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume --reason TEXT; runbook, \"It has halted\"";
-/// Who halts and resumes when nobody outside does.
+/// The actor of a halt or resume that comes from the service itself.
 const OURSELVES: &str = "ubscore";
 
 /// The owner of the flag.
@@ -45,35 +48,35 @@ pub struct Halt {
     clock: Arc<dyn Clock>,
     data_dir: PathBuf,
     state: Mutex<State>,
-    /// Held over a whole change, so that the two places never hear of two at once.
+    /// Held during a whole change, so that changes reach both places one after the other.
     changing: tokio::sync::Mutex<()>,
 }
 
 struct State {
-    /// Why, while halted: the first reason, which is the cause.
+    /// The reason while halted: the first one, which is the cause.
     reason: Option<String>,
-    /// Why the gate is closed for the moment, see [`Halt::hold`].
+    /// The change that holds the gate closed for now, and why; see [`Halt::hold`].
     held: Option<(u64, String)>,
-    /// How often somebody has halted: a resume that was under way meanwhile gives up.
+    /// Number of halts and objections. A resume that sees it change gives up.
     halts: u64,
-    /// PostgreSQL could not be told of the last one.
+    /// The last halt is not written in PostgreSQL.
     unwritten: bool,
 }
 
-/// What a halt has achieved. The process is halted in any case.
+/// The extent of a halt. The process is halted in any case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halted {
-    /// Why it is halted; another one than asked for where it was halted before.
+    /// The reason in force. An earlier halt keeps its own reason.
     pub reason: String,
-    /// The data directory keeps it over a restart.
+    /// The data directory keeps the halt over a restart.
     pub in_data_dir: bool,
-    /// PostgreSQL keeps it over a restart.
+    /// PostgreSQL keeps the halt over a restart.
     pub in_postgres: bool,
-    /// Everything that had begun before has ended: no money moves any more.
+    /// Everything that had begun before has ended: no money moves.
     pub quiet: bool,
 }
 
-/// Why a start is halted, by where that was found.
+/// The reasons for which a start is halted, by their place.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// In `engine_state`.
@@ -82,7 +85,7 @@ pub struct Found {
     pub in_data_dir: Option<String>,
 }
 
-/// Why the check before a resume stands against it, for operators.
+/// The objection of the check before a resume, for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Objection(pub String);
@@ -93,20 +96,20 @@ pub enum NotResumed {
     /// The check has found something.
     #[error(transparent)]
     Objection(#[from] Objection),
-    /// Somebody has halted it meanwhile.
+    /// The service was halted again during the resume.
     #[error("it was halted again meanwhile")]
     HaltedAgain,
-    /// PostgreSQL still says so, or may.
-    #[error("PostgreSQL cannot be told")]
+    /// PostgreSQL still holds the halt, or may hold it.
+    #[error("PostgreSQL does not have the resume")]
     Postgres(#[source] postgres::Error),
-    /// The data directory still says so.
-    #[error("the data directory cannot be told")]
+    /// The data directory still holds the halt.
+    #[error("the data directory still has the halt")]
     DataDir(#[source] io::Error),
 }
 
-/// Why a data directory halts, `None` where it does not.
+/// The reason for which a data directory halts, `None` if it does not.
 ///
-/// A file that cannot be read halts as well: nobody knows that it does not mean to.
+/// A file that cannot be read halts as well, because its absence is not proven.
 pub fn found_in(data_dir: &Path) -> Option<String> {
     match fs::read(data_dir.join(FILE)) {
         Ok(bytes) => {
@@ -125,18 +128,18 @@ pub fn found_in(data_dir: &Path) -> Option<String> {
     }
 }
 
-/// The most characters a reason has.
+/// The most characters of a reason.
 const REASON_CHARS_MAX: usize = 500;
 
-/// Whether a text is a reason: 1 to 500 characters and no control characters, which could forge lines where it is read.
-/// PostgreSQL takes no zero byte either.
+/// Whether a text is a valid reason: 1 to 500 characters, no control characters. Control characters
+/// could forge lines in a log, and PostgreSQL accepts no zero byte.
 pub fn check_reason(reason: &str) -> bool {
     let length = reason.trim().chars().count();
     (1..=REASON_CHARS_MAX).contains(&length) && !reason.chars().any(char::is_control)
 }
 
-/// Halts the next start of a data directory whose service is down. Returns the reason in force: an earlier one stays in
-/// front of this one.
+/// Halts the next start of a data directory while its service is down. Returns the reason in force:
+/// an earlier reason stays in front of this one.
 ///
 /// # Errors
 /// The flag is not kept.
@@ -150,7 +153,8 @@ pub fn keep_for_next_start(data_dir: &Path, reason: &str) -> io::Result<String> 
 }
 
 impl Halt {
-    /// The flag as a start has found it. Where only one place halts, the other is told.
+    /// The flag as a start has found it. If only one place holds the halt, it is written to the
+    /// other.
     pub async fn begin(
         found: Found,
         reads: Reads,
@@ -181,7 +185,7 @@ impl Halt {
         halt
     }
 
-    /// What everything that moves money passes.
+    /// The gate that every movement of money passes.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
     }
@@ -196,15 +200,16 @@ impl Halt {
         self.state.lock().reason.is_some()
     }
 
-    /// Why it is halted or held, `None` while it is neither.
+    /// Why the service is halted or held, `None` if it is neither.
     pub fn reason(&self) -> Option<String> {
         let state = self.state.lock();
         let held = || state.held.as_ref().map(|(_, why)| why.clone());
         state.reason.clone().or_else(held)
     }
 
-    /// Closes the gate at once, until [`Halt::release`]: something is to be compared first. Nothing keeps it over a
-    /// restart, which compares by itself. A resume that is under way gives up. `number`: the latest one counts.
+    /// Closes the gate at once, until [`Halt::release`], for a comparison of both stores. A restart
+    /// does not keep it, since a start compares by itself. A resume that is under way gives up.
+    /// `number`: the latest one counts.
     pub fn hold(&self, number: u64, why: &str) {
         let mut state = self.state.lock();
         state.halts += 1;
@@ -213,8 +218,8 @@ impl Halt {
         state.held = Some((number, why.to_owned()));
     }
 
-    /// Ends the [`Halt::hold`] of this number, unless there is a later one. The gate stays closed where the service has been
-    /// halted.
+    /// Ends the [`Halt::hold`] of this number, unless there is a later one. If the service is
+    /// halted, the gate stays closed.
     pub fn release(&self, number: u64) {
         let mut state = self.state.lock();
         let ended = state.held.take_if(|(held, _)| *held == number).is_some();
@@ -224,23 +229,24 @@ impl Halt {
         }
     }
 
-    /// Whether PostgreSQL has been told of every halt: one that it does not know has no number to be named by.
+    /// Whether PostgreSQL has every halt. A halt that it lacks has no number to refer to.
     pub fn is_written(&self) -> bool {
         !self.state.lock().unwritten
     }
 
-    /// Has a resume that is under way give up. Waits for nobody.
+    /// Makes a resume that is under way give up. Returns at once.
     pub fn object(&self) {
         self.state.lock().halts += 1;
     }
 
-    /// Halts. From the first moment nothing new begins; returns once both places know it, as far as each can be reached,
-    /// and what had begun before has ended.
+    /// Halts. Nothing new begins from the first moment. Returns when both places have the halt, as
+    /// far as each can be reached, and earlier operations have ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
         self.close(reason);
         error!(actor, reason, next = NEXT, "halted");
         let _changing = self.changing.lock().await;
-        // A resume that had queued up before us has seen our halt as one of before it, and may have opened again.
+        // A resume in the queue before this halt counts it as an earlier one, and may have opened
+        // the gate again.
         let in_force = self.close(reason);
         let quiet = async {
             tokio::select! {
@@ -248,7 +254,7 @@ impl Halt {
                 () = self.clock.sleep(QUIET_WAIT) => false,
             }
         };
-        // The disk does not wait for PostgreSQL, nor either for a commit that hangs.
+        // The disk waits neither for PostgreSQL nor for a commit that hangs.
         let (in_data_dir, in_postgres, quiet) = tokio::join!(
             self.keep_in_data_dir(&in_force),
             self.keep_in_postgres(actor, reason, &in_force),
@@ -257,7 +263,7 @@ impl Halt {
         Halted { reason: in_force, in_data_dir, in_postgres, quiet }
     }
 
-    /// Nothing begins from here on; returns why.
+    /// Closes the gate. Returns the reason in force.
     fn close(&self, reason: &str) -> String {
         let mut state = self.state.lock();
         state.halts += 1;
@@ -266,7 +272,7 @@ impl Halt {
         state.reason.get_or_insert_with(|| reason.to_owned()).clone()
     }
 
-    /// Goes on, unless `check` objects. Both places forget the halt before anything moves.
+    /// Resumes, unless `check` objects. Both places drop the halt before anything moves.
     ///
     /// # Errors
     /// [`NotResumed`]: it is still halted.
@@ -278,7 +284,8 @@ impl Halt {
     ) -> Result<(), NotResumed> {
         let _changing = self.changing.lock().await;
         if !self.needs_resume() {
-            // A check that found something now would wait for us, who wait for it.
+            // A check that finds something now would wait for this change, which waits for the
+            // check.
             return match self.reason() {
                 Some(held) => Err(NotResumed::Objection(Objection(held))),
                 None => Ok(()),
@@ -289,7 +296,8 @@ impl Halt {
         if self.state.lock().halts != halts {
             return Err(NotResumed::HaltedAgain);
         }
-        // PostgreSQL first, which writes down who has resumed: a crash in between leaves the file, which halts.
+        // PostgreSQL first, with the name of the actor. A crash in between leaves the file, which
+        // halts.
         let change = HaltChange::Resume { actor, reason };
         self.store(change).await.map_err(|error| match error {
             postgres::Error::Unrepaired => NotResumed::Objection(Objection(error.to_string())),
@@ -297,7 +305,7 @@ impl Halt {
         })?;
         self.forget_in_data_dir().await.map_err(NotResumed::DataDir)?;
         if let Err(in_force) = self.open(halts) {
-            // Whoever has only objected writes nothing down.
+            // An objection alone has written nothing, so both places need the halt again.
             let kept = self.keep_in_postgres(OURSELVES, "objected to meanwhile", &in_force);
             tokio::join!(self.keep_in_data_dir(&in_force), kept);
             return Err(NotResumed::HaltedAgain);
@@ -306,8 +314,8 @@ impl Halt {
         Ok(())
     }
 
-    /// Lets everything begin again, unless somebody has halted or objected since there were `halts` of those. `Err`: why it
-    /// is halted.
+    /// Opens the gate, unless the number of halts and objections has risen above `halts`. `Err`:
+    /// the reason of the halt.
     fn open(&self, halts: u64) -> Result<(), String> {
         let mut state = self.state.lock();
         if state.halts != halts {
@@ -324,14 +332,14 @@ impl Halt {
     async fn keep_in_postgres(&self, actor: &str, reason: &str, in_force: &str) -> bool {
         let kept = self.store(HaltChange::Halt { actor, reason, in_force }).await;
         if let Err(failure) = &kept {
-            error!(error = chain(failure), "PostgreSQL does not know that the service is halted");
+            error!(error = chain(failure), "the halt is not written in PostgreSQL");
         }
         self.state.lock().unwritten = kept.is_err();
         kept.is_ok()
     }
 
-    /// Tries again where somebody else holds the row, which nobody does for long behind a closed gate, and over a connection
-    /// that has ended.
+    /// Retries while another transaction holds the row, which is short behind a closed gate.
+    /// Retries as well over a new connection if the old one has ended.
     async fn store(&self, change: HaltChange<'_>) -> Result<(), postgres::Error> {
         let wait_ns = u64::try_from(STORE_WAIT.as_nanos()).expect("seconds");
         let deadline_ns = self.clock.monotonic_ns() + wait_ns;
@@ -339,12 +347,12 @@ impl Halt {
             let left_ns = deadline_ns.saturating_sub(self.clock.monotonic_ns());
             let done = tokio::select! {
                 done = self.reads.change_halt(change) => done,
-                // Whether it was done is unknown; it may be asked for again.
+                // Whether the change was made is unknown. It may be repeated.
                 () = self.clock.sleep(Duration::from_nanos(left_ns)) => return Err(postgres::Error::Timeout(STORE_WAIT)),
             };
             match &done {
-                // A connection of before an outage ends with its first use. A change that was made all the same is made
-                // again: only its note stands twice.
+                // A connection from before an outage ends with its first use. A repeated change
+                // only leaves its note twice.
                 Err(postgres::Error::Query(error))
                     if (verdict(error) == Verdict::Retry || is_going_away(error))
                         && self.clock.monotonic_ns() < deadline_ns =>
@@ -360,10 +368,7 @@ impl Halt {
         let (data_dir, reason) = (self.data_dir.clone(), reason.to_owned());
         let kept = on_disk(move || keep(&data_dir, &reason)).await;
         if let Err(failure) = &kept {
-            error!(
-                error = chain(failure),
-                "the data directory does not know that the service is halted"
-            );
+            error!(error = chain(failure), "the halt is not written in the data directory");
         }
         kept.is_ok()
     }
@@ -374,12 +379,12 @@ impl Halt {
     }
 }
 
-/// A disk may take its time; the workers' threads do not wait for it.
+/// Runs disk work on a thread of its own, so that the workers' threads do not wait for the disk.
 async fn on_disk(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Whole or not there, and durable when this returns.
+/// Atomic, and durable on return.
 fn keep(data_dir: &Path, reason: &str) -> io::Result<()> {
     let new = data_dir.join(FILE_NEW);
     let mut file = wal::create_private(&new)?;
@@ -393,7 +398,7 @@ fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            warn!("the data directory did not know that the service was halted");
+            warn!("the data directory had no halt to remove");
         }
         Err(error) => return Err(error),
     }
@@ -421,7 +426,7 @@ mod tests {
         assert_eq!(fs::read_dir(path).expect("readable").count(), 0, "no file is left behind");
     }
 
-    /// Whatever stands under that name, by whoever's hand, halts.
+    /// Every file or directory of that name halts, also one from outside.
     #[test]
     fn a_file_without_a_reason_or_that_cannot_be_read_halts() {
         let directory = tempdir().expect("a directory");

@@ -1,16 +1,22 @@
-//! A log that is lost, rebuilt from PostgreSQL alone.
+//! Rebuilds a lost log from PostgreSQL alone.
 //!
-//! As long as nothing but transfers moves Spot, PostgreSQL proves every Spot balance:
+//! As long as only transfers move Spot, PostgreSQL proves every Spot balance:
 //!
 //! | transfers | prove | the rebuilt log holds |
 //! |---|---|---|
-//! | below PostgreSQL's watermark | sums by user and asset (`watermark_totals`) | one record a balance, then the watermark |
-//! | from the watermark on | each decision that their state follows from ([`redecision`](super::redecision)) | the decision |
-//! | under way | the same; UBSCore is asked again for the rest | the decision; a payment to Spot succeeds, a WITHDRAW of Spot is refused |
+//! | below PostgreSQL's watermark | `watermark_totals`, by user and asset | one record a balance |
+//! | from the watermark on | the decisions behind their state | the decisions |
+//! | under way | the same; UBSCore is asked again for the rest | the decisions, see below |
 //!
-//! Statuses of Spot accounts come from `admin_audit`, where each was written before UBSCore was asked for it.
+//! After the balances comes a record of the watermark. [`redecision`](super::redecision) has the
+//! table of states and decisions. Of a transfer under way a payment to Spot succeeds, and a WITHDRAW
+//! of Spot is refused.
 //!
-//! Everything is rehearsed on the ledger that the log leads to: an empty one, or what an interrupted rebuild has left.
+//! Statuses of Spot accounts come from `admin_audit`. Each was written there before UBSCore was
+//! asked for it.
+//!
+//! Everything is rehearsed on the ledger of the log: an empty one, or that of an interrupted
+//! rebuild.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,22 +36,22 @@ use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, Op, ReqId, State};
 
-/// What a rebuild comes to.
+/// The plan of a rebuild.
 #[derive(Debug, Default)]
 pub struct Rebuild {
     /// PostgreSQL's watermark.
     pub watermark: u64,
-    /// What the log begins with: assets, the sums below the watermark, the watermark.
+    /// The beginning of the log: assets, the sums below the watermark, the watermark.
     pub carried: Vec<PlanStep>,
-    /// What is decided again, in this order.
+    /// The steps that decide again, in this order.
     pub steps: Vec<PlanStep>,
     /// Transfers from the watermark on.
     pub transfers: usize,
-    /// Those of them that are under way.
+    /// Those of them that are not terminal.
     pub open: Vec<Transfer>,
-    /// Transfers of which nothing is decided, each with why not.
+    /// Transfers without a decision, each with the reason.
     pub left: Vec<(ReqId, &'static str)>,
-    /// Of what is decided again already, what PostgreSQL is still to be given.
+    /// Record numbers that PostgreSQL still lacks, of operations that are decided again already.
     pub renumberings: Vec<Renumbering>,
 }
 
@@ -58,17 +64,17 @@ pub enum Refusal {
     /// PostgreSQL.
     #[error("read PostgreSQL")]
     Postgres(#[from] crate::postgres::Error),
-    /// PostgreSQL's rows contradict each other.
+    /// The rows of PostgreSQL contradict each other.
     #[error("PostgreSQL contradicts itself, and so proves no balance: {0}")]
     Contradiction(String),
-    /// Something else than transfers has moved Spot.
+    /// Spot was not moved by transfers alone.
     #[error("not only transfers have moved Spot: {0}; a rebuild knows nothing of it")]
     Beside(String),
 }
 
-/// Finds what PostgreSQL proves of a log that is lost. Changes nothing.
+/// Plans the rebuild of a lost log from PostgreSQL. Changes nothing.
 ///
-/// `ledger`: what the log leads to: an empty ledger, or what an interrupted rebuild has left.
+/// `ledger`: the ledger of the log: empty, or that of an interrupted rebuild.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -92,7 +98,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     let outside = by_asset(&reader.outside(watermark).await?);
     let carried = carry(&mut ledger, watermark, (&passed, &outside), stores)?;
     let names: BTreeSet<ReqId> = asked.numbered_from(watermark).await?.into_iter().collect();
-    // The books hand out what they sweep over as well.
+    // The reader also returns the pages of its sweep.
     let mut pages = reader.open(&names).await?.pages;
     reader.close(Ending::Again).await?;
     pages.retain(|page| names.contains(&page.req_id));
@@ -121,13 +127,14 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     let rehearsed = rehearse(&mut ledger, lost, &paying, &[], &catalog);
     rebuild.steps = rehearsed.steps;
     rebuild.left.extend(rehearsed.left);
-    // The client may know the end that PostgreSQL was still to be given. Only a success can have been answered, so what was
-    // on its way to Spot arrives, before any status could refuse it.
+    // The client may know an end that PostgreSQL has not got yet. Only a success can have been
+    // answered. So a payment on its way to Spot arrives, before any status could refuse it.
     let asked = paying.into_iter().flat_map(|(intent, op)| {
         let learn = catalog.by_id(intent.asset).cloned().map(PlanStep::Learn);
         learn.into_iter().chain([PlanStep::Ask { intent, op }])
     });
-    // Here only a refusal can have been answered: a success waits for Funding, which has not got the money.
+    // Here only a refusal can have been answered: a success is answered after Funding has the
+    // money.
     let refused = leaving.into_iter().map(|intent| PlanStep::Decide {
         intent,
         op: Op::Withdraw,
@@ -141,7 +148,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     for step in asked.chain(refused).chain(set) {
         let Step::Append(entry) = ledger.step(&step.command()) else { continue };
         if matches!(entry, Entry::Order { decision: Decision::Refused(_), imposed: false, .. }) {
-            // The service asks for it as ever.
+            // The service asks for it in its normal run.
             continue;
         }
         ledger.apply(&entry, ledger.sequence() + 1, 0);
@@ -150,7 +157,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     Ok(rebuild)
 }
 
-/// What the rebuilt log begins with, carried out on `ledger`; nothing where the log has it already.
+/// The beginning of the rebuilt log, carried out on `ledger`; empty if the log has it already.
 fn carry(
     ledger: &mut Ledger,
     watermark: u64,
@@ -177,7 +184,7 @@ fn carry(
         asset,
         totals,
     }));
-    // Those from the watermark on get their records from the next start.
+    // Operations from the watermark on get their records at the next start.
     let of_asset = |(asset, outside): (&AssetId, &Outside)| PlanStep::CarryOutside {
         asset: *asset,
         outside: *outside,
@@ -191,7 +198,7 @@ fn carry(
                 ledger.apply(&entry, ledger.sequence() + 1, 0);
                 carried.push(step);
             }
-            // By a rebuild that was interrupted.
+            // An interrupted rebuild has done it.
             Step::Known(_) => {}
             Step::Violation(why) => {
                 return Err(Refusal::Contradiction(format!("{step}: {why}")));

@@ -1,7 +1,7 @@
-//! What UBSCore has lost and PostgreSQL proves: after a cut of the log, operations on Spot are decided again from the full
-//! intent in PostgreSQL, and must come out as they did.
+//! After a cut of the log: operations on Spot that UBSCore has lost and PostgreSQL proves. They are
+//! decided again from the full intent in PostgreSQL, and must have the same result.
 //!
-//! A state that UBSCore's decision has brought about proves the decision ([`proven`]):
+//! A state that follows from a decision of UBSCore proves that decision ([`proven`]):
 //!
 //! | direction | state | UBSCore had decided |
 //! |---|---|---|
@@ -13,10 +13,11 @@
 //!
 //! Any other state proves nothing: the coordinator asks again.
 //!
-//! Everything is rehearsed on the ledger that the log leads to, before a record is written: [`rehearse`] decides with the
-//! ledger's own `step`, in the order of the records that were lost. A success that would be refused now is left to people, and
-//! with it everything else on that balance, so that nobody finds half of it. A refusal is never asked for as an order, which
-//! might succeed now: it is recorded as what it was.
+//! Everything is rehearsed on the ledger of the log before a record is written. [`rehearse`]
+//! decides with the ledger's own `step`, in the order of the lost records. If a success would be
+//! refused now, it is left to the operator with everything else on that balance, so that no balance
+//! is repaired by half. A refusal is recorded as the refusal that it was; as an order it might
+//! succeed now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,51 +39,54 @@ use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
-/// One step on UBSCore, in the order in which they are to be done.
+/// One step on UBSCore. Steps are carried out in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanStep {
-    /// Teach it an asset whose record was lost.
+    /// Register an asset again; its record was lost.
     Learn(Asset),
-    /// Begin a balance with what its transfers below PostgreSQL's watermark come to, in a log that is rebuilt.
+    /// In a log that is rebuilt: begin a balance with the totals of its transfers below the
+    /// watermark of PostgreSQL.
     Carry {
-        /// Whose.
+        /// The user.
         user: UserId,
-        /// Of what.
+        /// The asset.
         asset: AssetId,
-        /// What it came from.
+        /// The totals.
         totals: Totals,
     },
-    /// Begin an asset's external operations with what those below PostgreSQL's watermark come to, in a log that is rebuilt.
+    /// In a log that is rebuilt: begin the external operations of an asset with those below the
+    /// watermark of PostgreSQL.
     CarryOutside {
-        /// Of what.
+        /// The asset.
         asset: AssetId,
-        /// All of them.
+        /// Counts and sums.
         outside: Outside,
     },
-    /// Raise UBSCore's watermark to PostgreSQL's, in a log that is rebuilt.
+    /// In a log that is rebuilt: raise the watermark of UBSCore to that of PostgreSQL.
     Raise {
         /// The smallest order number that is decided one by one.
         order_number: u64,
     },
-    /// Set a Spot account's status.
+    /// Set the status of a Spot account.
     SetStatus {
-        /// Whose.
+        /// The user.
         user: UserId,
-        /// From then on.
+        /// The new status.
         status: AccountStatus,
-        /// Why: who had set it, or what it is needed for.
+        /// The actor who had set it, or the need for it.
         why: String,
     },
-    /// Have an operation decided again, which must come out as it did.
+    /// Decide an operation again. The decision must be the same.
     Decide {
         /// The transfer.
         intent: Intent,
-        /// Which operation.
+        /// The operation.
         op: Op,
-        /// What was decided, and must be again.
+        /// The earlier decision, which must come again.
         decision: Decision,
     },
-    /// Ask for what the coordinator would ask for, and is paid by: another operation has spent it.
+    /// Ask for a pending payment of the coordinator, because another operation has already spent
+    /// that money.
     Ask {
         /// The transfer.
         intent: Intent,
@@ -92,7 +96,7 @@ pub enum PlanStep {
 }
 
 impl PlanStep {
-    /// What UBSCore is told.
+    /// The command to UBSCore.
     pub fn command(&self) -> Command {
         match self {
             PlanStep::Learn(asset) => Command::RegisterAsset {
@@ -122,7 +126,7 @@ impl PlanStep {
         }
     }
 
-    /// Whether this is what UBSCore had to answer.
+    /// Whether this is the expected answer of UBSCore.
     pub fn is_answer(&self, answer: &Answer) -> bool {
         match (self, answer) {
             (PlanStep::Decide { .. } | PlanStep::Ask { .. }, Answer::Done) => false,
@@ -137,7 +141,7 @@ impl PlanStep {
         }
     }
 
-    /// The transfer whose state it is proven by.
+    /// The transfer that proves this step by its state.
     pub fn transfer(&self) -> Option<&Intent> {
         match self {
             PlanStep::Decide { intent, .. } => Some(intent),
@@ -216,14 +220,14 @@ pub struct Lacking {
     intent: Intent,
     op: Op,
     decision: Decision,
-    /// The record that PostgreSQL names for the transfer, which tells when it was decided.
+    /// The record that PostgreSQL names for the transfer; it gives the order of the decisions.
     sequence: Sequence,
 }
 
-/// What a transfer's state proves of UBSCore's decisions about it.
+/// The decisions of UBSCore that a transfer's state proves.
 ///
 /// # Errors
-/// Why that cannot be told.
+/// [`Unproven`].
 pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, &'static str> {
     use Decision::{Refused, Success};
     let refused = || match transfer.code {
@@ -250,12 +254,13 @@ pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, &'static str> 
     })
 }
 
-/// What UBSCore lacks of a transfer that PostgreSQL has; nothing where it lacks nothing.
+/// The operations of a transfer in PostgreSQL that UBSCore lacks.
 ///
-/// `from`: the first record that was ever cut off. Where PostgreSQL names an earlier one, or none, no cut explains it.
+/// `from`: the first record that was ever cut off. If PostgreSQL names an earlier record, or none,
+/// no cut explains the loss.
 ///
 /// # Errors
-/// Why it cannot be decided again.
+/// [`Unproven`]: it cannot be decided again.
 pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacking>, &'static str> {
     if page.unreadable.is_some() {
         return Err("a row of it cannot be read");
@@ -301,7 +306,8 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
         .collect())
 }
 
-/// A transfer of which PostgreSQL names a record that is none of it, though UBSCore has what PostgreSQL proves.
+/// A transfer for which PostgreSQL names a record of another operation, while UBSCore has every
+/// proven decision.
 pub fn renumbering(transfer: &Transfer, ledger: &Ledger) -> Option<Renumbering> {
     let named = transfer.log_sequence?;
     let proven = proven(transfer).ok()?;
@@ -315,18 +321,19 @@ pub fn renumbering(transfer: &Transfer, ledger: &Ledger) -> Option<Renumbering> 
     (!sequences.contains(&named)).then_some(Renumbering { intent, state, log_sequence: last })
 }
 
-/// What a rehearsal has come to.
+/// The result of a rehearsal.
 #[derive(Debug, Default)]
 pub struct Rehearsed {
-    /// What is to be done, in this order.
+    /// The steps, in this order.
     pub steps: Vec<PlanStep>,
-    /// Transfers of which nothing is to be done, each with why not.
+    /// Transfers for which nothing is done, each with the reason.
     pub left: BTreeMap<ReqId, &'static str>,
 }
 
-/// Decides everything again on `ledger`, which is used up by it.
+/// Decides everything again on `ledger`, and consumes it.
 ///
-/// `pending`: what the coordinator would ask for that pays Spot. `statuses`: what was set after the cut.
+/// `pending`: payments to Spot that the coordinator would ask for. `statuses`: account statuses
+/// that were set after the cut.
 pub fn rehearse(
     ledger: &mut Ledger,
     lacking: Vec<Lacking>,
@@ -341,12 +348,13 @@ pub fn rehearse(
         let account = (lacking.intent.user, lacking.intent.asset);
         groups.entry(account).or_default().push(lacking);
     }
-    // A start teaches it all there are; here only what is about to be used.
+    // A start registers all assets; a rehearsal only those that it uses.
     let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).collect();
     let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
     let learn = learn.map(|asset| PlanStep::Learn(asset.clone()));
     let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
-    // What was open for a while must be open while what was done then is done again.
+    // An account that was active for a while must be active when the decisions of that time are
+    // repeated.
     let open = statuses.iter().filter(|lost| lost.was_active && concerned.contains(&lost.user));
     let open = open.map(|lost| PlanStep::SetStatus {
         user: lost.user,
@@ -355,7 +363,7 @@ pub fn rehearse(
     });
     rehearsed.steps.extend(learn.chain(open).filter(|step| stage.carries_out(step)));
     for (account, mut group) in groups {
-        // Of one transfer the WITHDRAW comes before its REFUND.
+        // The WITHDRAW of a transfer comes before its REFUND.
         group.sort_by_key(|lacking| (lacking.sequence, lacking.intent.order_number, lacking.op));
         let pending = pending.iter().filter(|(intent, _)| (intent.user, intent.asset) == account);
         match stage.group(&group, pending) {
@@ -378,7 +386,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Carries a step out where it changes something; whether it did.
+    /// Carries out a step that changes something. Returns whether it did.
     fn carries_out(&mut self, step: &PlanStep) -> bool {
         let Step::Append(entry) = self.ledger.step(&step.command()) else { return false };
         let sequence = self.ledger.sequence() + 1;
@@ -386,7 +394,8 @@ impl Stage<'_> {
         true
     }
 
-    /// Carries out a step that must come out as it did; if it would not, nothing, and why.
+    /// Carries out a step if its decision comes out the same. Otherwise changes nothing and returns
+    /// the reason.
     fn decides(&mut self, step: &PlanStep) -> Result<(), &'static str> {
         match self.ledger.step(&step.command()) {
             Step::Append(entry) => {
@@ -409,7 +418,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Everything of one balance: all of it, or why not.
+    /// Carries out all steps of one balance. If one is refused, returns the reasons; the rest of
+    /// the balance is then left as well.
     fn group<'a>(
         &mut self,
         group: &[Lacking],
@@ -425,7 +435,7 @@ impl Stage<'_> {
         let mut refused = BTreeMap::new();
         loop {
             let before = waiting.len();
-            // What one brings another may need.
+            // One operation may bring the money that another needs.
             waiting.retain(|lacking| {
                 let step = step(lacking);
                 match self.decides(&step) {
@@ -461,7 +471,7 @@ impl Stage<'_> {
     }
 }
 
-/// Why a success cannot be had again.
+/// Why the decision does not come out the same.
 fn refusal(decision: Decision) -> &'static str {
     match decision {
         Decision::Success => "it was refused, and would succeed now",
@@ -475,7 +485,7 @@ fn refusal(decision: Decision) -> &'static str {
     }
 }
 
-/// What the coordinator would ask UBSCore for, if that pays Spot.
+/// The payment to Spot that the coordinator would ask UBSCore for.
 pub fn pending(transfer: &Transfer) -> Option<(Intent, Op)> {
     match transfer.state.duty(transfer.intent.direction) {
         Duty::Ask(Participant::Spot, op @ (Op::Deposit | Op::Refund)) => {
@@ -485,7 +495,7 @@ pub fn pending(transfer: &Transfer) -> Option<(Intent, Op)> {
     }
 }
 
-/// What a ledger holds for an operation.
+/// The recorded outcome of an operation in a ledger.
 fn recorded(ledger: &Ledger, req_id: ReqId, op: Op) -> Option<Recorded> {
     match ledger.step(&Command::Query { req_id: req_id.number(), op }) {
         Step::Known(Answer::Query(recorded)) => recorded,
@@ -563,15 +573,16 @@ mod tests {
         proven.into_iter().map(lacking).collect()
     }
 
-    /// Goal: what is proven of Spot is what the audit asks of it, and nothing else. Method: every state both ways; with what is
-    /// proven, and what Funding has then, the state fits; without any one of it, it does not.
+    /// Goal: the proven decisions of Spot are exactly those that the audit asks for. Method: every
+    /// state in both directions. With the proven decisions, and those of Funding, the state fits;
+    /// without any one of them it does not.
     #[test]
     fn what_a_state_proves_is_what_the_audit_wants_of_it() {
         use Decision::{Refused, Success};
         for direction in Direction::ALL {
             for state in State::ALL {
                 let proven = proven(&transfer(intent(1, direction, 5), state)).expect("a code");
-                // What the table of states says of all operations.
+                // All operations, by the table of states.
                 let all = match state {
                     State::Init | State::SourcePending => vec![],
                     State::SourceDone | State::TargetPending => vec![(Op::Withdraw, Success)],
@@ -611,12 +622,12 @@ mod tests {
     fn what_is_refused_without_a_reason_proves_nothing() {
         let mut refused = transfer(intent(1, Direction::SpotToFunding, 5), State::Failed);
         refused.code = None;
-        proven(&refused).expect_err("nobody knows why");
+        proven(&refused).expect_err("there is no reason");
     }
 
-    /// Goal: a rehearsal finds an order in which all comes out as it did, or does nothing on that balance. Method: a WITHDRAW
-    /// whose DEPOSIT stands behind it, one that only a pending DEPOSIT pays for, a refusal that would succeed, a refund, and then
-    /// a WITHDRAW that nothing pays for.
+    /// Goal: a rehearsal finds an order in which all decisions come out the same, or does nothing
+    /// on that balance. Method: a WITHDRAW that needs a later DEPOSIT, one that only a pending
+    /// DEPOSIT pays for, a refusal that would succeed, a refund, and then a WITHDRAW without money.
     #[test]
     fn a_rehearsal_is_all_of_a_balance_or_nothing() {
         use Direction::{FundingToSpot, SpotToFunding};
@@ -634,7 +645,7 @@ mod tests {
         assert_eq!(rehearsed.balances(), [(7, USDT.0, 20)]);
         assert_eq!(steps.len(), 7, "{steps:?}");
         assert!(steps.contains(&PlanStep::Ask { intent: pays.0.clone(), op: Op::Deposit }));
-        // As they are done one after the other.
+        // The same steps, one after the other.
         let mut fresh = ledger();
         for step in &steps {
             let Step::Append(entry) = fresh.step(&step.command()) else { panic!("{step}") };

@@ -1,8 +1,8 @@
-//! What the log proves of transfers that PostgreSQL has lost, or has as they once were: after a restored backup, or a
-//! fail-over to a replica that lacked the last commits.
+//! Transfers that PostgreSQL has lost, or has in an earlier state, and the log proves. Causes: a
+//! restored backup, or a fail-over to a replica that lacked the last commits.
 //!
-//! UBSCore's records carry the full intent and are never taken back, so they say how a transfer has ended, or how far it
-//! came:
+//! Records of UBSCore carry the full intent and are never taken back, so they prove how a transfer
+//! has ended, or how far it came:
 //!
 //! | UBSCore recorded | the transfer | and on Funding |
 //! |---|---|---|
@@ -11,13 +11,14 @@
 //! | WITHDRAW refused | FAILED | nothing |
 //! | WITHDRAW and REFUND succeeded | ROLLED_BACK | the refusal of the DEPOSIT |
 //! | WITHDRAW succeeded | SOURCE_DONE, and on from there | it is asked for the DEPOSIT |
-//! | the same, below the watermark, where everything has ended | COMMITTED | the DEPOSIT is carried out |
+//! | the same, below the watermark | COMMITTED | the DEPOSIT is carried out |
 //!
-//! An external operation that has a record and no row is written again from the record, see [`super::externals`].
+//! An external operation with a record and no row is written again from the record, see
+//! [`super::externals`].
 //!
-//! The other way round, after a cut of the log, see [`super::redecision`].
+//! For the other direction, after a cut of the log, see [`super::redecision`].
 //!
-//! Whatever else does not add up is left to people: neither store proves it.
+//! All other findings are left to the operator, because neither store proves them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -40,29 +41,29 @@ use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
 
-/// What can be done, and what cannot.
+/// The repairs that are possible, and the findings that are left.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Proven by the log.
     pub repairs: Vec<TransferRepair>,
-    /// Not proven by anything, each with why not.
+    /// Not proven by anything, each with the reason.
     pub left: Vec<(Mismatch, &'static str)>,
-    /// Where the database is older than the log: that it is.
+    /// Set if the database is older than the log.
     pub behind: Option<Mismatch>,
     /// The latest incarnation that the log knows.
     pub incarnation: u64,
-    /// Whether the log has been cut, and no repair since has been carried out.
+    /// Whether the log has been cut, and no repair has been carried out since.
     pub open_cut: bool,
-    /// Proven by PostgreSQL, where the log was cut.
+    /// Proven by PostgreSQL, after a cut of the log.
     pub steps: Vec<PlanStep>,
-    /// Of what is decided again already, what PostgreSQL is still to be told.
+    /// Record numbers that PostgreSQL still lacks, of operations that are decided again already.
     pub renumberings: Vec<Renumbering>,
     /// External operations that PostgreSQL has lost and the log proves.
     pub externals: Vec<ExternalRepair>,
 }
 
 impl Plan {
-    /// Transfers that are mended or decided again.
+    /// The number of transfers that are repaired or decided again.
     pub fn transfers(&self) -> usize {
         let again: BTreeSet<ReqId> =
             self.steps.iter().filter_map(PlanStep::transfer).map(|intent| intent.req_id).collect();
@@ -70,7 +71,7 @@ impl Plan {
     }
 }
 
-/// What the log has of one transfer.
+/// The records of one transfer.
 #[derive(Clone, Debug)]
 struct Logged {
     intent: Intent,
@@ -85,10 +86,10 @@ impl Logged {
     }
 }
 
-/// Compares both stores, and finds what the log proves of what is wrong. Changes nothing.
+/// Compares both stores, and plans the repairs that the log proves. Changes nothing.
 ///
 /// # Errors
-/// [`Error`]: a store cannot be read; nothing is known.
+/// [`Error`]: a store cannot be read. The result is unknown.
 pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let (log, mut reader) = (stores.log.clone(), stores.reader.another());
     let catalog = stores.catalog.load_full();
@@ -111,8 +112,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     reader.close(Ending::Again).await?;
     let pages: HashMap<ReqId, Page> = pages.into_iter().map(|page| (page.req_id, page)).collect();
     let below = Below { log: verdict.watermark, postgres: watermark };
-    // What is below PostgreSQL's watermark may still be above that of a log that was cut: what is lacking there brings the
-    // sums back as well, and is looked for in them once everything has been decided again.
+    // An operation below PostgreSQL's watermark may be above that of a log that was cut. If it is
+    // decided again, the sums agree again, so they are compared after the rehearsal.
     let sums = |ledger: &Ledger| match ledger.settled(watermark).filter(|_| past.is_some()) {
         Some(settled) => settled::compare(&passed, &settled, &catalog),
         None => Vec::new(),
@@ -151,7 +152,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
                     plan.left.push((mismatch, why));
                     continue;
                 }
-                // The log may prove what PostgreSQL does not.
+                // The log may prove it even if PostgreSQL does not.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -183,18 +184,19 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// What the log proves of external operations.
+/// The repairs of external operations that the log proves.
 #[derive(Default)]
 struct OutsidePlan {
     repairs: Vec<ExternalRepair>,
-    /// The order numbers of the records and of the rows that these are about.
+    /// The order numbers of their records and rows.
     numbers: BTreeSet<u64>,
     accounts: HashSet<(UserId, AssetId)>,
     left: Vec<(Mismatch, &'static str)>,
 }
 
 impl OutsidePlan {
-    /// Whether a mismatch ends with these repairs. What does not is found again by the comparison after the repair.
+    /// Whether these repairs end a mismatch. Any other mismatch is found again by the comparison
+    /// after the repair.
     fn explains(&self, mismatch: &Mismatch) -> bool {
         match (mismatch.external, mismatch.req_id, mismatch.user, mismatch.asset) {
             (Some(number), ..) => {
@@ -210,7 +212,7 @@ impl OutsidePlan {
     }
 }
 
-/// Looks for every record of an external operation in PostgreSQL.
+/// Looks up every record of an external operation in PostgreSQL.
 async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, Error> {
     let logged = tokio::task::block_in_place(|| externals::read_log(log))?;
     let rows = reader.externals(logged.keys().copied()).await?;
@@ -305,19 +307,19 @@ fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged
     Ok(found)
 }
 
-/// Order numbers below which everything is over.
+/// Watermarks: every transfer of a smaller order number has ended.
 #[derive(Clone, Copy, Debug)]
 struct Below {
-    /// As UBSCore knows.
+    /// Of UBSCore.
     log: u64,
-    /// As PostgreSQL knows, with what is below added up.
+    /// Of PostgreSQL, which keeps the totals below it.
     postgres: u64,
 }
 
-/// What brings PostgreSQL to where the log is.
+/// Plans the step of PostgreSQL to the state that the log proves.
 ///
 /// # Errors
-/// Why nothing does.
+/// [`Unproven`].
 fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepair, &'static str> {
     let Logged { intent, sequence, .. } = logged;
     let from = match &page.transfer {
@@ -364,7 +366,7 @@ fn is_success(decision: Decision) -> bool {
     decision == Decision::Success
 }
 
-/// Whether a transfer that has come to `to` has this operation on Funding.
+/// Whether a transfer in state `to` has this operation on Funding.
 fn is_wanted(op: Op, to: State, intent: &Intent) -> bool {
     match (intent.direction, op) {
         (Direction::FundingToSpot, Op::Withdraw) => true,
@@ -376,8 +378,8 @@ fn is_wanted(op: Op, to: State, intent: &Intent) -> bool {
     }
 }
 
-/// Where the transfer belongs, why, and the Funding operations it has there. `carried_out`: whether Funding has recorded
-/// that one as a success.
+/// The state of the transfer that the log proves, its code, and its Funding operations.
+/// `carried_out`: whether Funding has recorded an operation as a success.
 fn target(
     logged: &Logged,
     is_over: bool,
@@ -390,7 +392,7 @@ fn target(
         Direction::FundingToSpot => match spot(Op::Deposit) {
             Some(Success) => (State::Committed, None, vec![posting(Op::Withdraw, Success, true)]),
             Some(Refused(code)) => {
-                // What has been taken comes back; what has not been taken need not move at all.
+                // Money that was taken comes back. If none was taken, none needs to move.
                 let refund = posting(Op::Refund, Success, carried_out(Op::Withdraw));
                 let withdraw = posting(Op::Withdraw, Success, false);
                 (State::RolledBack, Some(code), vec![withdraw, refund])
@@ -400,8 +402,8 @@ fn target(
         Direction::SpotToFunding => match (spot(Op::Withdraw), spot(Op::Refund)) {
             (Some(Refused(code)), None) => (State::Failed, Some(code), Vec::new()),
             (Some(Success), Some(Success)) => {
-                // Of the refusals that Funding knows for an account that exists the log can tell none from the other: an
-                // operator's is the rarer one.
+                // The log does not name Funding's reason. For an existing account there are two;
+                // the status set by an operator is assumed.
                 let code = Code::AccountDisabled;
                 let refused = posting(Op::Deposit, Refused(code), false);
                 (State::RolledBack, Some(code), vec![refused])

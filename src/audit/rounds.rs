@@ -1,4 +1,4 @@
-//! When the audit's rounds are run, and what follows from what they find: an alert each, and HALT.
+//! When the rounds of the audit run, and the consequences of a finding: one alert each, and HALT.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::postgres::{self, Superseded};
 use crate::telemetry::{self, chain};
 use domain::asset::Catalog;
 
-/// Mismatches that are alerted one by one.
+/// Mismatches that get an alert each.
 const ALERTS_MAX: usize = 20;
-/// Rounds that may fail, one after the other, before somebody is told.
+/// Rounds that may fail in a row before an alert.
 const ROUNDS_MISSED: u32 = 3;
-/// Between two tries to compare everything with a PostgreSQL that has changed.
+/// Between two comparisons of a PostgreSQL that has changed.
 const SETTLE_PAUSE: Duration = Duration::from_millis(200);
-/// While a start compares everything, somebody is told this often that nothing is known yet.
+/// While a start compares everything, an alert this often reports that nothing is proven yet.
 const SWEEP_BLIND_MAX: Duration = Duration::from_secs(60);
-/// Checks asked for and not begun.
+/// Checks that wait for their turn.
 const REQUESTS_MAX: usize = 16;
 
-/// What a check found: nothing, where all is well.
+/// The findings of a check, empty if nothing is wrong.
 pub type Checked = Result<Vec<Mismatch>, Arc<Error>>;
 
-/// The way to ask for a check now.
+/// Requests a check.
 #[derive(Clone)]
 pub struct Check {
     requests: mpsc::Sender<oneshot::Sender<Checked>>,
@@ -41,7 +41,7 @@ pub struct Check {
 /// A check that was not made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unchecked {
-    /// Too many others wait, or the service is stopping.
+    /// Too many checks wait, or the service is stopping.
     #[error("the audit is busy or has stopped")]
     Busy,
     /// It could not be finished.
@@ -50,27 +50,27 @@ pub enum Unchecked {
 }
 
 impl Check {
-    /// Looks at everything, whatever has been looked at before. Halts where it finds something.
+    /// Compares everything from its beginning. Halts if it finds something.
     ///
     /// # Errors
-    /// [`Unchecked`]: nothing is known.
+    /// [`Unchecked`]: the result is unknown.
     pub async fn now(&self) -> Result<Vec<Mismatch>, Unchecked> {
         let (reply, receiver) = oneshot::channel();
         self.requests.try_send(reply).map_err(|_| Unchecked::Busy)?;
         receiver.await.map_err(|_| Unchecked::Busy)?.map_err(Unchecked::Failed)
     }
 
-    /// The same, for whoever wants to resume.
+    /// The same check before a resume.
     ///
     /// # Errors
-    /// [`Objection`]: something was found, or nothing is known.
+    /// [`Objection`]: something was found, or the result is unknown.
     pub async fn objection(self, catalog: &Catalog) -> Result<(), Objection> {
         let found = self.now().await.map_err(|unchecked| Objection(chain(&unchecked)))?;
         in_short(&found, catalog).map_or(Ok(()), |why| Err(Objection(why)))
     }
 }
 
-/// The first of several mismatches for people, and how many more there are; `None` for none.
+/// The first mismatch for people, and the number of further ones; `None` if there is none.
 fn in_short(found: &[Mismatch], catalog: &Catalog) -> Option<String> {
     let first = catalog.name_assets(&found.first()?.to_string());
     Some(match found.len() - 1 {
@@ -79,20 +79,20 @@ fn in_short(found: &[Mismatch], catalog: &Catalog) -> Option<String> {
     })
 }
 
-/// The task's own end of [`Check`].
+/// The receiving end of [`Check`].
 pub struct Requests(mpsc::Receiver<oneshot::Sender<Checked>>);
 
-/// A way to ask, and its other end.
+/// A requester, and its receiving end.
 pub fn check() -> (Check, Requests) {
     let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
     (Check { requests }, Requests(receiver))
 }
 
-/// Compares everything new since the last run of this service, before it is ready, or everything there is where PostgreSQL
-/// is another than then. `found`: what is known to be wrong.
+/// Before the service is ready: compares everything that is new since its last run. If PostgreSQL
+/// is another server, compares everything. `found`: findings of the start.
 ///
 /// # Errors
-/// [`Error`]: nothing is known.
+/// [`Error`]: the result is unknown.
 pub async fn catch_up(
     audit: &mut Audit<impl SpotReader>,
     found: &[Mismatch],
@@ -117,24 +117,26 @@ pub async fn catch_up(
     }
 }
 
-/// What the rounds go by.
+/// Parameters of the rounds.
 pub struct Watching {
-    /// What the start has found that no round looks at again: it stands against every resume until another start.
+    /// Findings of the start that no round looks for again. They object to every resume until the
+    /// next start.
     pub found: Vec<Mismatch>,
     /// Between two rounds.
     pub every: Duration,
-    /// Without a finished round for so long, and three times [`Watching::every`], somebody is told.
+    /// An alert comes after this long without a finished round, and not before three times
+    /// [`Watching::every`].
     pub stalled: Duration,
-    /// What halts.
+    /// The halt flag.
     pub halt: Arc<Halt>,
-    /// The server that is watched.
+    /// The server that is compared.
     pub pin: Arc<Pin>,
-    /// Where a clean round is told.
+    /// Clean rounds are counted here.
     pub clean: Arc<CleanRounds>,
 }
 
-/// Runs a round every [`Watching::every`], at once where there is more to look at, and checks when asked. Ends when every
-/// [`Check`] is gone.
+/// Runs a round every [`Watching::every`], at once if there is more to compare, and checks on
+/// request. Ends when every [`Check`] is gone.
 ///
 /// # Errors
 /// [`Superseded`]: the process must end.
@@ -155,7 +157,7 @@ pub async fn run(
                 true => finished_ns = clock.monotonic_ns(),
                 false => clock.sleep(SETTLE_PAUSE).await,
             }
-            // A check that was asked for meanwhile is of another server.
+            // A check requested before the change is about another server.
             match requests.try_recv() {
                 Ok(reply) => {
                     let changed = postgres::Error::Changed(change.to_string());
@@ -185,11 +187,11 @@ pub async fn run(
                     clean.ended(began_ns);
                 }
                 let finished = checked.is_ok();
-                // Whoever asked may have gone.
+                // The requester may have gone.
                 drop(reply.send(checked));
                 finished
             }
-            // What it found is known, and is looked at again before a resume.
+            // The finding is known, and is compared again before a resume.
             None if halt.is_halted() && !behind => true,
             None => {
                 let began_ns = clock.monotonic_ns();
@@ -225,7 +227,8 @@ pub async fn run(
     }
 }
 
-/// A round. Somebody is told as long as it takes longer than nobody may watch: PostgreSQL may hang, and say nothing.
+/// Runs one round. Alerts every `blind_max` while it runs, because PostgreSQL may hang without an
+/// error.
 async fn round(
     audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
@@ -246,8 +249,7 @@ async fn round(
 }
 
 fn stalled(blind: Duration) {
-    let what =
-        "no round of the audit could be finished for some time: nobody watches over the money";
+    let what = "no round of the audit was finished for some time: the money is not checked";
     alert(Alert::ConservationStalled, format_args!("{what} ({blind:.0?})"));
 }
 
@@ -269,7 +271,7 @@ async fn everything(
     Ok(found)
 }
 
-/// Looks at everything from its beginning, up to the first round that finds something.
+/// Compares everything from its beginning, up to the first round with a finding.
 pub(super) async fn sweep(
     audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
@@ -282,10 +284,11 @@ pub(super) async fn sweep(
         if !report.mismatches.is_empty() {
             return Ok(report.mismatches);
         }
-        // Never in one round, perhaps, where there is much to do.
+        // With much to do, no single round may cover both.
         swept |= report.swept;
         swept_log |= report.swept_log;
-        // A round that could not keep what was read before reads nothing, and has caught up all the same.
+        // A round that could not keep earlier outcomes reads nothing more, and still counts as
+        // caught up.
         if swept && swept_log && report.caught_up && report.read_all {
             return Ok(Vec::new());
         }
@@ -297,7 +300,7 @@ pub(super) fn failed(error: &Error) {
     warn!(error = chain(error), "a round of the audit could not be finished");
 }
 
-/// Alerts and halts where something was found; tells whether it was.
+/// Alerts and halts if something was found. Returns whether it was.
 pub(super) async fn conclude(
     found: &[Mismatch],
     catalog: &Catalog,
@@ -314,10 +317,11 @@ pub(super) async fn conclude(
         let named = catalog.name_assets(&mismatch.to_string());
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{named}"));
     }
-    // A resume may be on its way, with a check that did not find this. It may even wait for this very one, and holds the
-    // flag.
+    // A resume may be under way with a check that did not find this. It may wait for this check, and
+    // holds the flag.
     halt.object();
-    // A halt that PostgreSQL could not take, as a server that is being compared, is written once it can.
+    // If PostgreSQL could not take the halt, for example a server under comparison, the halt is
+    // written again now.
     if !halt.needs_resume() || !halt.is_written() {
         info!(found = found.len(), "the audit halts the service");
         halt.halt("audit", &why).await;

@@ -1,5 +1,5 @@
-//! What lies below the watermark, where nothing is left row by row: the totals of what terminal states claim of UBSCore
-//! against those of what it has done.
+//! Below the watermark there are no single outcomes left. The totals that terminal states claim of
+//! UBSCore are compared with the totals that UBSCore keeps.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::Op;
 
-/// What UBSCore has done below an order number, by user and asset.
+/// Totals of UBSCore below an order number, by user and asset.
 pub type Settled = BTreeMap<(u64, u32), Totals>;
 
-/// Compares what both stores have added up below one and the same order number.
+/// Compares the totals of both stores below one and the same order number.
 pub fn compare(passed: &[Passed], settled: &Settled, catalog: &Catalog) -> Vec<Mismatch> {
     let mut left = settled.clone();
     let mut mismatches = Vec::new();
@@ -52,7 +52,7 @@ fn mismatch(
         text(claimed),
         text(done)
     );
-    // What went out of Spot too little is what the user has too much of.
+    // If Spot has paid less than claimed, the user has that much too much.
     let balance = |totals: Totals| {
         let part = |op| i128::try_from(totals.of(op)).unwrap_or(i128::MAX);
         part(Op::Deposit).saturating_add(part(Op::Refund)).saturating_sub(part(Op::Withdraw))

@@ -1,8 +1,10 @@
-//! One user's account statement across both stores: everything that has moved, in order, with the balance after it.
+//! The account statement of one user over both stores: every movement, in order, with the balance
+//! after it.
 //!
-//! Funding comes from PostgreSQL's journal. Spot comes from the log as far back as it reaches, and before that from the
-//! transfers themselves, which PostgreSQL keeps for ever: whatever has moved on Spot has belonged to one. Balances are
-//! added up from nothing, and held against what either store has written down beside its operations.
+//! Funding comes from the journal in PostgreSQL. Spot comes from the log as far back as it reaches.
+//! Before that it comes from the transfers, which PostgreSQL keeps for ever: every movement on Spot
+//! belongs to one. Balances are added up from zero, and compared with the balances that either
+//! store has recorded beside its operations.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,30 +20,30 @@ use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Decision, Direction, Op, Participant, ReqId, State};
 
-/// Operations of one account that were written down within moments are put into the order in which their balances fit:
-/// as many are looked at.
+/// Operations of one account with nearly equal times are sorted so that their balances fit. This
+/// many are looked at.
 const REORDER_MAX: usize = 64;
 
 /// One line of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Movement {
-    /// When it was decided: on Funding by PostgreSQL's clock, on Spot by that of the log.
+    /// The time of the decision: on Funding by PostgreSQL's clock, on Spot by that of the log.
     pub at: Timestamp,
-    /// Where.
+    /// The account.
     pub account: Participant,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// Of what.
+    /// The asset.
     pub asset: AssetId,
-    /// What it did to the balance, smallest units.
+    /// The change of the balance, smallest units.
     pub effect: i128,
-    /// What both stores wrote down beside it, where they did, smallest units.
+    /// The balance that the store has recorded beside it, if any, smallest units.
     recorded: Option<i128>,
     /// The balance after it, smallest units.
     pub balance: i128,
     /// The transfer's req_id, or the external operation's idem_key.
     pub reference: String,
-    /// The log's record of it, while the log has it or PostgreSQL remembers where it stood.
+    /// Its record in the log, while the log has it or PostgreSQL remembers its number.
     pub sequence: Option<Sequence>,
 }
 
@@ -62,25 +64,25 @@ impl Balances {
             Participant::Funding => self.funding += movement.effect,
             Participant::Spot => self.spot += movement.effect,
         }
-        // Whatever does not come from outside comes from under way, or goes there.
+        // A movement that is not external comes from the money in flight, or goes there.
         if !matches!(movement.op, Op::ExtDeposit | Op::ExtWithdraw) {
             self.in_flight -= movement.effect;
         }
     }
 }
 
-/// A statement of everything there ever was; [`Statement::between`] is a part of it.
+/// A statement from the beginning. [`Statement::between`] returns a part of it.
 #[derive(Clone, Debug, Default)]
 pub struct Statement {
-    /// By time, and on each account in the order in which they were decided. With the time they are sorted by.
+    /// By time, and on each account in the order of the decisions. With the time that sorts them.
     movements: Vec<(Timestamp, Movement)>,
-    /// What does not add up, a sentence each.
+    /// Sums that do not add up, one sentence each.
     pub mismatches: Vec<String>,
-    /// Operations on Spot that the log has of transfers accepted after PostgreSQL was read: left out.
+    /// Operations on Spot of transfers that were accepted after PostgreSQL was read: left out.
     pub newer: usize,
 }
 
-/// What moved within a time, and what there was before and after it.
+/// The movements of a period, and the balances before and after it.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     /// In order.
@@ -92,7 +94,7 @@ pub struct Part<'a> {
 }
 
 impl Statement {
-    /// What moved from `since` on, and before `until`.
+    /// Movements from `since` on, and before `until`.
     pub fn between(&self, since: Timestamp, until: Timestamp) -> Part<'_> {
         let mut opening = BTreeMap::<AssetId, Balances>::new();
         let (before, rest) =
@@ -111,16 +113,17 @@ impl Statement {
     }
 }
 
-/// What the log has of a user.
+/// The records of a user in the log.
 #[derive(Debug, Default)]
 pub struct Logged {
-    /// Successes, each with its record's sequence and time.
+    /// Successes, each with the sequence and time of its record.
     operations: HashMap<(ReqId, Op), LoggedMovement>,
-    /// The first record there is; none in an empty log.
+    /// The first record of the log; none in an empty log.
     first: Option<Sequence>,
-    /// The last one that a later record knows durable.
+    /// The last record that a later record knows durable.
     durable: Sequence,
-    /// Order numbers below it were over before this log began: it holds their totals, and no record of each. 0 for none.
+    /// Order numbers below it had ended before this log began: it holds only their totals. 0 for
+    /// none.
     carried: u64,
 }
 
@@ -132,8 +135,8 @@ struct LoggedMovement {
     at: Timestamp,
 }
 
-/// Reads the whole log for the operations of one user. To be called after PostgreSQL has been read: then the log has everything
-/// that PostgreSQL claims.
+/// Reads the whole log for the operations of one user. Call it after the read of PostgreSQL: then
+/// the log has every operation that PostgreSQL claims.
 ///
 /// # Errors
 /// [`Error`]: the log cannot be read.
@@ -165,7 +168,7 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
     Ok(logged)
 }
 
-/// Puts both stores' words together. `catalog`: the symbols and decimals for what does not add up.
+/// Joins both stores. `catalog`: symbols and decimals for the mismatches.
 pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Statement {
     let mut statement = Statement::default();
     let mut accounts = BTreeMap::<(Participant, AssetId), Vec<Movement>>::new();
@@ -180,7 +183,8 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
         let is_carried = moves.transfer.intent.order_number < carried;
         for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
             let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
-            // What is told must not be taken back: durable by a later record, or because PostgreSQL was told.
+            // A statement is never taken back: a record counts if a later record knows it durable,
+            // or if PostgreSQL has its result.
             let logged = operations
                 .remove(&(moves.transfer.intent.req_id, op))
                 .filter(|logged| claim.is_some() || logged.sequence <= durable);
@@ -193,7 +197,7 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
                 // PostgreSQL names a record of the log before this one.
                 movement.sequence = None;
             }
-            // Where nobody remembers its place, only a log that has its first record must have it.
+            // If no store has its record number, only a log with its first record must have it.
             let missed = logged.is_none() && !is_carried;
             if missed && movement.sequence.unwrap_or(1) >= first {
                 let (name, reference) = (op.name(), &movement.reference);
@@ -239,17 +243,18 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
                     op.name()
                 ));
             }
-            // One account's order stands, whatever a clock did.
+            // The order of one account stands even if a clock went back.
             latest = latest.max(movement.at);
             statement.movements.push((latest, movement));
         }
     }
-    // Stable: what was decided in the same moment stays in the order of its account, Funding first.
+    // Stable: movements of the same moment stay in the order of their account, Funding first.
     statement.movements.sort_by_key(|(at, _)| *at);
     statement
 }
 
-/// An asset's symbol and decimals; its number and smallest units where no catalog knows it.
+/// The symbol and decimals of an asset; its number and smallest units if the catalog does not have
+/// it.
 fn named(catalog: &Catalog, asset: AssetId) -> (String, u8) {
     match catalog.by_id(asset) {
         Some(known) => (known.symbol.clone(), known.precision),
@@ -257,7 +262,7 @@ fn named(catalog: &Catalog, asset: AssetId) -> (String, u8) {
     }
 }
 
-/// The successes on Spot that a transfer's state claims, and when PostgreSQL was told.
+/// The successes on Spot that a transfer's state claims, and when PostgreSQL recorded them.
 fn claimed(moves: &TransferMoves) -> Vec<(Op, Timestamp)> {
     let transfer = &moves.transfer;
     let told = |states: &[State]| {
@@ -294,7 +299,7 @@ fn spot_movement(
     at: Timestamp,
 ) -> Movement {
     let transfer = &moves.transfer;
-    // PostgreSQL keeps the place of the last outcome only.
+    // PostgreSQL keeps only the record of the last outcome.
     let last = transfer.log_sequence.filter(|_| {
         !(op == Op::Withdraw && matches!(transfer.state, State::RolledBack | State::Compensating))
     });
@@ -326,7 +331,7 @@ fn signed(units: u128) -> i128 {
     i128::try_from(units).expect("below 2^127")
 }
 
-/// By their place in the log; those whose place nobody remembers, by their time among them.
+/// By record number; movements without one are inserted by time.
 fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
     let (mut placed, mut lost): (Vec<_>, Vec<_>) =
         movements.into_iter().partition(|movement| movement.sequence.is_some());
@@ -339,8 +344,9 @@ fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
     placed
 }
 
-/// Adds up, from nothing. What lies close together is taken in the order in which the balances written down fit: a time
-/// is taken before a row's lock is, so that two who waited for each other may stand the wrong way round.
+/// Adds up from zero. Movements close together are taken in the order in which the recorded
+/// balances fit: a time is taken before the lock of the row, so two that waited for each other may
+/// be in the wrong order.
 fn chain(movements: Vec<Movement>) -> Vec<Movement> {
     let mut rest = std::collections::VecDeque::from(movements);
     let mut chained = Vec::with_capacity(rest.len());

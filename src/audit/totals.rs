@@ -1,64 +1,78 @@
-//! What there is of each asset, on both sides and between them, against what has come from outside: exact at every read,
-//! whatever moves meanwhile.
+//! The sums of each asset, on both sides and in flight, against the external deposits and
+//! withdrawals: exact at every read, while transfers move.
 //!
 //! # The reads, in this order
 //!
 //! ```text
-//!   a  the coordinator     N: the next order number.  Then U0: the numbers that each worker has under way
+//!   a  the coordinator     N: the next order number.  Then U0: the numbers under way
 //!   b  UBSCore             all Spot balances of each asset, up to record S of the log
-//!   c  PostgreSQL          one snapshot P: all Funding balances, all that came from and went to the outside, and of the
-//!                          transfers U (a number in U0, or N or above) those that may be counted differently by S and P
-//!   d  UBSCore             what is recorded for these, each with its record
+//!   c  PostgreSQL          one snapshot P: all Funding balances, all external deposits and
+//!                          withdrawals, and of the transfers U (a number in U0, or N or
+//!                          above) those that S and P may count differently
+//!   d  UBSCore             the recorded outcomes of these, each with its record
 //! ```
 //!
-//! The view is made of P for Funding, and of the records up to S for Spot. Of a transfer in it, the amount is in flight that
-//! has been withdrawn and neither deposited nor refunded.
+//! The view is P for Funding, and the records up to S for Spot. A transfer in the view is in flight
+//! if it has been withdrawn and neither deposited nor refunded.
 //!
 //! # Why it is exact
 //!
-//! If no money was made or lost, every balance is what its operations add up to. So Funding + Spot - deposits + withdrawals is
-//! what the operations of transfers in the view add up to: for each, its amount once for a deposit or a refund, less once for a
-//! withdraw. That is less what is in flight, if
+//! If no money was made or lost, every balance is the sum of its operations. So Funding + Spot -
+//! deposits + withdrawals is the sum of the operations of transfers in the view: plus the amount
+//! for a deposit or a refund, minus the amount for a withdraw. That sum is minus the amount in
+//! flight, if
 //!
 //! 1. a transfer outside U adds nothing to it, and
-//! 2. one of U adds less what is in flight of it.
+//! 2. a transfer of U adds minus its amount in flight.
 //!
-//! **1.** A worker adds a number to those under way in the step in which it takes it, and after a start before the service is
-//! ready; it answers between two steps. So a transfer with a number below N that is not in U0 was taken from it before its
-//! worker answered. That happens where nothing of the accept was committed, nor ever will be (it was never begun, it was a
-//! repeat of another's cid, or a later flight of the same worker, which no earlier one can overtake, did not find it); and
-//! where the commit of its terminal state was answered, which is durable and so in P, with all its Funding operations, since
-//! each is in the transaction of the state that it leads to. A state that depends on Spot is committed only after UBSCore has
-//! answered, which it does when the record is durable; that record lies at or below S, as UBSCore answers b later. Behind a
-//! terminal state nobody is asked for anything that is not recorded, and what is recorded is never done again. So both sides
-//! of the transfer are whole in the view: it has moved nothing, or been withdrawn and either deposited or refunded.
+//! **1.** A worker adds a number to those under way in the same step in which it takes it. After a
+//! start it does so before the service is ready. It answers between two steps. So if a transfer has
+//! a number below N and is not in U0, its worker had removed it before the answer. There are two
+//! cases.
 //!
-//! The same holds where P has a transfer of U in a terminal state and its last outcome on Spot at or below S, or none: PostgreSQL
-//! keeps that outcome's record with the state. These are left out of c, and all others are in it.
+//! - Nothing of its accept was committed, nor ever will be. It was never begun, or it repeated the
+//!   cid of another, or a later flight of the same worker did not find it. No earlier flight can
+//!   overtake a later one.
+//! - The commit of its terminal state was answered. That commit is durable and so in P, with all
+//!   Funding operations of the transfer, since each is in the transaction of its state. A state
+//!   that depends on Spot is committed after UBSCore has answered, and UBSCore answers when the
+//!   record is durable. That record is at or below S, because UBSCore answers b later. After a
+//!   terminal state only recorded operations are asked for, and a recorded one is never done again.
 //!
-//! **2.** P comes behind S, and whoever is asked is asked after PostgreSQL has the intent. So a transfer to Spot that is
-//! deposited in the view is withdrawn in it; a refund comes behind its withdraw on the same side. What is left is a transfer to
-//! Funding whose deposit is in P and whose withdraw came behind S: it has added its amount to Funding, and Spot at S still has
-//! it too. It is taken out of Spot. Spot can be short by that where the money had come in behind S as well; then
-//! it is counted as in flight on its way there, and is taken out of that. At the time of P no Spot balance was below zero, so
-//! neither sum is.
+//! So both sides of the transfer are complete in the view. It has moved nothing, or it was
+//! withdrawn and then either deposited or refunded.
 //!
-//! UBSCore tells of each asset at a record of its own, in turn. S is the last of them; what has been done to an asset between
-//! its own and S are operations of U, which d tells, and they are added.
+//! The same holds for a transfer of U in a terminal state in P, if its last outcome on Spot is at
+//! or below S, or if it has none. PostgreSQL keeps the record number of that outcome with the
+//! state. These are left out of c, and all others are in it.
 //!
-//! d comes behind P, and a deposit in P behind the record of its withdraw, so d has it, unless the watermark has risen over the
-//! transfer in between and UBSCore has forgotten. Then everything is read again.
+//! **2.** P is read after S, and a participant is asked only after PostgreSQL has the intent. So a
+//! transfer to Spot that is deposited in the view is withdrawn in it. A refund comes after its
+//! withdraw on the same side. One case is left: a transfer to Funding with its deposit in P and its
+//! withdraw after S. It has added its amount to Funding, and Spot at S still has it too, so the
+//! amount is taken out of Spot. Spot can be short of it if that money came in after S as well. Then
+//! the money is counted as in flight to Spot, and the amount is taken out of that. At the time of P
+//! no Spot balance was below zero, so neither sum is.
 //!
-//! # What is a difference
+//! UBSCore returns the sum of each asset at a record of its own, in turn. S is the last of them.
+//! Operations on an asset between its own record and S belong to U, so d returns them, and they are
+//! added.
 //!
-//! Whatever is not proven above is not in flight: a deposit without a withdraw, a deposit and a refund, a balance that was
-//! changed by hand, a transfer that one side has lost. It stands in [`Total::difference`] with its amount. Which user and
-//! transfer it belongs to is for [`super::conservation`] to say.
+//! d is read after P, and a deposit in P comes after the record of its withdraw, so d has that
+//! record. The exception is a watermark that has passed the transfer in between, so that UBSCore
+//! has forgotten it. Then everything is read again.
 //!
-//! # What it costs
+//! # Differences
 //!
-//! PostgreSQL adds up its balances, the totals below the watermark and a day of external operations; UBSCore keeps its sums.
-//! So one read is made at a time, on a connection of its own, and whoever asks meanwhile, or shortly after, is given the same.
+//! Only the cases above are in flight. A deposit without a withdraw, a deposit with a refund, a
+//! balance that was changed by hand, a transfer that one side has lost: each is in
+//! [`Total::difference`] with its amount. [`super::conservation`] finds its user and transfer.
+//!
+//! # Cost
+//!
+//! PostgreSQL adds up its balances, the totals below the watermark and a day of external
+//! operations; UBSCore keeps its sums. So one read runs at a time, on a connection of its own, and
+//! other callers meanwhile or shortly after share its result.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -77,39 +91,39 @@ use domain::amount::PRECISION_MAX;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Decision, Direction, Op, ReqId};
 
-/// So long a result is given to whoever asks, and [`REST`] times as long as it has taken where that is longer.
+/// A result is shared this long, or [`REST`] times as long as its read took, if that is longer.
 const FRESH: Duration = Duration::from_secs(1);
-/// A read is followed by so many times its length without one.
+/// Pause after a read, in multiples of its length.
 const REST: u64 = 10;
-/// Reads that the watermark may overtake, one after the other.
+/// Reads in a row that the watermark may overtake.
 const READS_MAX: u32 = 5;
 
-/// One asset, everywhere; 10^-8 of it.
+/// The sums of one asset, in 10^-8 of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Total {
-    /// Which.
+    /// The asset.
     pub asset: AssetId,
     /// All Funding balances.
     pub funding: i128,
     /// All Spot balances.
     pub spot: i128,
-    /// Withdrawn on one side, and neither deposited on the other nor given back.
+    /// Withdrawn on one side, and neither deposited on the other nor refunded.
     pub in_flight: i128,
-    /// What has ever come from outside.
+    /// All external deposits.
     pub deposited: i128,
-    /// What has ever gone to the outside.
+    /// All external withdrawals.
     pub withdrawn: i128,
 }
 
 impl Total {
-    /// Money that was made, or lost where it is negative.
+    /// Money that was made; negative if it was lost.
     pub fn difference(&self) -> i128 {
         let Total { funding, spot, in_flight, deposited, withdrawn, .. } = self;
         funding + spot + in_flight - deposited + withdrawn
     }
 }
 
-/// All assets, at one moment.
+/// The sums of all assets at one moment.
 #[derive(Clone, Debug)]
 pub struct Totals {
     /// When Spot was read, ns since the Unix epoch.
@@ -120,20 +134,20 @@ pub struct Totals {
     pub assets: Vec<Total>,
 }
 
-/// What the coordinator has under way. See the module's documentation: `next` is read first.
+/// Transfers under way in the coordinator. See the module's documentation: `next` is read first.
 #[derive(Clone, Debug)]
 pub struct UnderWay {
-    /// Every transfer that is accepted later has this order number or a higher one.
+    /// Every later accept has this order number or a higher one.
     pub next: u64,
     /// The order numbers of all others that are not terminal in PostgreSQL.
     pub numbers: Vec<u64>,
 }
 
-/// Totals that cannot be told now. Nothing is guessed.
+/// The totals cannot be read now. Nothing is estimated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The coordinator.
-    #[error("the coordinator does not say what is under way")]
+    #[error("the coordinator did not return the transfers under way")]
     Coordinator,
     /// UBSCore.
     #[error("read Spot")]
@@ -141,10 +155,10 @@ pub enum Error {
     /// PostgreSQL.
     #[error("read Funding")]
     Postgres(#[from] postgres::Error),
-    /// Again and again the watermark rose over a transfer while it was looked at.
+    /// The watermark overtook every read.
     #[error("the read takes longer than UBSCore keeps outcomes")]
     Late,
-    /// PostgreSQL, most likely, does not come to an end.
+    /// Most likely PostgreSQL does not finish.
     #[error("the read was given up after {0:?}")]
     Slow(Duration),
     /// More than 128 bits.
@@ -152,7 +166,7 @@ pub enum Error {
     Range,
 }
 
-/// What a read came to, for everybody who waits for it.
+/// The result of a read, shared by all its waiters.
 pub type Read = Result<Arc<Totals>, Arc<Error>>;
 
 struct Last {
@@ -162,25 +176,26 @@ struct Last {
     took_ns: u64,
 }
 
-/// The way to the totals.
+/// Reads the totals.
 pub struct Reader {
     spot: Arc<Spot>,
     clock: Arc<dyn Clock>,
-    /// The longest that a read may take.
+    /// The longest time that a read may take.
     limit: Duration,
-    /// Held while a read is made.
+    /// Held during a read.
     shared: Mutex<(Funds, Option<Last>)>,
 }
 
 impl Reader {
-    /// Reads Spot through `spot`, and Funding through `funds`. What takes longer than `limit` is given up.
+    /// Reads Spot through `spot`, and Funding through `funds`. A read longer than `limit` is given
+    /// up.
     pub fn new(spot: Arc<Spot>, clock: Arc<dyn Clock>, funds: Funds, limit: Duration) -> Reader {
         Reader { spot, clock, limit, shared: Mutex::new((funds, None)) }
     }
 
-    /// The totals of every asset that there is, at most a second old, or ten times as old as they took to be read: a snapshot
-    /// that is always open keeps PostgreSQL from clearing up. To be driven to its end, though nobody may wait for it any more,
-    /// so that a read that takes long is of use to the next who asks.
+    /// The totals of every asset, at most a second old, or ten times as old as their read took: a
+    /// snapshot that is always open would keep PostgreSQL from vacuuming. Poll it to its end even
+    /// if the caller has gone: the next caller shares the result.
     ///
     /// # Errors
     /// [`Error`]: a store does not answer.
@@ -196,9 +211,9 @@ impl Reader {
         if let Some(last) = last {
             let rest_ns = last.took_ns.saturating_mul(REST);
             let fresh_ns = u64::try_from(FRESH.as_nanos()).expect("short").max(rest_ns);
-            // A failure too: what was given up for its length would only be given up again.
+            // Also after a failure: a read that timed out would only time out again.
             let fresh = begun_ns - last.ended_ns < fresh_ns;
-            // What ended while we waited for it is as good for us, a failure too.
+            // A read that ended while this call waited is as good, also a failure.
             if fresh || last.ended_ns >= asked_ns {
                 return last.read.clone();
             }
@@ -241,7 +256,8 @@ impl Reader {
         Err(Error::Late)
     }
 
-    /// The successful operations on Spot of each transfer, with their records; `None` where one may have been forgotten.
+    /// The successful operations on Spot of each transfer, with their records; `None` if one may
+    /// have been forgotten.
     async fn recorded(&self, moving: &[Moving]) -> Result<Option<Vec<Vec<Done>>>, Error> {
         let mut asked: Vec<(usize, ReqId, Op)> = Vec::new();
         for (index, transfer) in moving.iter().enumerate() {
@@ -268,13 +284,15 @@ impl Reader {
 /// A successful operation on Spot, and its record.
 type Done = (Op, Sequence);
 
-/// A sum of Spot's in 10^-8 instead of the asset's smallest unit; what is out of range stays so.
+/// Converts a sum of Spot from the asset's smallest unit to 10^-8. A sum out of range stays out of
+/// range.
 fn scaled(total: SpotTotal, precision: u8) -> SpotTotal {
     let scale = 10_u128.pow(u32::from(PRECISION_MAX - precision));
     SpotTotal { units: total.units.saturating_mul(scale), ..total }
 }
 
-/// The view, added up; `None` where a sum has more than 128 bits. `spot_operations`: of each transfer of the view, at any time.
+/// Adds up the view; `None` if a sum has more than 128 bits. `spot_operations`: those of each
+/// transfer of the view, at any time.
 fn add_up(
     spot: &BTreeMap<AssetId, SpotTotal>,
     view: &View,
@@ -297,7 +315,7 @@ fn add_up(
         let Moving { asset, direction, ref funding, .. } = *transfer;
         let amount = signed(transfer.amount)?;
         let total = totals.get_mut(&asset).expect("made above");
-        // What was done behind the asset's own record is brought up to the common one.
+        // Operations after the asset's own record, up to the common one.
         let own = spot.get(&asset).map_or(last, |total| total.sequence);
         for (op, _) in done.iter().filter(|(_, record)| (own + 1..=last).contains(record)) {
             let moved = if *op == Op::Withdraw { -amount } else { amount };
@@ -313,12 +331,12 @@ fn add_up(
         match (in_view(Op::Withdraw), arrived) {
             (true, false) => total.in_flight = total.in_flight.checked_add(amount)?,
             (false, true) if paid_later => total.spot = total.spot.checked_sub(amount)?,
-            // Whole, or not begun; or money from nothing, which is a difference.
+            // Complete, or not begun; or money from nothing, which is a difference.
             (true, true) | (false, _) => {}
         }
     }
     for total in totals.values_mut() {
-        // What Spot did not hold yet is counted as on its way there.
+        // Spot lacks money that is counted as in flight to it.
         let short = total.spot.min(0);
         (total.spot, total.in_flight) = (total.spot - short, total.in_flight.checked_add(short)?);
         // So that no difference overflows.
@@ -333,7 +351,7 @@ mod tests {
     use super::*;
 
     const ASSET: AssetId = AssetId(3);
-    /// Of which there is nothing: it is read at another record.
+    /// An asset without any money, read at another record.
     const NOTHING: AssetId = AssetId(4);
 
     fn moving(direction: Direction, funding: &[Op]) -> Moving {
@@ -342,7 +360,8 @@ mod tests {
         Moving { req_id, order_number: 1, asset: ASSET, amount: 10, direction, funding }
     }
 
-    /// The one asset that there is something of. `spot`: units, and the record they include. `last`: the common record.
+    /// The totals of the one asset with money. `spot`: units, and the record that they include.
+    /// `last`: the common record.
     fn total(
         sums: Sums,
         spot: (u128, Sequence),
@@ -361,15 +380,16 @@ mod tests {
         totals[0]
     }
 
-    /// Goal: whatever the reads saw of a transfer, nothing is missing and nothing is below zero. Method: for each order of
-    /// operations, every triple of cuts that the order of reads allows, and Spot told at each record up to the common one.
+    /// Goal: no order of reads loses a transfer, and no sum is below zero. Method: for each order
+    /// of operations, every triple of cuts that the order of reads allows, with Spot at each record
+    /// up to the common one.
     #[test]
     fn every_order_of_cuts_adds_up() {
         for direction in [Direction::FundingToSpot, Direction::SpotToFunding] {
             for last_op in [Op::Deposit, Op::Refund] {
                 let ops = [Op::Withdraw, last_op];
                 let signed = |op: Op| if op == Op::Withdraw { -10_i64 } else { 10 };
-                // What is done in order by the cut, on one side.
+                // The operations of one side before the cut, in order.
                 let by = |cut: usize, on_spot: bool| {
                     let done = ops.into_iter().take(cut);
                     done.filter(move |op| direction.is_on_spot(*op) == on_spot)
@@ -417,7 +437,8 @@ mod tests {
         assert_eq!((total.spot, total.in_flight, total.difference()), (0, 0, 0));
     }
 
-    /// Goal: nothing that is wrong is taken for money on its way. Method: each way to make or to lose money, with its amount.
+    /// Goal: a wrong sum is never taken for money in flight. Method: each way to make or to lose
+    /// money, with its amount.
     #[test]
     fn what_is_made_or_lost_is_a_difference() {
         let sums = |funding| Sums { funding, deposited: 200, withdrawn: 0 };
@@ -427,14 +448,14 @@ mod tests {
             // Deposited, and never withdrawn.
             (to_spot, &[][..], &[(Op::Deposit, 10)][..], (100, 110), 10),
             (to_funding, &[Op::Deposit], none, (110, 100), 10),
-            // Deposited and given back.
+            // Deposited and refunded.
             (to_spot, &[Op::Withdraw, Op::Refund], &[(Op::Deposit, 10)], (100, 110), 10),
             (to_funding, &[Op::Deposit], &[(Op::Withdraw, 9), (Op::Refund, 10)], (110, 100), 10),
-            // Given back, and never withdrawn.
+            // Refunded, and never withdrawn.
             (to_spot, &[Op::Refund], none, (110, 100), 10),
-            // Withdrawn: on its way, and so no loss.
+            // Withdrawn: in flight, and so no loss.
             (to_spot, &[Op::Withdraw], none, (90, 100), 0),
-            // A balance that somebody has changed.
+            // A balance that was changed by hand.
             (to_spot, &[], none, (107, 100), 7),
             (to_funding, &[], none, (100, 93), -7),
         ] {

@@ -1,5 +1,5 @@
-//! The same comparison without a running UBSCore: the log and its newest snapshot are replayed, and everything is looked
-//! at once. Nothing is kept.
+//! The same comparison without a running UBSCore. The log and its newest snapshot are replayed,
+//! everything is compared at once, and nothing is kept.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,25 +22,25 @@ use crate::postgres::incarnation::{self, identity_text};
 use domain::asset::Catalog;
 use domain::transfer::{Op, ReqId};
 
-/// Outcomes of the log looked at in one round.
+/// Outcomes of the log that one round compares.
 const OUTCOMES_PER_ROUND: usize = 20_000;
 
-/// Where the two stores are.
+/// The two stores.
 pub struct Stores {
     /// PostgreSQL.
     pub reader: AuditReader,
-    /// Its assets.
+    /// The assets of PostgreSQL.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// The log's directory.
+    /// The directory of the log.
     pub log: PathBuf,
-    /// The snapshots' directory.
+    /// The directory of the snapshots.
     pub snapshots: PathBuf,
-    /// What the ledger may hold.
+    /// Capacity of the ledger.
     pub places: Places,
 }
 
 impl Stores {
-    /// The same, to compare them again.
+    /// The same stores for another comparison.
     pub fn again(&self) -> Stores {
         let (log, snapshots) = (self.log.clone(), self.snapshots.clone());
         let (reader, catalog) = (self.reader.another(), Arc::clone(&self.catalog));
@@ -48,29 +48,29 @@ impl Stores {
     }
 }
 
-/// What was compared, and what was found.
+/// The extent of a comparison, and its findings.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// The last record of the log.
     pub sequence: Sequence,
     /// Order numbers below which UBSCore may have forgotten.
     pub watermark: u64,
-    /// The latest incarnation whose order numbers the log knows.
+    /// The latest incarnation with order numbers in the log.
     pub incarnation: u64,
-    /// Outcomes that the log and its snapshot hold.
+    /// Outcomes in the log and its snapshot.
     pub outcomes: usize,
-    /// Transfers that were under way.
+    /// Transfers that are not terminal.
     pub open: usize,
-    /// Whether the database is older than the log.
+    /// Set if the database is older than the log.
     pub behind: Option<Mismatch>,
-    /// Nothing, if all is well.
+    /// Empty if nothing is wrong.
     pub mismatches: Vec<Mismatch>,
 }
 
-/// Where a log and its newest snapshot lead.
+/// The end of a log that was replayed on its newest snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Led {
-    /// The log's identity, `None` where there is no log.
+    /// The identity of the log, `None` if there is no log.
     pub identity: Option<Identity>,
     /// The last record.
     pub sequence: Sequence,
@@ -88,7 +88,7 @@ pub fn replayed(log: &Path, snapshots: &Path, places: Places) -> Result<Led, Err
     Ok(Led { identity: reader.identity(), sequence, watermark })
 }
 
-/// The ledger that the log and its newest snapshot lead to; an empty one where there is neither.
+/// The ledger of the log and its newest snapshot, empty if there is neither.
 ///
 /// # Errors
 /// [`Error`]: a start would refuse.
@@ -98,7 +98,7 @@ pub fn led(stores: &Stores) -> Result<Ledger, Error> {
     Ok(tokio::task::block_in_place(open)?.ledger)
 }
 
-/// A log that is read to its end, and further when it has grown.
+/// A log that was read to its end. It is read further when it grows.
 struct Replayed {
     reader: Reader<Directory>,
     ledger: Ledger,
@@ -146,16 +146,16 @@ impl SpotReader for Replayed {
     }
 }
 
-/// Compares everything once: every account, every transfer, every outcome of the log, and what lies below the watermark by
-/// its totals.
+/// Compares everything once: every account, every transfer, every outcome of the log, and the
+/// totals below the watermark.
 ///
 /// # Errors
-/// [`Error`]: a store cannot be read; nothing is known.
+/// [`Error`]: a store cannot be read. The result is unknown.
 pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
     Ok(compare(stores).await?.0)
 }
 
-/// The same, and the ledger that the log has led to.
+/// The same, with the ledger of the log.
 pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> {
     let Stores { reader, catalog, log, snapshots, places } = stores;
     let mut reader = reader;
@@ -176,7 +176,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     loop {
         audit.name(outcomes.next().unwrap_or_default());
         let report = audit.round().await?;
-        // A later round may have seen the end of what an earlier one saw the middle of; none takes a mismatch back.
+        // A later round may see the end of a transfer that an earlier one saw half-way. No round
+        // takes a finding back.
         for mismatch in report.mismatches {
             found.insert(mismatch.to_string(), mismatch);
         }
@@ -187,7 +188,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
             break;
         }
     }
-    // A row without its record may be on its way into the log: the next start, or a service that runs, writes it.
+    // The record of a row may not be written yet: a running service or the next start writes it.
     for mismatch in audit.externals(&held).await?.mismatches {
         let known =
             |found: &Mismatch| mismatch.external.is_some() && found.external == mismatch.external;
@@ -215,8 +216,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     if verdict.incarnation > known {
         verdict.behind = Some(Mismatch::older_database(verdict.incarnation, known));
     }
-    // It has none where a running service has raised the watermark in this moment, or where PostgreSQL is older than the
-    // log, which has been found above.
+    // There are none if a running service is just raising the watermark, or if PostgreSQL is older
+    // than the log. The latter has been found above.
     if let Some(settled) = replayed.ledger.settled(watermark) {
         verdict.mismatches.extend(settled::compare(&passed, &settled, &catalog.load()));
     }

@@ -1,9 +1,9 @@
-//! One user's money at one moment, added up over two stores that share no clock.
+//! The money of one user at one moment, added up over two stores without a common clock.
 //!
-//! First Spot is read at a point of the log, then PostgreSQL in one snapshot, and then what UBSCore has recorded for the
-//! few transfers that the two may count differently. An operation on Spot counts where its record is at or below the
-//! point of the first read; everything else about a transfer is taken from the snapshot. Whatever runs meanwhile, the
-//! sum is exact.
+//! First Spot is read at a point of the log, then PostgreSQL in one snapshot. Then UBSCore returns
+//! the recorded outcomes of the few transfers that the two reads may count differently. An
+//! operation on Spot counts if its record is at or below the point of the first read. Everything
+//! else about a transfer comes from the snapshot. So the sum is exact while transfers move.
 
 use wal::Sequence;
 
@@ -15,16 +15,16 @@ use domain::account::UserId;
 use domain::asset::{Asset, AssetId};
 use domain::transfer::{Direction, Op};
 
-/// One asset of one user. `None` where the account does not exist.
+/// One asset of one user. `None`: the account does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// Of what.
+    /// The asset.
     pub asset: Asset,
     /// Available and frozen, smallest units.
     pub funding: Option<(u128, u128)>,
     /// Available, smallest units.
     pub spot: Option<u128>,
-    /// Taken from one account and not yet put into the other, smallest units.
+    /// Taken from one account and not yet in the other, smallest units.
     pub in_flight: u128,
 }
 
@@ -37,20 +37,20 @@ pub enum Error {
     /// PostgreSQL.
     #[error("read the Funding balances")]
     Postgres(#[from] crate::postgres::Error),
-    /// It took longer than outcomes are kept, and what is missing may have been forgotten meanwhile.
+    /// It took longer than outcomes are kept, so that missing ones may have been forgotten.
     #[error("the read took longer than UBSCore keeps outcomes")]
     Late,
     /// The two stores contradict each other.
     #[error("user {user}, asset {asset:?}: the stores do not add up")]
     Mismatch {
-        /// Whose.
+        /// The user.
         user: UserId,
-        /// Of what.
+        /// The asset.
         asset: AssetId,
     },
 }
 
-/// A transfer as one cut over both stores has it: 1 for every operation that is in the cut.
+/// A transfer in one cut over both stores: true for every operation in the cut.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     direction: Direction,
@@ -64,14 +64,15 @@ impl<F: Adapter> Coordinator<Spot, F> {
     /// Every balance of `user` in `assets`.
     ///
     /// # Errors
-    /// [`Error`]: a store does not answer; nothing is guessed.
+    /// [`Error`]: a store does not answer. Nothing is estimated.
     pub async fn balances(
         &self,
         reads: &Reads,
         user: UserId,
         assets: &[Asset],
     ) -> Result<Vec<Balance>, Error> {
-        // Before anything is read: what is under way from here on has this number or a higher one.
+        // Taken before any read: every transfer under way from now on has this number or a higher
+        // one.
         let order_number_low = self.order_number_low(user);
         let mut spots = Vec::with_capacity(assets.len());
         for asset in assets {
@@ -108,7 +109,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
             let funding = view.exists.then_some(held);
             balances.push(Balance { asset: asset.clone(), funding, spot, in_flight });
         }
-        // Every outcome that was asked for is of this number or a higher one.
+        // All queried outcomes have this number or a higher one.
         if self.numbers.forgotten_below() > order_number_low {
             return Err(Error::Late);
         }
@@ -131,7 +132,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
     }
 }
 
-/// Spot and in flight of one asset; `None` where the two stores contradict each other.
+/// Spot and in flight of one asset; `None` if the two stores contradict each other.
 fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
     let (mut in_flight, mut left) = (0_u128, 0_u128);
     for transfer in moved {
@@ -139,8 +140,8 @@ fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
         match (transfer.withdrawn, out) {
             (true, false) => in_flight = in_flight.checked_add(transfer.amount)?,
             (true, true) | (false, false) => {}
-            // PostgreSQL, read later, has been paid by a Spot withdraw that is behind our point of the log: what is
-            // there has left Spot.
+            // PostgreSQL, read later, has money from a Spot withdraw after our point of the log.
+            // That money has left Spot.
             (false, true) if transfer.direction == Direction::SpotToFunding => {
                 left = left.checked_add(transfer.amount)?;
             }
@@ -148,7 +149,7 @@ fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
         }
     }
     let held = spot.available.unwrap_or(0);
-    // What Spot did not hold yet at our point came from what we still count as on its way there.
+    // Money that Spot lacked at our point came from money that still counts as in flight to it.
     let (available, short) = (held.saturating_sub(left), left.saturating_sub(held));
     let exists = spot.available.is_some() || left > 0;
     Some((exists.then_some(available), in_flight.checked_sub(short)?))
@@ -163,7 +164,7 @@ mod tests {
         Moved { direction, amount: 10, withdrawn, deposited, refunded }
     }
 
-    /// Goal: whatever the two cuts saw of a transfer, the user's money adds up. Method: for each order of operations,
+    /// Goal: the user's money adds up for every pair of cuts. Method: for each order of operations,
     /// every pair of cuts that the order of reads allows.
     #[test]
     fn every_pair_of_cuts_adds_up() {
@@ -202,8 +203,9 @@ mod tests {
         }
     }
 
-    /// Story: Spot was read empty, then money came in and went out again before PostgreSQL was read; the second
-    /// transfer's withdraw was held against the empty balance, and a legal history was called a contradiction.
+    /// Story: Spot was read empty, then money came in and went out again before PostgreSQL was
+    /// read. The second transfer's withdraw was compared with the empty balance, and a legal
+    /// history was called a contradiction.
     #[test]
     fn money_that_passed_through_spot_between_the_reads_adds_up() {
         let through = [

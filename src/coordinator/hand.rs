@@ -1,4 +1,5 @@
-//! What the workers have in hand, for whoever watches. Each tells of its transfers as they move; nobody decides by it.
+//! Transfers in the hands of the workers, for monitoring. Each worker updates its own; no decision
+//! depends on it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,16 +10,16 @@ use crate::postgres::store::Transfer;
 use domain::asset::AssetId;
 use domain::transfer::State;
 
-/// One place per worker, so that no two of them ever wait for each other.
+/// One map per worker, so that no two workers wait for each other.
 #[derive(Debug)]
 pub(super) struct Hands(Box<[Mutex<HashMap<u64, Held>>]>);
 
-/// Why the last try of a transfer came to nothing.
+/// Why the last try of a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastError {
-    /// What kind it is: `held_up`, `refused`, `store`, or an outcome of a participant, such as `timeout`.
+    /// The kind: `held_up`, `refused`, `store`, or an outcome of a participant, such as `timeout`.
     pub class: &'static str,
-    /// PostgreSQL's code, where it gave one, such as 55P03.
+    /// The SQLSTATE of PostgreSQL, if there is one, such as 55P03.
     pub sqlstate: Option<String>,
     /// The error and its causes.
     pub text: String,
@@ -31,20 +32,21 @@ struct Held {
     last_error: Option<LastError>,
     state: State,
     asset: AssetId,
-    /// What of it is in flight, smallest units.
+    /// Its amount in flight, smallest units.
     in_flight: u64,
     created_at: Timestamp,
 }
 
-/// What all workers have in hand.
+/// The transfers in hand of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InHand {
-    /// Transfers by state, as the store has it; a state that none is in is absent.
+    /// Transfers by their state in the store; a state without transfers is absent.
     pub by_state: BTreeMap<State, u64>,
     /// When the oldest of them was accepted, by the store's clock.
     pub oldest: Option<Timestamp>,
-    /// What the source has paid and the target has not been given, smallest units: as the store knows it, so that Spot's part
-    /// counts from the commit behind it on. The audit, which must be exact, counts operations.
+    /// Money that the source has paid and the target has not received, smallest units. It follows
+    /// the store, so Spot's part counts only after the next commit. The audit, which must be exact,
+    /// counts operations.
     pub in_flight: BTreeMap<AssetId, u128>,
 }
 
@@ -53,7 +55,7 @@ impl Hands {
         Hands((0..workers).map(|_| Mutex::default()).collect())
     }
 
-    /// A worker has this transfer in hand, from now on or still, and it stands as the store has it.
+    /// A worker has this transfer in hand, with this state in the store.
     pub(super) fn hold(&self, worker: usize, transfer: &Transfer) {
         let Transfer { intent, state, created_at, .. } = transfer;
         let in_flight = match state {
@@ -65,7 +67,7 @@ impl Hands {
             | State::RolledBack => 0,
         };
         let (state, asset, created_at) = (*state, intent.asset, *created_at);
-        // It has moved: an earlier error says nothing about this state.
+        // It has moved, so an earlier error does not apply to this state.
         let held = Held { last_error: None, state, asset, in_flight, created_at };
         self.0[worker].lock().insert(intent.order_number, held);
     }
@@ -77,7 +79,7 @@ impl Hands {
         }
     }
 
-    /// A try of it came to nothing.
+    /// A try of it has failed.
     pub(super) fn fail(&self, worker: usize, order_number: u64, error: LastError) {
         if let Some(held) = self.0[worker].lock().get_mut(&order_number) {
             held.last_error = Some(error);

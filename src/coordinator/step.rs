@@ -1,8 +1,9 @@
-//! What to do about a transfer: [`decide`] turns where it stands and what happened into where it stands now and what
-//! has to be done. No I/O, no clock; run, recovery and simulation all go through it.
+//! The next step of a transfer: [`decide`] turns its state and an event into the new state and the
+//! actions that follow. No I/O, no clock. Normal run, recovery and simulation all use it.
 //!
-//! With fusion a commit takes a transfer as far as it can go without asking anybody outside PostgreSQL; without, each
-//! transition is a commit of its own. Both are the same loop over the one table in [`crate::transfer`].
+//! With fusion a commit takes a transfer as far as possible without asking a participant outside
+//! PostgreSQL. Without it, each transition is a commit of its own. Both are the same loop over the
+//! one table in [`domain::transfer`].
 
 use crate::adapters::{Answer, Route};
 use crate::postgres::store::{FundingPart, TransitionPath};
@@ -12,63 +13,65 @@ use domain::transfer::{Decision, Direction, Duty, Event, Op, Participant, State}
 /// The part of a transfer that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// Where it stands, as the store has it.
+    /// The state in the store.
     pub state: State,
     /// Tries of this state that ended unknown.
     pub attempt: u32,
     /// Whether transitions share commits.
     pub fuse: bool,
-    /// An operator ends the wait: whoever is to pay or to credit is to refuse what is not decided.
+    /// An operator ends the wait: an undecided payment or credit is to be refused.
     pub resolve: bool,
 }
 
-/// What happened to a transfer.
+/// An event of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A client asked for it; it is in no store yet.
+    /// A client asked for it; no store has it yet.
     Submitted,
     /// The store has it in this state.
     Stored(State),
-    /// It is time to go on: after a start, or after a back-off.
+    /// Time to go on: after a start, or after a back-off.
     Due,
     /// A participant outside the store answered.
     Answered(Op, Answer),
-    /// The store refused to commit its last transition. Nothing was moved.
+    /// The store refused to commit its last transition path. Nothing was moved.
     Refused,
-    /// An operator wants the wait for a decision ended, or no longer. What is under way goes on; what comes next is to be refused.
+    /// An operator ends the wait for a decision, or withdraws that. A call under way goes on; the
+    /// next one is to be refused.
     Resolve(bool),
 }
 
-/// What has to be done.
+/// An action that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Insert it and take it through this transition.
+    /// Insert it and take it along this path.
     Accept(TransitionPath),
-    /// Take it through this transition.
+    /// Take it along this path.
     Step {
         /// The states, and Funding's part.
         transition: TransitionPath,
-        /// Why the participant refused.
+        /// The code of the participant's refusal.
         code: Option<Code>,
         /// The participant's record.
         log_sequence: Option<wal::Sequence>,
     },
     /// Ask the participant outside the store. The intent to ask is durable.
     Ask(Participant, Op),
-    /// Have the participant outside the store refuse what it has not decided, and tell what it has recorded. The intent to
-    /// ask is durable.
+    /// Let the participant outside the store record a refusal, unless it has decided, and return
+    /// its record. The intent to ask is durable.
     Refuse(Participant, Op),
-    /// It will end in this state whatever dies: UBSCore's record proves it. The client may be told.
+    /// Its final state is proven by UBSCore's record and survives any crash. The client may get its
+    /// answer.
     Reply(State, Option<Code>),
-    /// Nothing is known. Ask again later, for ever.
+    /// The outcome is unknown. Ask again later, without an end.
     Retry,
     /// It is terminal in the store.
     Finish,
-    /// Read what the participant outside the store has recorded, and ask it for nothing.
+    /// Read the record of the participant outside the store, and ask it for nothing.
     LookUp(Participant, Op),
-    /// Nothing before the service is resumed. Then it is due.
+    /// Do nothing until the service is resumed. Then it is due.
     Rest,
 }
 
@@ -89,7 +92,7 @@ pub fn decide(
         }
         Happened::Due => (row, vec![go_on(row, &route)]),
         Happened::Refused => {
-            // The next tries go one transition at a time, so that what can be reached is.
+            // The next tries take one transition at a time, to get as far as possible.
             let row = Row { fuse: false, attempt: row.attempt.saturating_add(1), ..row };
             (row, vec![Effect::Retry])
         }
@@ -100,23 +103,26 @@ pub fn decide(
     }
 }
 
-/// Brings a transition that waits for its commit in line with whether its transfer is being resolved by now.
+/// Updates a path that waits for its commit, because an operator may have begun or ended a resolve
+/// since.
 pub fn renew(row: Row, transition: &mut TransitionPath) {
     if let Some(part) = &mut transition.funding {
         part.refuse = is_refused(row, part.op);
     }
 }
 
-/// Whether an operator can end the wait for this operation: a refund has no refusal.
+/// Whether an operator can end the wait for this operation: a refund cannot be refused.
 fn is_refused(row: Row, op: Op) -> bool {
     row.resolve && matches!(op, Op::Withdraw | Op::Deposit)
 }
 
-/// What is left of an effect while the service is halted: the one place that says how far a transfer still goes.
+/// Reduces an effect while the service is halted: the one place that decides how far a transfer
+/// still goes.
 ///
-/// An outcome that UBSCore has recorded is durable, and writing it down moves no money, so it is written down: one
-/// transition, and nothing fused to it. No intent is persisted, no participant is asked, and Funding, whose operations share
-/// the transaction of their state change, is not touched. By state, both ways:
+/// An outcome that UBSCore has recorded is durable, and writing it to PostgreSQL moves no money. So
+/// it is written: one transition, without fusion. No intent is persisted and no participant is
+/// asked. Funding is not touched, because its operations share the transaction of their state
+/// change. By state, in both directions:
 ///
 /// | state | halted |
 /// |---|---|
@@ -132,7 +138,8 @@ pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) 
     match effect {
         Effect::Accept(_) => Effect::Rest,
         Effect::Step { transition, code, log_sequence } => match row.state.duty(row.direction) {
-            // Out of this state leads only a decision, and UBSCore's is durable before it is answered.
+            // Only a decision leads out of this state, and UBSCore's is durable before it is
+            // answered.
             Duty::Ask(participant, _) if route(participant) == Route::Apart => {
                 let path = transition.path.into_iter().take(1).collect();
                 Effect::Step {
@@ -157,7 +164,7 @@ fn answered(
     answer: Answer,
     route: &impl Fn(Participant) -> Route,
 ) -> (Row, Vec<Effect>) {
-    // An answer to a question of an earlier state says nothing about this one.
+    // An answer to a question of an earlier state does not apply to this one.
     if !matches!(row.state.duty(row.direction), Duty::Ask(_, asked) if asked == op) {
         return (row, Vec::new());
     }
@@ -182,7 +189,7 @@ fn answered(
     }
 }
 
-/// What the present state asks for.
+/// The action that the present state needs.
 fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
     match row.state.duty(row.direction) {
         Duty::Nothing => Effect::Finish,
@@ -199,7 +206,7 @@ fn go_on(row: Row, route: &impl Fn(Participant) -> Route) -> Effect {
     }
 }
 
-/// As far as one commit takes a transfer, once it has passed the states of `path`.
+/// The path of one commit: as far as it takes a transfer that has passed the states of `path`.
 fn transition(
     mut path: Vec<State>,
     row: Row,
@@ -209,7 +216,7 @@ fn transition(
     while row.fuse || path.is_empty() {
         match state.duty(row.direction) {
             Duty::Proceed => {
-                state = state.next(Event::Proceed).expect("the duty is what the table waits for");
+                state = state.next(Event::Proceed).expect("the table admits the duty");
                 path.push(state);
             }
             Duty::Ask(participant, op) if route(participant) == Route::Together => {
@@ -225,8 +232,8 @@ fn transition(
     TransitionPath { path, funding: None }
 }
 
-/// The states after a participant's decision, as far as nobody else has to be asked; none where the table does not
-/// admit the decision.
+/// The states after a participant's decision, until another participant must be asked; empty if the
+/// table does not admit the decision.
 fn outcome_path(state: State, event: Event, fuse: bool) -> Vec<State> {
     let mut path: Vec<State> = state.next(event).into_iter().collect();
     while let Some(next) = path.last().and_then(|last| last.next(Event::Proceed))
@@ -258,7 +265,8 @@ mod tests {
         Answer { outcome, log_sequence: Some(9) }
     }
 
-    /// Plays a whole transfer in which the participants refuse what `refuse` names; returns the states of each commit.
+    /// Plays a whole transfer in which the participants refuse the operations in `refuse`; returns
+    /// the states of each commit.
     fn play(direction: Direction, fuse: bool, refuse: &[(Participant, Op)]) -> Vec<Vec<State>> {
         let mut commits = Vec::new();
         let mut now = row(direction, Init, fuse);
@@ -333,7 +341,7 @@ mod tests {
         ];
         for (direction, refuse, want) in cases {
             assert_eq!(play(direction, true, refuse), want, "{direction:?} {refuse:?}");
-            // Without fusion the very same states, one a commit.
+            // Without fusion: the same states, one a commit.
             let single: Vec<Vec<State>> =
                 want.into_iter().flatten().map(|state| vec![state]).collect();
             assert_eq!(play(direction, false, refuse), single, "{direction:?} {refuse:?}");
@@ -374,8 +382,9 @@ mod tests {
         assert_eq!(decide(compensating, late, production).1, vec![]);
     }
 
-    /// Goal: while halted nothing moves but what UBSCore has decided, one state at a time. Method: every state, both ways,
-    /// fused and not: what is due, and what each decision leads to, against the table.
+    /// Goal: while halted only decisions of UBSCore are recorded, one state at a time. Method:
+    /// every state in both directions, fused and not: the due action and the effect of each
+    /// decision, against the table.
     #[test]
     fn a_halted_service_records_what_is_decided_and_nothing_else() {
         use Direction::*;
@@ -420,7 +429,7 @@ mod tests {
                                 let want = TransitionPath { path: vec![after], funding: None };
                                 assert_eq!((transition, *log_sequence), (&want, Some(9)));
                             }
-                            // A refusal that a refund does not know.
+                            // A refund cannot be refused.
                             (None, Effect::Rest) => {}
                             _ => panic!("{direction:?} {state:?} {outcome:?}: {effects:?}"),
                         }
@@ -437,9 +446,10 @@ mod tests {
         }
     }
 
-    /// Goal: from wherever an operator resolves a transfer that awaits a decision, it ends FAILED or ROLLED_BACK, or COMMITTED where
-    /// its target has decided so before, and a refund is never refused. Method: each state, both ways, fused and not, with
-    /// every set of decisions that the participants have recorded before it; they answer by what they have recorded.
+    /// Goal: a transfer that an operator resolves ends FAILED or ROLLED_BACK, or COMMITTED if its
+    /// target has decided so before, and a refund is never refused. Method: each state, in both
+    /// directions, fused and not, with every set of decisions that the participants have recorded
+    /// before. They answer by their records.
     #[test]
     fn a_resolved_transfer_ends_as_it_is_recorded_or_is_refused() {
         for (fuse, direction) in [
@@ -473,8 +483,9 @@ mod tests {
         }
     }
 
-    /// Plays a transfer from where it is resolved, with participants who hold what is `recorded` for WITHDRAW, DEPOSIT and REFUND,
-    /// `true` for a success; returns its end and what they hold then.
+    /// Plays a transfer from the resolve on. `recorded`: the decisions of the participants for
+    /// WITHDRAW, DEPOSIT and REFUND, `true` for a success. Returns its end and the decisions
+    /// recorded by then.
     fn resolve_to_the_end(
         direction: Direction,
         start: State,
@@ -495,7 +506,7 @@ mod tests {
             };
             let happened = match effects.pop().expect("something to do") {
                 Effect::Step { mut transition, .. } => {
-                    // Before it is committed, the operator may change his mind, and change it again.
+                    // Before the commit the operator may withdraw the resolve, and repeat it.
                     let decided_once = transition.clone();
                     renew(Row { resolve: false, ..now }, &mut transition);
                     assert!(!transition.refuses());
@@ -530,7 +541,8 @@ mod tests {
         }
     }
 
-    /// Tries are counted per state, a refused commit ends fusion, and a client is told of an end that UBSCore's record proves.
+    /// Tries are counted per state, a refused commit ends fusion, and a client gets an end that
+    /// UBSCore's record proves.
     #[test]
     fn tries_fusion_and_what_may_be_told() {
         let tired = Row { attempt: 3, ..row(Direction::FundingToSpot, TargetPending, true) };

@@ -1,8 +1,10 @@
-//! Raises the watermark, below which UBSCore may forget: in PostgreSQL first, with the totals of what it passes, then in
-//! the log. It never passes a number whose accept may still commit, nor a transfer that has not been terminal for
-//! [`Options::keep`], by the server's clock and by time that processes of this database have lived through.
+//! Raises the watermark, below which UBSCore may forget. PostgreSQL comes first, with the totals of
+//! the transfers that it passes, then the log. The watermark never passes an order number with an
+//! accept that may still commit. It never passes a transfer that has not been terminal for
+//! [`Options::keep`], by the server's clock and by the lifetime of processes of this database.
 //!
-//! A task of its own, beside the workers and never in a batch's way. Whatever fails here only delays.
+//! It is a task of its own, beside the workers, and never delays a batch. A failure here only
+//! delays the watermark.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,23 +27,25 @@ use crate::postgres::watermark::Watermark;
 use crate::telemetry;
 use domain::shortage::Capacity;
 
-/// Transfers passed in one transaction: their totals take well under a second, and the lock at its end milliseconds.
+/// Transfers passed in one transaction: their totals take well under a second, and the lock at its
+/// end milliseconds.
 const ROWS_MAX: u32 = 50_000;
-/// A server that cannot do so many in its time limit is asked for half of them, down to this.
+/// If a server cannot pass that many within its time limit, the number is halved, down to this one.
 const ROWS_MIN: u32 = 100;
-/// Transactions in one round; the next round goes on.
+/// Transactions in one round; the next round continues.
 const PAGES_MAX: u32 = 20;
-/// With less than this part of the outcome map free, the next round comes early.
+/// If less than this part of the outcome map is free, the next round comes early.
 const PRESSURE_PART: usize = 4;
-/// A stamp this far ahead of PostgreSQL's clock is alerted. Slewed clocks and rounding stay far below it.
+/// An alert comes if a stamp is this far ahead of PostgreSQL's clock. Slewed clocks and rounding
+/// stay far below it.
 const AHEAD_MAX: Duration = Duration::from_secs(5);
-/// Looks at whether it is so, between two rounds.
+/// Checks of the free part between two rounds.
 const LOOKS: u32 = 16;
 
 /// When outcomes may be forgotten; see `[outcomes]` in the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long a transfer has been terminal before its outcomes may go.
+    /// How long a transfer must have been terminal before its outcomes may be forgotten.
     pub keep: Duration,
     /// Between two rounds.
     pub every: Duration,
@@ -49,7 +53,7 @@ pub struct Options {
     pub outcomes_max: usize,
 }
 
-/// A round that was not finished; the next one goes on.
+/// A round that was not finished; the next one continues.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("the watermark in PostgreSQL")]
@@ -61,8 +65,8 @@ enum Error {
 }
 
 impl<F: Adapter> Coordinator<Spot, F> {
-    /// Begins to raise the watermark, until every [`Coordinator`] is gone. `store`: a connection of its own.
-    /// Nothing is raised while `gate` is closed.
+    /// Starts to raise the watermark, until every [`Coordinator`] is gone. `store`: a connection of
+    /// its own. Nothing is raised while `gate` is closed.
     pub fn keep_watermark(
         &self,
         store: Watermark,
@@ -81,7 +85,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
             born_ns: self.clock.monotonic_ns(),
             rows: ROWS_MAX,
             stored: self.numbers.forgotten_below(),
-            // The start has tried; the first round makes sure.
+            // The start has tried to raise it; the first round makes sure.
             logged: 0,
         };
         pool.workers.push(tokio::spawn(raiser.run(self.open.subscribe())));
@@ -100,9 +104,9 @@ struct Raiser {
     born_ns: u64,
     /// Transfers to pass in the next transaction.
     rows: u32,
-    /// What PostgreSQL has.
+    /// The watermark in PostgreSQL.
     stored: u64,
-    /// What the log has, as far as is known.
+    /// The watermark in the log, as far as it is known.
     logged: u64,
 }
 
@@ -115,7 +119,8 @@ impl Raiser {
             }
         };
         tokio::select! {
-            // Nothing is ever sent: it ends with the last sender. What is under way may be cut anywhere.
+            // No value is ever sent: the wait ends with the last sender. A round may be cut off
+            // anywhere.
             _ = open.changed() => Ok(()),
             ended = work => ended,
         }
@@ -134,7 +139,7 @@ impl Raiser {
                 Ok(())
             }
             Err(error) => {
-                // Too much for the server's time limit, perhaps.
+                // It may have been too much for the server's time limit.
                 self.rows = (self.rows / 2).max(ROWS_MIN);
                 warn!(why = telemetry::chain(&error), "the watermark waits for the next round");
                 Ok(())
@@ -144,12 +149,12 @@ impl Raiser {
 
     async fn raise(&mut self) -> Result<(), Error> {
         if self.gate.is_closed() {
-            // Somebody has to find out what is wrong: nothing may be forgotten meanwhile.
+            // The cause of the halt must still be found, so UBSCore must forget nothing.
             return Ok(());
         }
-        // What an earlier round did not bring into the log.
+        // An earlier round may not have brought it into the log.
         self.log().await?;
-        // First what is over, then the time: taken down as seen no earlier than it was.
+        // Read the numbers before the time: the time must not be later than the observation.
         let over = self.numbers.over();
         let lived = Duration::from_nanos(self.clock.monotonic_ns() - self.born_ns);
         let (clock, keep) = (Arc::clone(&self.clock), self.options.keep);
@@ -181,12 +186,12 @@ impl Raiser {
         Ok(())
     }
 
-    /// Brings the log up to what PostgreSQL has.
+    /// Raises the watermark of the log to that of PostgreSQL.
     async fn log(&mut self) -> Result<(), Error> {
         if self.logged == self.stored {
             return Ok(());
         }
-        // Before it can be forgotten: whoever finds nothing recorded can tell.
+        // Published before UBSCore can forget: a reader that finds no record can then decide why.
         self.numbers.forget_below(self.stored);
         self.spot.raise_watermark(self.stored).await?;
         crash::point("watermark_after_log");
@@ -195,7 +200,7 @@ impl Raiser {
         Ok(())
     }
 
-    /// Waits for the next round; not so long when the outcome map fills.
+    /// Waits for the next round, less long if the outcome map fills.
     async fn pause(&self) {
         for _ in 0..LOOKS {
             self.clock.sleep(self.options.every / LOOKS).await;
@@ -207,7 +212,7 @@ impl Raiser {
     }
 }
 
-/// The answer, unless it takes longer than a server may.
+/// The answer, or a timeout beyond the limits of the server.
 async fn within<T>(
     clock: &dyn Clock,
     limit: Duration,
