@@ -52,7 +52,9 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::readiness::Readiness;
 use crate::http::rotation::{self, Rotating};
-use crate::http::service::{Approvals, RequestLimits, Service};
+use crate::http::service::{
+    Approvals, Intake, Operations, Service, Streams, TransferLimits, Transfers,
+};
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
 use crate::http::{Limits, api, ops};
@@ -194,7 +196,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let upkeep = keep_watch(Arc::clone(&service), config.clone(), engine.handle());
     let upkeep = tokio::spawn(upkeep);
 
-    announce(config, development, addresses, service.clock.now_s())?;
+    announce(config, development, addresses, service.intake.clock.now_s())?;
     let ended = tokio::select! {
         name = signals.next() => {
             info!(signal = name, "stopping");
@@ -221,10 +223,10 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     }
     // One limit for everything that follows: supervisors kill what takes longer than it was given.
     let limit = Duration::from_millis(config.http.shutdown_timeout_ms);
-    let clock = Arc::clone(&service.clock);
+    let clock = Arc::clone(&service.intake.clock);
     let stopping = clock.sleep(limit);
     // Streams have no end of their own.
-    if let Some(events) = &service.events {
+    if let Some(events) = &service.streams.hub {
         events.close();
     }
     drop((stop, stopped));
@@ -556,31 +558,15 @@ async fn start(
     let checkpointer =
         Checkpointer::start(checkpointer_options(config)?, &engine, Arc::clone(&clock), watch)
             .context("start to make snapshots")?;
-    let service = Service {
+    let transfers = Transfers {
         coordinator,
-        spot,
-        reads,
-        database,
-        quotas: Quotas::new(quota_options, Arc::clone(&clock)),
-        engine: Mutex::new(engine.handle()),
-        snapshots: checkpointer.requests(),
-        verifier,
-        clock,
-        entropy: Mutex::new(Box::new(SystemEntropy)),
-        metrics,
+        reads: reads.clone(),
         halt,
-        check,
-        totals,
-        events,
+        quotas: Quotas::new(quota_options, Arc::clone(&clock)),
         frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
-        approvals: Approvals {
-            required: config.approval.required.clone(),
-            expires_after: Duration::from_millis(config.approval.expires_after_ms),
-            carrying_out: tokio::sync::Mutex::default(),
-        },
-        limits: RequestLimits {
-            body_bytes_max: config.http.body_bytes_max,
-            body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+        clock: Arc::clone(&clock),
+        stopping,
+        limits: TransferLimits {
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
             end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
@@ -588,10 +574,36 @@ async fn start(
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
             cid_required: config.http.cid_required,
-            heartbeat: Duration::from_millis(config.events.heartbeat_ms),
         },
-        stopping,
     };
+    let streams = Streams {
+        hub: events,
+        heartbeat: Duration::from_millis(config.events.heartbeat_ms),
+        reads,
+        clock: Arc::clone(&clock),
+        verifier: Arc::clone(&verifier),
+    };
+    let approvals = Approvals {
+        required: config.approval.required.clone(),
+        expires_after: Duration::from_millis(config.approval.expires_after_ms),
+        carrying_out: tokio::sync::Mutex::default(),
+    };
+    let intake = Intake {
+        verifier,
+        clock,
+        entropy: Mutex::new(Box::new(SystemEntropy)),
+        body_bytes_max: config.http.body_bytes_max,
+        body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+    };
+    let operations = Operations {
+        database,
+        engine: Mutex::new(engine.handle()),
+        snapshots: checkpointer.requests(),
+        check,
+        totals,
+        metrics,
+    };
+    let service = Service { intake, transfers, streams, approvals, spot, operations };
     Ok(Started { service: Arc::new(service), pool, engine, checkpointer, pin })
 }
 
@@ -954,8 +966,8 @@ fn name_unreadable(reads: &Reads) {
 /// a user is refused for want of it.
 async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
-    let (clock, metrics) = (Arc::clone(&service.clock), service.metrics);
-    let reads = service.reads.clone();
+    let (clock, metrics) = (Arc::clone(&service.intake.clock), service.operations.metrics);
+    let reads = service.transfers.reads.clone();
     // The service is dropped by the stop, which waits for its last user.
     let watched = Arc::downgrade(&service);
     drop(service);

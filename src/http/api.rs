@@ -82,12 +82,12 @@ pub(super) static ROUTES: LazyLock<Routes<Public>> = LazyLock::new(|| {
 
 /// Answers one request of the public listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
-    let call = service.receive(request);
+    let call = service.intake.receive(request);
     let handler = |matched: Matched<Public>, call: Call| async move {
         if let Public::OpenApi = matched.route {
             return get_openapi(&call);
         }
-        let caller = service.authenticate(&call)?;
+        let caller = service.intake.authenticate(&call)?;
         match matched.route {
             Public::Post => post_transfer(&service, caller, call).await,
             Public::List => list::list(&service, caller, &call).await,
@@ -135,7 +135,7 @@ async fn transfer(
 ) -> Outcome {
     let request_id = call.request_id.clone();
     let header = idempotency::key(&call)?;
-    let mut draft: Draft = parse(&service.body(call).await?)?;
+    let mut draft: Draft = parse(&service.intake.body(call).await?)?;
     if draft.user_id.is_some_and(|user| user != caller.user.number()) {
         return Err(Code::Forbidden.into());
     }
@@ -143,22 +143,27 @@ async fn transfer(
     let cid = draft.cid().map_err(|code| {
         Refusal::because(code, "cid must be 1 to 64 of A-Z a-z 0-9 _ . : -".to_owned())
     })?;
-    if cid.is_none() && service.limits.cid_required {
+    if cid.is_none() && service.transfers.limits.cid_required {
         let what =
             format!("A key is required: the field cid, or the header {}.", idempotency::HEADER);
         return Err(invalid(what));
     }
-    let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
+    let (catalog, pauses) = (service.transfers.reads.catalog(), service.transfers.reads.pauses());
     let fingerprint = request_fingerprint(&draft, &catalog);
-    service.count_transfer(caller.user);
-    let checked = match service.halt.is_halted() {
+    service.transfers.count(caller.user);
+    let checked = match service.transfers.halt.is_halted() {
         true => Err(Code::ServiceHalted),
         false => debug_span!("validation")
-            .in_scope(|| draft.check(&catalog, &pauses, service.limits.units_max)),
+            .in_scope(|| draft.check(&catalog, &pauses, service.transfers.limits.units_max)),
     };
     let admitted = match checked {
         Ok(checked) => {
-            let admitted = service.quotas.admit(&service.reads, caller.user, &checked, standings);
+            let admitted = service.transfers.quotas.admit(
+                &service.transfers.reads,
+                caller.user,
+                &checked,
+                standings,
+            );
             admitted.await.map(|reservation| (checked, reservation)).map_err(Refusal::from)
         }
         Err(code) => Err(match draft.paused(&catalog, &pauses) {
@@ -176,7 +181,7 @@ async fn transfer(
         Err(refusal) => {
             let Some(cid) = &cid else { return Err(refusal) };
             // A refusal for good must not be told where a search may find the transfer: come again.
-            service.quotas.admit_search(caller.user)?;
+            service.transfers.quotas.admit_search(caller.user)?;
             let transfer = find_cid(service, caller.user, cid).await?.ok_or(refusal)?;
             check_same_body(&transfer, &fingerprint)?;
             return respond(service, &transfer, true, &request_id).await;
@@ -197,7 +202,7 @@ async fn transfer(
         reservation,
         pauses,
     };
-    let (req_id, accepted) = match service.coordinator.submit(request).await {
+    let (req_id, accepted) = match service.transfers.coordinator.submit(request).await {
         Ok(submitted) => submitted,
         Err(rejection) if rejection.code == Code::Overloaded => match direct_read().await {
             Some(transfer) => return respond(service, &transfer?, true, &request_id).await,
@@ -211,10 +216,10 @@ async fn transfer(
         unknown: true,
         ..Refusal::because(Code::SystemError, "Whether the transfer was accepted is not known yet.")
     };
-    let started = service.clock.monotonic_ns();
+    let started = service.transfers.clock.monotonic_ns();
     let accepted = tokio::select! {
         accepted = accepted => accepted.map_err(|_| unknown())?,
-        () = service.clock.sleep(service.limits.accept_wait + ACCEPT_GRACE) => {
+        () = service.transfers.clock.sleep(service.transfers.limits.accept_wait + ACCEPT_GRACE) => {
             let transfer = direct_read().await.ok_or_else(unknown)??;
             let replayed = transfer.intent.req_id != req_id;
             return respond(service, &transfer, replayed, &request_id).await;
@@ -231,11 +236,11 @@ async fn transfer(
         }
         Err(rejection) => return Err(rejection.into()),
     };
-    let spent = Duration::from_nanos(service.clock.monotonic_ns() - started);
+    let spent = Duration::from_nanos(service.transfers.clock.monotonic_ns() - started);
     tokio::select! {
         // An error is a worker that has stopped; the transfer goes on with the next start.
         _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-        () = service.clock.sleep(service.limits.transfer_wait.saturating_sub(spent)) => {}
+        () = service.transfers.clock.sleep(service.transfers.limits.transfer_wait.saturating_sub(spent)) => {}
     }
     let pending = !accepted.progress.borrow().state.is_terminal();
     // A commit whose answer is late may have ended it, and another reader been told so.
@@ -251,9 +256,9 @@ async fn transfer(
 /// commit; an accept that may still be committed is waited for in its worker's order.
 async fn find_cid(service: &Service, user: UserId, cid: &Cid) -> Result<Option<Transfer>, Refusal> {
     let sought = Sought::Cid(user, cid.clone());
-    let found = match service.coordinator.is_undecided(user, cid.clone()).await {
-        Ok(false) => return service.reads.transfer(&sought).await.map_err(away),
-        Ok(true) => service.coordinator.find_cid(user, cid.clone()).await,
+    let found = match service.transfers.coordinator.is_undecided(user, cid.clone()).await {
+        Ok(false) => return service.transfers.reads.transfer(&sought).await.map_err(away),
+        Ok(true) => service.transfers.coordinator.find_cid(user, cid.clone()).await,
         Err(rejection) => Err(rejection),
     };
     match found {
@@ -268,8 +273,8 @@ async fn find_cid(service: &Service, user: UserId, cid: &Cid) -> Result<Option<T
 /// A transfer, if PostgreSQL says within [`ACCEPT_GRACE`] that there is one.
 async fn read_directly(service: &Service, sought: &Sought) -> Option<Transfer> {
     tokio::select! {
-        found = service.reads.transfer(sought) => found.ok().flatten(),
-        () = service.clock.sleep(ACCEPT_GRACE) => None,
+        found = service.transfers.reads.transfer(sought) => found.ok().flatten(),
+        () = service.transfers.clock.sleep(ACCEPT_GRACE) => None,
     }
 }
 
@@ -321,7 +326,7 @@ async fn respond(
                 State::Committed => StatusCode::OK,
                 _ => StatusCode::ACCEPTED,
             };
-            let catalog = service.reads.catalog();
+            let catalog = service.transfers.reads.catalog();
             json(status, &TransferBody::posted(&transfer, funds_at, &catalog), request_id)
         }
     };
@@ -342,7 +347,7 @@ pub(super) async fn settle(
     transfer: Transfer,
 ) -> Result<(Transfer, FundsAt), Refusal> {
     let req_id = transfer.intent.req_id;
-    let settled = service.coordinator.settled(transfer).await.map_err(|silent| {
+    let settled = service.transfers.coordinator.settled(transfer).await.map_err(|silent| {
         error!(%req_id, "{silent}");
         Refusal { transfer: Some((req_id, None)), ..Refusal::away("UBSCore") }
     })?;
@@ -357,17 +362,17 @@ async fn get_transfer(service: &Service, caller: Caller, call: &Call, req_id: &s
     let mut seen = look(service, caller, req_id).await?;
     let wait = Duration::from_millis(wait_ms.unwrap_or(0).into());
     if !wait.is_zero() && !seen.transfer.state.is_terminal() {
-        let mut stopping = service.stopping.clone();
+        let mut stopping = service.transfers.stopping.clone();
         tokio::select! {
             () = ended(service, &seen.transfer) => {}
-            () = service.clock.sleep(wait.min(service.limits.end_wait_max)) => {}
+            () = service.transfers.clock.sleep(wait.min(service.transfers.limits.end_wait_max)) => {}
             // Changed or gone: the server stops.
             _ = stopping.changed() => {}
         }
         seen = look(service, caller, req_id).await?;
     }
     let Seen { transfer, funds_at, history } = seen;
-    let body = DetailBody::new(&transfer, funds_at, history, &service.reads.catalog());
+    let body = DetailBody::new(&transfer, funds_at, history, &service.transfers.reads.catalog());
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
@@ -379,7 +384,7 @@ struct Seen {
 }
 
 async fn look(service: &Service, caller: Caller, req_id: ReqId) -> Result<Seen, Refusal> {
-    let found = service.reads.transfer_with_history(req_id).await.map_err(away)?;
+    let found = service.transfers.reads.transfer_with_history(req_id).await.map_err(away)?;
     // Another's transfer is answered like none: its name alone tells nothing.
     let (transfer, history) = found
         .filter(|(transfer, _)| caller.sees_everyone() || transfer.intent.user == caller.user)
@@ -394,23 +399,23 @@ async fn ended(service: &Service, transfer: &Transfer) {
     let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
     let sought = Sought::ReqId(req_id);
     loop {
-        if let Ok(Some(mut progress)) = service.coordinator.follow(user, req_id).await
+        if let Ok(Some(mut progress)) = service.transfers.coordinator.follow(user, req_id).await
             // An error is a worker that has stopped; the transfer goes on with the next start.
             && progress.wait_for(|transfer| transfer.state.is_terminal()).await.is_ok()
         {
             return;
         }
-        let found = service.reads.transfer(&sought).await;
+        let found = service.transfers.reads.transfer(&sought).await;
         if found.is_ok_and(|found| found.is_none_or(|found| found.state.is_terminal())) {
             return;
         }
-        service.clock.sleep(FOLLOW_PAUSE).await;
+        service.transfers.clock.sleep(FOLLOW_PAUSE).await;
     }
 }
 
 async fn get_balances(service: &Service, caller: Caller, call: Call) -> Outcome {
     let symbol = query(&call, "asset")?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let assets: Vec<Asset> = match symbol {
         Some(symbol) => vec![catalog.by_symbol(&symbol).ok_or(Code::InvalidAsset)?.clone()],
         None => catalog.all().into_iter().cloned().collect(),
@@ -425,7 +430,8 @@ pub(super) async fn balances(
     user: UserId,
     assets: &[Asset],
 ) -> Result<BalancesBody, Refusal> {
-    let balances = service.coordinator.balances(&service.reads, user, assets).await;
+    let balances =
+        service.transfers.coordinator.balances(&service.transfers.reads, user, assets).await;
     let balances = balances.map_err(|error| {
         error!(error = chain(&error), "balances cannot be read");
         Refusal::away("A part of the service")
@@ -435,7 +441,7 @@ pub(super) async fn balances(
 
 fn get_assets(service: &Service, call: Call) -> Outcome {
     query(&call, "")?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let body = AssetsBody { assets: catalog.all().into_iter().map(AssetBody::from).collect() };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }

@@ -50,7 +50,7 @@ const LIFE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Answers with a stream that ends with the token, with the service, or when the client does not keep up.
 pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Outcome {
-    let Some(hub) = &service.events else {
+    let Some(hub) = &service.streams.hub else {
         return Err(Refusal::because(Code::NotFound, "Events are turned off."));
     };
     // A browser that comes again has the newer id in its header.
@@ -68,7 +68,7 @@ pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Out
         };
         Refusal { message: Some(message.to_owned()), ..Shortage::Streams.into() }
     })?;
-    let position = service.reads.position(after).await.map_err(away)?;
+    let position = service.transfers.reads.position(after).await.map_err(away)?;
     // An id without an event as well: who is cut off before the first event goes on from here.
     let last = after.filter(|_| position.known).unwrap_or(position.last);
     let mut head = format!("retry: {RETRY_MS}\nid: {last}\n");
@@ -80,19 +80,20 @@ pub(super) async fn follow(service: &Service, caller: Caller, call: Call) -> Out
     }
     head.push('\n');
     let authorization = call.request.headers().get(AUTHORIZATION).cloned();
-    let life = Duration::from_secs(caller.expires_s.saturating_sub(service.clock.now_s()));
+    let life =
+        Duration::from_secs(caller.expires_s.saturating_sub(service.transfers.clock.now_s()));
     let stream = Stream {
         closing: Box::pin(hub.closing()),
-        expiry: service.clock.sleep(life.min(LIFE_MAX)),
+        expiry: service.transfers.clock.sleep(life.min(LIFE_MAX)),
         head: Some(head),
         last,
         phase: Phase::Behind,
-        heartbeat: service.limits.heartbeat,
-        said_ns: service.clock.monotonic_ns(),
+        heartbeat: service.streams.heartbeat,
+        said_ns: service.transfers.clock.monotonic_ns(),
         longest_stall: Duration::ZERO,
-        reads: service.reads.clone(),
-        clock: Arc::clone(&service.clock),
-        verifier: Arc::clone(&service.verifier),
+        reads: service.transfers.reads.clone(),
+        clock: Arc::clone(&service.transfers.clock),
+        verifier: Arc::clone(&service.intake.verifier),
         authorization,
         place,
     };

@@ -152,7 +152,7 @@ pub fn patterns() -> impl Iterator<Item = (&'static Method, &'static str)> {
 
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
-    let call = service.receive(request);
+    let call = service.intake.receive(request);
     let handler = |matched: Matched<Ops>, call: Call| async move {
         match matched.route {
             Ops::Health => Ok(plain("ok\n".into(), &call)),
@@ -254,7 +254,7 @@ fn plain(body: Bytes, call: &Call) -> Answer {
 }
 
 fn metrics(service: &Service) -> String {
-    let engine = service.engine.lock();
+    let engine = service.operations.engine.lock();
     // Gauges lose no meaning in a float: they are far below 2^53.
     metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
     metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
@@ -266,23 +266,23 @@ fn metrics(service: &Service) -> String {
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);
-    let in_hand = service.coordinator.in_hand();
+    let in_hand = service.transfers.coordinator.in_hand();
     for state in State::ALL.into_iter().filter(|state| !state.is_terminal()) {
         let count = in_hand.by_state.get(&state).copied().unwrap_or(0);
         telemetry::nonterminal(state.name(), count);
     }
     // Two clocks: where PostgreSQL's is ahead, nothing is younger than new.
     let age = in_hand.oldest.map_or(0, |oldest| {
-        i128::from(service.clock.now_ns()).saturating_sub(oldest.as_nanosecond())
+        i128::from(service.transfers.clock.now_ns()).saturating_sub(oldest.as_nanosecond())
     });
     telemetry::oldest_transfer(Duration::from_nanos(u64::try_from(age).unwrap_or(0)));
-    for asset in service.reads.catalog().all() {
+    for asset in service.transfers.reads.catalog().all() {
         let units = in_hand.in_flight.get(&asset.id).copied().unwrap_or(0);
         telemetry::in_flight(&asset.symbol, &units_text(units, asset.precision));
     }
-    let PoolUse { in_use, max, waiting } = service.reads.pool_use();
+    let PoolUse { in_use, max, waiting } = service.transfers.reads.pool_use();
     telemetry::pool(in_use, max, waiting);
-    service.metrics.render()
+    service.operations.metrics.render()
 }
 
 /// One thing that does not add up. What a finder cannot name is null.
@@ -297,13 +297,13 @@ struct MismatchBody {
 
 /// Checks everything now, and answers what was found.
 async fn conservation(service: &Service, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
+    service.intake.authenticate_viewer(&call)?;
     query(&call, "")?;
-    let found = service.check.now().await.map_err(|unchecked| {
+    let found = service.operations.check.now().await.map_err(|unchecked| {
         error!(error = telemetry::chain(&unchecked), "a check was not made");
         Refusal::because(Code::SystemError, format!("{unchecked}."))
     })?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let body = |mismatch: Mismatch| MismatchBody {
         user_id: mismatch.user.map(|user| user.number()),
         asset: mismatch.asset.and_then(|id| Some(catalog.by_id(id)?.symbol.clone())),
@@ -317,7 +317,7 @@ async fn conservation(service: &Service, call: Call) -> Outcome {
         at: Timestamp,
         mismatches: Vec<MismatchBody>,
     }
-    let at = i128::from(service.clock.now_ns());
+    let at = i128::from(service.transfers.clock.now_ns());
     let at = Timestamp::from_nanosecond(at).expect("before the year 2262");
     let mismatches: Vec<MismatchBody> = found.into_iter().map(body).collect();
     let body = Body { ok: mismatches.is_empty(), at, mismatches };
@@ -348,9 +348,9 @@ const NO_REASON: &str = "no reason given";
 
 async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     let header = idempotency::key(&call)?;
-    let draft: ExternalDraft = service.json_body(call).await?;
+    let draft: ExternalDraft = service.intake.json_body(call).await?;
     let ExternalDraft { user_id, asset, amount, idem_key, reason } = draft;
     let idem_key = idempotency::one_key(header, "idem_key", idem_key)?;
     let idem_key = idem_key.ok_or_else(|| {
@@ -361,9 +361,10 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let external = External { op: op.name().to_owned(), user_id, asset, amount, idem_key };
     // A known idem_key is told what was decided; the coordinator, which has the order of things, looks for it.
     let known = external.known(service)?;
-    let replayed = service.reads.external_is_recorded(&external.idem_key).await.map_err(away)?;
+    let replayed =
+        service.transfers.reads.external_is_recorded(&external.idem_key).await.map_err(away)?;
     if service.approvals.need(Action::External) && !replayed {
-        if service.halt.is_halted() {
+        if service.transfers.halt.is_halted() {
             return Err(Code::ServiceHalted.into());
         }
         // In one spelling, so that the same again is the same.
@@ -380,11 +381,14 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
         return approvals::ask(service, wanted).await;
     }
     let actor = actor(caller);
-    if let Some(reason) = reason.as_deref().filter(|_| !replayed && !service.halt.is_halted()) {
+    if let Some(reason) =
+        reason.as_deref().filter(|_| !replayed && !service.transfers.halt.is_halted())
+    {
         // The intent first: PostgreSQL's own row of the operation has no place for a reason.
         let action = if op == Op::ExtDeposit { "deposit asked" } else { "withdrawal asked" };
         let detail = format!("{} {} of user {user_id}", external.amount, external.asset);
-        let audit = service.reads.audit(&actor, action, &external.idem_key, &detail, reason);
+        let audit =
+            service.transfers.reads.audit(&actor, action, &external.idem_key, &detail, reason);
         audit.await.map_err(away)?;
     }
     let decree = Decree { actor, reason: String::new(), request_id };
@@ -423,13 +427,14 @@ impl External {
         if Cid::new(&self.idem_key).is_none() {
             return Err(invalid("idem_key must be 1 to 64 of A-Z a-z 0-9 _ . : -"));
         }
-        let catalog = service.reads.catalog();
+        let catalog = service.transfers.reads.catalog();
         let money = catalog.by_symbol(&self.asset).ok_or(Code::InvalidAsset).and_then(|asset| {
-            let amount = Amount::parse(&self.amount, asset.precision, service.limits.units_max)?;
+            let amount =
+                Amount::parse(&self.amount, asset.precision, service.transfers.limits.units_max)?;
             Ok(Known { op, user, asset: asset.id, precision: asset.precision, amount })
         });
         match money {
-            Err(_) if service.halt.is_halted() => Err(Code::ServiceHalted.into()),
+            Err(_) if service.transfers.halt.is_halted() => Err(Code::ServiceHalted.into()),
             money => Ok(money?),
         }
     }
@@ -447,7 +452,7 @@ impl External {
             actor,
             order_number,
         };
-        let decided = service.coordinator.external(external).await.map_err(refuse)?;
+        let decided = service.transfers.coordinator.external(external).await.map_err(refuse)?;
         #[derive(Serialize)]
         struct Body {
             idem_key: String,
@@ -482,12 +487,12 @@ struct StatusDraft {
 
 async fn set_status(service: &Service, user: &str, account: &str, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
     let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
     let user = user_of_path(user)?;
     let account = AccountType::from_name(account).ok_or(Code::InvalidAccountType)?;
-    let draft: StatusDraft = service.json_body(call).await?;
+    let draft: StatusDraft = service.intake.json_body(call).await?;
     let status = AccountStatus::from_name(&draft.status)
         .ok_or_else(|| invalid("status must be ACTIVE, FROZEN or DISABLED."))?;
     check_reason(&draft.reason)?;
@@ -497,15 +502,20 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
     match account {
         AccountType::Funding => {
             let (actor, reason) = (actor(caller), draft.reason);
-            let set = service.coordinator.set_funding_status(user, status, actor, reason);
+            let set = service.transfers.coordinator.set_funding_status(user, status, actor, reason);
             set.await.map_err(refuse)?;
         }
         AccountType::Spot => {
             let subject = format!("{user} SPOT");
             let (actor, reason) = (actor(caller), draft.reason);
             // The intent first: what UBSCore has done must not be without its author.
-            let audit =
-                service.reads.audit(&actor, "account status", &subject, status.name(), &reason);
+            let audit = service.transfers.reads.audit(
+                &actor,
+                "account status",
+                &subject,
+                status.name(),
+                &reason,
+            );
             audit.await.map_err(away)?;
             service.spot.set_status(user, status).await.map_err(unanswered)?;
         }
@@ -526,7 +536,7 @@ async fn set_status(service: &Service, user: &str, account: &str, call: Call) ->
 /// Refuses a user without an account in either store: more often a mistyped number than a status before the first deposit.
 async fn refuse_unknown(service: &Service, user: UserId) -> Result<(), Refusal> {
     if service.spot.status(user).await.map_err(unanswered)?.is_some()
-        || service.reads.funding_status(user).await.map_err(away)?.is_some()
+        || service.transfers.reads.funding_status(user).await.map_err(away)?.is_some()
     {
         return Ok(());
     }
@@ -552,17 +562,18 @@ struct AssetDraft {
 
 async fn change_asset(service: &Service, symbol: &str, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let draft: AssetDraft = service.json_body(call).await?;
+    let draft: AssetDraft = service.intake.json_body(call).await?;
     let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
     let status = draft.status.map(|name| {
         AssetStatus::from_name(&name).ok_or_else(|| invalid("status must be ACTIVE or SUSPENDED."))
     });
     let amount = |text: Option<String>| {
-        text.map(|text| Amount::parse(&text, asset.precision, service.limits.units_max)).transpose()
+        text.map(|text| Amount::parse(&text, asset.precision, service.transfers.limits.units_max))
+            .transpose()
     };
     let change = AssetChange {
         status: status.transpose()?,
@@ -579,7 +590,7 @@ async fn change_asset(service: &Service, symbol: &str, call: Call) -> Outcome {
     }
     check_reason(&draft.reason)?;
     let actor = actor(caller);
-    let changed = service.reads.change_asset(asset, change, &actor, &draft.reason);
+    let changed = service.transfers.reads.change_asset(asset, change, &actor, &draft.reason);
     let asset = changed.await.map_err(unwritten)?;
     Ok(json(StatusCode::OK, &AssetBody::from(&asset), &request_id))
 }
@@ -593,14 +604,19 @@ struct SnapshotDraft {
 /// Asks for a snapshot, and does not wait for it: a large one takes longer than a request may.
 async fn snapshot(service: &Service, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let draft: SnapshotDraft = service.json_body(call).await?;
+    let draft: SnapshotDraft = service.intake.json_body(call).await?;
     check_reason(&draft.reason)?;
-    let after = service.engine.lock().durable();
+    let after = service.operations.engine.lock().durable();
     let (actor, subject) = (actor(caller), format!("log {after}"));
-    service.reads.audit(&actor, "snapshot", &subject, "", &draft.reason).await.map_err(away)?;
-    service.snapshots.ask();
+    service
+        .transfers
+        .reads
+        .audit(&actor, "snapshot", &subject, "", &draft.reason)
+        .await
+        .map_err(away)?;
+    service.operations.snapshots.ask();
     #[derive(Serialize)]
     struct Body {
         /// It will stand behind this record.
@@ -618,11 +634,11 @@ struct HaltDraft {
 /// Halts, whatever becomes of the connection meanwhile.
 async fn halt(service: &Service, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let HaltDraft { reason } = service.json_body(call).await?;
+    let HaltDraft { reason } = service.intake.json_body(call).await?;
     check_reason(&reason)?;
-    let (flag, actor) = (Arc::clone(&service.halt), actor(caller));
+    let (flag, actor) = (Arc::clone(&service.transfers.halt), actor(caller));
     let halted = to_the_end(async move { Ok(flag.halt(&actor, &reason).await) }).await?;
     if !halted.in_data_dir && !halted.in_postgres {
         let message = "Halted, but neither the data directory nor PostgreSQL could be told: a restart would not know.                        Try again.";
@@ -645,15 +661,16 @@ async fn halt(service: &Service, call: Call) -> Outcome {
 
 async fn resume(service: &Service, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let HaltDraft { reason } = service.json_body(call).await?;
+    let HaltDraft { reason } = service.intake.json_body(call).await?;
     check_reason(&reason)?;
     if service.approvals.need(Action::Resume) {
-        if !service.halt.is_halted() {
+        if !service.transfers.halt.is_halted() {
             return Ok(resumed(&request_id, false));
         }
-        let seen = SeenHalt::now(&service.halt, &service.reads).await.map_err(away)?;
+        let seen =
+            SeenHalt::now(&service.transfers.halt, &service.transfers.reads).await.map_err(away)?;
         let wanted = approvals::Wanted {
             action: Action::Resume,
             subject: &format!("halt {}", seen.number),
@@ -670,9 +687,12 @@ async fn resume(service: &Service, call: Call) -> Outcome {
 /// Goes on, whatever becomes of the connection meanwhile. `seen`: the only halt that is to be ended.
 async fn resume_now(service: &Service, decree: Decree, seen: Option<SeenHalt>) -> Outcome {
     let Decree { actor, reason, request_id } = decree;
-    let was_halted = service.halt.is_halted();
-    let (flag, check, reads) =
-        (Arc::clone(&service.halt), service.check.clone(), service.reads.clone());
+    let was_halted = service.transfers.halt.is_halted();
+    let (flag, check, reads) = (
+        Arc::clone(&service.transfers.halt),
+        service.operations.check.clone(),
+        service.transfers.reads.clone(),
+    );
     let resuming = async move {
         // Asked once the flag has taken note of every halt so far: a later one stands against this resume by itself.
         let objection = async {

@@ -52,13 +52,13 @@ impl Readiness {
 
     /// Looks at every part, and notes the result in the metrics. A lasting shortage is alerted.
     pub async fn look(service: &Service) -> Readiness {
-        let halt = service.halt.reason().map(|reason| format!("Halted: {reason}"));
+        let halt = service.transfers.halt.reason().map(|reason| format!("Halted: {reason}"));
         let postgres = tokio::select! {
-            pong = service.reads.ping() => pong.is_ok(),
-            () = service.clock.sleep(PING_MAX) => false,
+            pong = service.transfers.reads.ping() => pong.is_ok(),
+            () = service.transfers.clock.sleep(PING_MAX) => false,
         };
         let postgres = (!postgres).then(|| "PostgreSQL does not answer; try again.".to_owned());
-        let shortage = service.coordinator.shortage();
+        let shortage = service.transfers.coordinator.shortage();
         let mut parts = vec![
             Part::new("recovery", Code::SystemError, None),
             Part::new("halt", Code::ServiceHalted, halt),
@@ -109,7 +109,7 @@ impl Readiness {
 
 /// Why every transfer is refused by pauses, if it is.
 fn all_paused(service: &Service) -> Option<String> {
-    let (catalog, pauses) = (service.reads.catalog(), service.reads.pauses());
+    let (catalog, pauses) = (service.transfers.reads.catalog(), service.transfers.reads.pauses());
     let assets = catalog.all();
     let paused =
         |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());

@@ -41,46 +41,101 @@ use crate::validation::parse_object;
 use domain::account::UserId;
 use domain::code::Code;
 
-/// Everything behind the listeners.
+/// Everything behind the listeners, by the part that a handler works with.
 pub struct Service {
-    /// Transfers.
-    pub coordinator: Coordinator<Spot, Funding<Database>>,
-    /// Spot accounts.
+    /// Receives requests: ids, tokens, bodies.
+    pub intake: Intake,
+    /// Transfers and their stores.
+    pub transfers: Transfers,
+    /// Streams of events.
+    pub streams: Streams,
+    /// Actions that need two operators.
+    pub approvals: Approvals,
+    /// The Spot accounts, for operators.
     pub spot: Arc<Spot>,
-    /// What PostgreSQL knows.
+    /// Parts that only operators' routes use.
+    pub operations: Operations,
+}
+
+/// Receives requests: gives each an id, checks its token and reads its body.
+pub struct Intake {
+    /// Checks tokens.
+    pub verifier: Arc<Verifier>,
+    /// Time of requests and of their ids.
+    pub clock: Arc<dyn Clock>,
+    /// Chance in request ids.
+    pub entropy: Mutex<Box<dyn Entropy>>,
+    /// The largest body, bytes; a larger one is answered 413.
+    pub body_bytes_max: usize,
+    /// Time for a body to arrive; then 408.
+    pub body_read_timeout: Duration,
+}
+
+/// Accepts transfers, reads them and moves them on.
+pub struct Transfers {
+    /// Accepts and moves transfers.
+    pub coordinator: Coordinator<Spot, Funding<Database>>,
+    /// Reads PostgreSQL.
     pub reads: Reads,
+    /// Set while nothing new may begin.
+    pub halt: Arc<Halt>,
+    /// How much each user may transfer.
+    pub quotas: Quotas,
+    /// How often each user transfers.
+    pub frequency: Mutex<Frequency>,
+    /// Time of waits.
+    pub clock: Arc<dyn Clock>,
+    /// Changes, or loses its sender, when the server stops: handlers that wait answer then.
+    pub stopping: watch::Receiver<()>,
+    /// Limits of one transfer.
+    pub limits: TransferLimits,
+}
+
+/// Limits of one transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferLimits {
+    /// How long POST waits for a final state.
+    pub transfer_wait: Duration,
+    /// How long POST waits for the transfer to be accepted.
+    pub accept_wait: Duration,
+    /// The longest wait of GET for a final state; a longer `wait_ms` is cut to it.
+    pub end_wait_max: Duration,
+    /// A transfer that is under way for longer is stuck, milliseconds.
+    pub stuck_ms: u64,
+    /// The largest amount, smallest units.
+    pub units_max: u64,
+    /// Whether a transfer without an idempotency key is refused.
+    pub cid_required: bool,
+}
+
+/// Serves streams of events.
+pub struct Streams {
+    /// Where events are followed; `None` if events are turned off.
+    pub hub: Option<Arc<Hub>>,
+    /// After so long without an event, a stream sends an empty line.
+    pub heartbeat: Duration,
+    /// Reads events that a stream has missed.
+    pub reads: Reads,
+    /// Time of heartbeats and of a token's end.
+    pub clock: Arc<dyn Clock>,
+    /// Checks the stream's token again and again.
+    pub verifier: Arc<Verifier>,
+}
+
+/// Parts that only operators' routes use.
+pub struct Operations {
     /// The database's name, and whether `serve --dev` made it.
     pub database: (String, bool),
     /// UBSCore's gauges.
     pub engine: Mutex<engine::Handle>,
-    /// The way to ask for a snapshot.
+    /// Requests snapshots.
     pub snapshots: checkpointer::Requests,
-    /// Tokens.
-    pub verifier: Arc<Verifier>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Request ids.
-    pub entropy: Mutex<Box<dyn Entropy>>,
-    /// The way to have both stores compared now.
+    /// Has both stores compared now.
     pub check: Check,
-    /// The way to what there is of each asset.
+    /// Adds up each asset.
     pub totals: totals::Reader,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
-    /// Whether nothing new begins.
-    pub halt: Arc<Halt>,
-    /// Where events are followed; `None` where there are none.
-    pub events: Option<Arc<Hub>>,
-    /// How often each user transfers.
-    pub frequency: Mutex<Frequency>,
-    /// How much each user may transfer.
-    pub quotas: Quotas,
-    /// What needs two operators.
-    pub approvals: Approvals,
-    /// Limits of one request.
-    pub limits: RequestLimits,
-    /// Changes, or loses its sender, when the server stops: whoever waits answers then.
-    pub stopping: watch::Receiver<()>,
 }
 
 /// What needs two operators.
@@ -99,29 +154,6 @@ impl Approvals {
     pub fn need(&self, action: Action) -> bool {
         self.required.contains(&action)
     }
-}
-
-/// Limits of one request.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestLimits {
-    /// A body's length.
-    pub body_bytes_max: usize,
-    /// Time for a body to arrive.
-    pub body_read_timeout: Duration,
-    /// How long POST waits for a final state.
-    pub transfer_wait: Duration,
-    /// How long POST waits for the transfer to be accepted.
-    pub accept_wait: Duration,
-    /// How long GET waits for a final state, whatever it is asked for.
-    pub end_wait_max: Duration,
-    /// Under way for longer, a transfer is stuck, milliseconds.
-    pub stuck_ms: u64,
-    /// The largest amount, smallest units.
-    pub units_max: u64,
-    /// Whether a transfer without an idempotency key is refused.
-    pub cid_required: bool,
-    /// After so long without an event, a stream is told that it is alive.
-    pub heartbeat: Duration,
 }
 
 /// Who asks.
@@ -164,7 +196,7 @@ pub struct Call {
 /// A route's outcome.
 pub type Outcome = Result<Answer, Refusal>;
 
-impl Service {
+impl Intake {
     /// Gives the request an id: the client's, where it is sane.
     pub fn receive(&self, request: Request<Incoming>) -> Call {
         let given = request_id(request.headers().get(X_REQUEST_ID)).map(str::to_owned);
@@ -220,7 +252,7 @@ impl Service {
             let refusal = invalid("The content type must be application/json.");
             return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let (bytes_max, timeout) = (self.limits.body_bytes_max, self.limits.body_read_timeout);
+        let (bytes_max, timeout) = (self.body_bytes_max, self.body_read_timeout);
         let body = read_body(call.request.into_body(), bytes_max, timeout).await;
         body.map_err(|error| {
             let status = match &error {
@@ -239,9 +271,11 @@ impl Service {
     pub async fn json_body<T: DeserializeOwned>(&self, call: Call) -> Result<T, Refusal> {
         parse(&self.body(call).await?)
     }
+}
 
+impl Transfers {
     /// Counts a transfer that a user asks for, and says so where they are abnormally many.
-    pub fn count_transfer(&self, user: UserId) {
+    pub fn count(&self, user: UserId) {
         let counted = self.frequency.lock().count(user, self.clock.monotonic_ns());
         if let Some(recent) = counted {
             let what = format_args!("user {user} asked for {recent} transfers in a minute");

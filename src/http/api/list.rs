@@ -21,14 +21,14 @@ pub(in crate::http) const LIMIT_MAX: u32 = 100;
 
 /// `GET /api/v1/internal_transfers`. An operator's are those of the token's user as well.
 pub(super) async fn list(service: &Service, caller: Caller, call: &Call) -> Outcome {
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let text = call.request.uri().query().unwrap_or("");
     let filter = parse(text, caller.user, &catalog)?;
-    let page = service.reads.own_list(&filter).await.map_err(away)?;
+    let page = service.transfers.reads.own_list(&filter).await.map_err(away)?;
     let settled = page.transfers.into_iter().map(|transfer| settle(service, transfer));
     let settled = try_join_all(settled).await?;
     // Read anew: a transfer may be of an asset that has been learned meanwhile.
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let transfers = settled
         .iter()
         .filter(|(transfer, _)| filter.state.is_none_or(|state| transfer.state == state))

@@ -27,14 +27,14 @@ struct Body {
 /// `GET /admin/v1/accounts/{user_id}`: both statuses, null where there is no account, and the balances. A user who has never
 /// been heard of is answered too.
 pub(super) async fn show(service: &Service, user: &str, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
+    service.intake.authenticate_viewer(&call)?;
     query(&call, "")?;
     let user = user_of_path(user)?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let assets: Vec<Asset> = catalog.all().into_iter().cloned().collect();
     // Before the statuses: an account that has a balance here has a status too.
     let balances = balances(service, user, &assets).await?;
-    let funding = service.reads.funding_status(user).await.map_err(away)?;
+    let funding = service.transfers.reads.funding_status(user).await.map_err(away)?;
     let spot = service.spot.status(user).await.map_err(|_| Refusal::away("UBSCore"))?;
     let account = |account: AccountType, status: Option<AccountStatus>| AccountBody {
         account_type: account.name(),

@@ -57,8 +57,9 @@ pub(super) struct Wanted<'a> {
 /// Writes down what is wanted, and answers that it waits for another operator. Who asks again is told of the same approval.
 pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
     let Wanted { action, subject, request, caller, reason, request_id } = wanted;
-    let random = service.entropy.lock().u128();
-    let approval_id = Ulid::from_parts(service.clock.now_ns() / 1_000_000, random).to_string();
+    let random = service.intake.entropy.lock().u128();
+    let approval_id =
+        Ulid::from_parts(service.transfers.clock.now_ns() / 1_000_000, random).to_string();
     let wish = Wish {
         approval_id: &approval_id,
         action,
@@ -68,7 +69,7 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
         reason,
         expires_after: service.approvals.expires_after,
     };
-    let approval = service.reads.ask_approval(wish).await.map_err(away)?;
+    let approval = service.transfers.reads.ask_approval(wish).await.map_err(away)?;
     if action == Action::External && approval.request != request {
         return Err(Code::IdemKeyConflict.into());
     }
@@ -79,13 +80,13 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
 
 /// `GET /admin/v1/approvals`: the newest ones, or those in one state.
 pub(super) async fn list(service: &Service, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
+    service.intake.authenticate_viewer(&call)?;
     let state = query(&call, "state")?.map(|name| {
         let names = State::ALL.map(State::name).join(", ");
         let invalid = || invalid(format!("state must be one of {names}."));
         State::from_name(name.as_ref()).ok_or_else(invalid)
     });
-    let approvals = service.reads.approvals(state.transpose()?).await.map_err(away)?;
+    let approvals = service.transfers.reads.approvals(state.transpose()?).await.map_err(away)?;
     #[derive(Serialize)]
     struct Body {
         approvals: Vec<ApprovalBody>,
@@ -110,9 +111,10 @@ struct Decided {
 
 impl Decided {
     async fn read(service: &Service, approval_id: &str, call: Call) -> Result<Decided, Refusal> {
-        let (request_id, caller) = (call.request_id.clone(), service.authenticate_admin(&call)?);
+        let (request_id, caller) =
+            (call.request_id.clone(), service.intake.authenticate_admin(&call)?);
         query(&call, "")?;
-        let DecisionDraft { reason } = service.json_body(call).await?;
+        let DecisionDraft { reason } = service.intake.json_body(call).await?;
         check_reason(&reason)?;
         let approval_id = Ulid::from_string(approval_id).map_err(|_| unknown())?.to_string();
         Ok(Decided { approval_id, caller, reason, request_id })
@@ -120,7 +122,8 @@ impl Decided {
 
     async fn keep(&self, service: &Service, vote: Vote) -> Result<Approval, Refusal> {
         let Decided { approval_id, caller, reason, .. } = self;
-        let decided = service.reads.decide_approval(approval_id, vote, caller.user, reason);
+        let decided =
+            service.transfers.reads.decide_approval(approval_id, vote, caller.user, reason);
         decided.await.map_err(away)?.map_err(|undecided| match undecided {
             Undecided::Unknown => unknown(),
             Undecided::Own => {
@@ -155,7 +158,7 @@ pub(super) async fn approve(service: &Service, approval_id: &str, call: Call) ->
     crash::point("approval_after_deed");
     let approval_id = &approval.approval_id;
     info!(approval_id, action = approval.action.name(), subject = approval.subject, "carried out");
-    if let Err(failure) = service.reads.approval_carried_out(approval_id).await {
+    if let Err(failure) = service.transfers.reads.approval_carried_out(approval_id).await {
         // It is: whoever looks for it finds what was done by its subject.
         error!(error = chain(&failure), approval_id, "not written down that it was carried out");
     }

@@ -32,15 +32,15 @@ impl From<&Asset> for Numbered {
 
 /// `GET /admin/v1/assets`: the assets in force, and the rows that cannot be read in whole.
 pub(super) fn list(service: &Service, call: &Call) -> Outcome {
-    service.authenticate_viewer(call)?;
+    service.intake.authenticate_viewer(call)?;
     query(call, "")?;
     #[derive(Serialize)]
     struct Body {
         assets: Vec<Numbered>,
         unreadable: Vec<String>,
     }
-    let assets = service.reads.catalog().all().into_iter().map(Numbered::from).collect();
-    let unreadable = service.reads.unreadable().into_iter();
+    let assets = service.transfers.reads.catalog().all().into_iter().map(Numbered::from).collect();
+    let unreadable = service.transfers.reads.unreadable().into_iter();
     let unreadable = unreadable.map(|row| format!("{}: {}", row.asset, row.what)).collect();
     Ok(json(StatusCode::OK, &Body { assets, unreadable }, &call.request_id))
 }
@@ -103,10 +103,10 @@ impl Draft {
 /// `POST /admin/v1/assets`: adds an asset. UBSCore has learned it before a transfer of it is accepted.
 pub(super) async fn add(service: &Service, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let draft: Draft = service.json_body(call).await?;
-    let wanted = draft.check(service.limits.units_max)?;
+    let draft: Draft = service.intake.json_body(call).await?;
+    let wanted = draft.check(service.transfers.limits.units_max)?;
     let learn = |asset: Asset| -> Pin<Box<dyn Future<Output = Learned> + Send>> {
         let spot = Arc::clone(&service.spot);
         Box::pin(async move {
@@ -118,7 +118,7 @@ pub(super) async fn add(service: &Service, call: Call) -> Outcome {
         })
     };
     let actor = actor(caller);
-    let added = service.reads.add_asset(&wanted, &learn, &actor, &draft.reason).await;
+    let added = service.transfers.reads.add_asset(&wanted, &learn, &actor, &draft.reason).await;
     let asset = added.map_err(|not_added| {
         error!(symbol = wanted.symbol, why = %not_added, "an asset is not added");
         match not_added {

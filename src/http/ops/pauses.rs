@@ -25,13 +25,15 @@ fn bodies(pauses: &Pauses, catalog: &Catalog) -> Vec<PauseBody> {
 
 /// `GET /admin/v1/pauses`: every pause in force.
 pub(super) fn list(service: &Service, call: &Call) -> Outcome {
-    service.authenticate_viewer(call)?;
+    service.intake.authenticate_viewer(call)?;
     query(call, "")?;
     #[derive(Serialize)]
     struct Body {
         pauses: Vec<PauseBody>,
     }
-    let body = Body { pauses: bodies(&service.reads.pauses(), &service.reads.catalog()) };
+    let body = Body {
+        pauses: bodies(&service.transfers.reads.pauses(), &service.transfers.reads.catalog()),
+    };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
@@ -50,16 +52,16 @@ struct PauseDraft {
 /// checked before is accepted behind it either, but for an accept whose client was told that it is unknown.
 pub(super) async fn change(service: &Service, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let draft: PauseDraft = service.json_body(call).await?;
+    let draft: PauseDraft = service.intake.json_body(call).await?;
     let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
     let direction = draft.direction.as_deref().map(|name| {
         let known = Direction::from_wire_name(name);
         known.ok_or_else(|| invalid("direction must be FUNDING_TO_SPOT or SPOT_TO_FUNDING."))
     });
     let direction = direction.transpose()?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let asset = draft
         .asset
         .as_deref()
@@ -70,13 +72,14 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
     let (actor, subject) = (actor(caller), paused(scope, &catalog));
     let PauseDraft { paused, reason, .. } = draft;
     let change = PauseChange { scope, paused, subject: &subject, actor: &actor, reason: &reason };
-    let was_paused = service.reads.pauses().all().iter().any(|pause| pause.scope == scope);
-    let earlier = service.reads.change_pause(change).await.map_err(away)?;
+    let was_paused =
+        service.transfers.reads.pauses().all().iter().any(|pause| pause.scope == scope);
+    let earlier = service.transfers.reads.change_pause(change).await.map_err(away)?;
     warn!(actor, reason, subject, paused, "pauses changed");
     let decided = async {
         tokio::select! {
             () = earlier.decided() => true,
-            () = service.clock.sleep(DECIDED_WAIT.min(service.limits.end_wait_max)) => false,
+            () = service.transfers.clock.sleep(DECIDED_WAIT.min(service.transfers.limits.end_wait_max)) => false,
         }
     };
     // Whoever lets transfers go on waits for none.
@@ -96,7 +99,7 @@ pub(super) async fn change(service: &Service, call: Call) -> Outcome {
         paused,
         was_paused,
         quiet,
-        pauses: bodies(&service.reads.pauses(), &catalog),
+        pauses: bodies(&service.transfers.reads.pauses(), &catalog),
     };
     Ok(json(StatusCode::OK, &body, &request_id))
 }

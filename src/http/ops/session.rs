@@ -33,9 +33,9 @@ struct Body {
 
 /// `GET /admin/v1/session`: of an admin only, so that whoever is let in may do what the console offers.
 pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
-    let caller = service.authenticate_admin(call)?;
+    let caller = service.intake.authenticate_admin(call)?;
     query(call, "")?;
-    let (database, development) = service.database.clone();
+    let (database, development) = service.operations.database.clone();
     let readiness = Readiness::look(service).await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
@@ -46,10 +46,10 @@ pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
             .unwrap_or(Timestamp::MAX),
         version: release::VERSION,
         approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
-        stuck_ms: service.limits.stuck_ms,
+        stuck_ms: service.transfers.limits.stuck_ms,
         database,
         development,
-        halted: service.halt.reason().map(|reason| Halted { reason }),
+        halted: service.transfers.halt.reason().map(|reason| Halted { reason }),
         not_ready: readiness.problem().and_then(|part| part.why.clone()),
     };
     Ok(json(StatusCode::OK, &body, &call.request_id))

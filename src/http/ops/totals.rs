@@ -53,20 +53,20 @@ struct Body {
 
 /// `GET /admin/v1/totals`: as they were at `at`, which is not long ago. Whoever asks at the same time is told the same.
 pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
-    service.authenticate_viewer(call)?;
+    service.intake.authenticate_viewer(call)?;
     query(call, "")?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let under_way = || {
         let looking = async {
-            let next = service.coordinator.order_number_next();
-            let numbers = service.coordinator.under_way().await.ok()?;
+            let next = service.transfers.coordinator.order_number_next();
+            let numbers = service.transfers.coordinator.under_way().await.ok()?;
             Some(UnderWay { next, numbers })
         };
         looking.boxed()
     };
-    let mut stopping = service.stopping.clone();
+    let mut stopping = service.transfers.stopping.clone();
     let read = tokio::select! {
-        read = service.totals.read(&catalog, under_way) => read,
+        read = service.operations.totals.read(&catalog, under_way) => read,
         // Changed or gone: the server stops.
         _ = stopping.changed() => return Err(Refusal::away("The service")),
     };

@@ -35,14 +35,15 @@ async fn settle_or_leave(service: &Service, transfer: Transfer) -> (Transfer, Fu
 
 /// `GET /admin/v1/transfers`: what is not terminal, what is in one state, what has a cid, or all that a user has.
 pub(super) async fn list(service: &Service, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
-    let filter = parse(call.request.uri().query().unwrap_or(""), service.limits.stuck_ms)?;
-    let under_way = service.coordinator.under_way().await.map_err(refuse)?;
-    let page = service.reads.list(&filter, &under_way).await.map_err(away)?;
-    let catalog = &*service.reads.catalog();
+    service.intake.authenticate_viewer(&call)?;
+    let filter =
+        parse(call.request.uri().query().unwrap_or(""), service.transfers.limits.stuck_ms)?;
+    let under_way = service.transfers.coordinator.under_way().await.map_err(refuse)?;
+    let page = service.transfers.reads.list(&filter, &under_way).await.map_err(away)?;
+    let catalog = &*service.transfers.reads.catalog();
     let settled = page.transfers.into_iter().map(|listed| async move {
         let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
-        let last_error = service.coordinator.last_error(&transfer.intent);
+        let last_error = service.transfers.coordinator.last_error(&transfer.intent);
         ListedBody::new(&Listed { transfer, ..listed }, funds_at, catalog, last_error)
     });
     #[derive(Serialize)]
@@ -108,12 +109,12 @@ fn parse(query: &str, stuck_ms: u64) -> Result<Filter, Refusal> {
 
 /// `GET /admin/v1/transfers/{req_id}`: everything that is known of it, on both sides.
 pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
+    service.intake.authenticate_viewer(&call)?;
     query(&call, "")?;
     let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-    let dossier = service.reads.dossier(req_id).await.map_err(away)?;
+    let dossier = service.transfers.reads.dossier(req_id).await.map_err(away)?;
     let Dossier { listed, history, operations } = dossier.ok_or(Code::TransferNotFound)?;
-    let catalog = service.reads.catalog();
+    let catalog = service.transfers.reads.catalog();
     let intent = listed.transfer.intent.clone();
     let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
     let ops = [Op::Withdraw, Op::Deposit, Op::Refund];
@@ -129,7 +130,7 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     bodies.extend(of_spot);
     // As they were decided, whatever the two clocks say: each waits for the one before it.
     bodies.sort_by_key(|(op, _)| *op);
-    let last_error = service.coordinator.last_error(&intent);
+    let last_error = service.transfers.coordinator.last_error(&intent);
     let listed = Listed { transfer, ..listed };
     let body = ShownBody {
         transfer: ListedBody::new(&listed, funds_at, &catalog, last_error),
@@ -161,10 +162,10 @@ impl Wanted {
         call: Call,
     ) -> Result<(Caller, Wanted), Refusal> {
         let request_id = call.request_id.clone();
-        let caller = service.authenticate_admin(&call)?;
+        let caller = service.intake.authenticate_admin(&call)?;
         query(&call, "")?;
         ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-        let AttendDraft { reason } = service.json_body(call).await?;
+        let AttendDraft { reason } = service.intake.json_body(call).await?;
         check_reason(&reason)?;
         let decree = Decree { actor: actor(caller), reason, request_id };
         Ok((caller, Wanted::find(service, req_id, decree).await?))
@@ -172,10 +173,10 @@ impl Wanted {
 
     async fn find(service: &Service, req_id: &str, decree: Decree) -> Result<Wanted, Refusal> {
         let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-        if service.halt.is_halted() {
+        if service.transfers.halt.is_halted() {
             return Err(Code::ServiceHalted.into());
         }
-        let found = service.reads.transfer(&Sought::ReqId(req_id)).await.map_err(away)?;
+        let found = service.transfers.reads.transfer(&Sought::ReqId(req_id)).await.map_err(away)?;
         let transfer = found.ok_or(Code::TransferNotFound)?;
         Ok(Wanted { decree, transfer })
     }
@@ -184,7 +185,7 @@ impl Wanted {
     async fn audit(&self, service: &Service, action: &str) -> Result<(), Refusal> {
         let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
         let Decree { actor, reason, .. } = &self.decree;
-        let audit = service.reads.audit(actor, action, &subject, state.name(), reason);
+        let audit = service.transfers.reads.audit(actor, action, &subject, state.name(), reason);
         audit.await.map_err(away)
     }
 
@@ -194,12 +195,12 @@ impl Wanted {
         if transfer.state.awaits_decision() {
             self.audit(service, "transfer resolve").await?;
             let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
-            let progress = service.coordinator.resolve(user, req_id).await;
+            let progress = service.transfers.coordinator.resolve(user, req_id).await;
             let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
             tokio::select! {
                 // An error is a worker that has stopped; a start goes on with it.
                 _ = progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-                () = service.clock.sleep(service.limits.transfer_wait) => {}
+                () = service.transfers.clock.sleep(service.transfers.limits.transfer_wait) => {}
             }
             transfer = progress.borrow().clone();
         }
@@ -217,7 +218,7 @@ impl Wanted {
     /// The transfer's body.
     async fn answer(&self, service: &Service, transfer: Transfer) -> Outcome {
         let (transfer, funds_at) = settle_or_leave(service, transfer).await;
-        let body = OperatorBody::new(&transfer, funds_at, &service.reads.catalog());
+        let body = OperatorBody::new(&transfer, funds_at, &service.transfers.reads.catalog());
         Ok(json(StatusCode::OK, &body, &self.decree.request_id))
     }
 }
@@ -233,7 +234,7 @@ pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcom
     }
     wanted.audit(service, "transfer retry").await?;
     let intent = &wanted.transfer.intent;
-    let progress = service.coordinator.retry(intent.user, intent.req_id).await;
+    let progress = service.transfers.coordinator.retry(intent.user, intent.req_id).await;
     let progress = progress.map_err(|rejection| attended(&wanted.transfer, rejection))?;
     let transfer = progress.borrow().clone();
     wanted.answer(service, transfer).await

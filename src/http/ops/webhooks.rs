@@ -48,7 +48,7 @@ impl From<DeadLetter> for LetterBody {
 
 /// `GET /admin/v1/webhooks/dead`: oldest first.
 pub(super) async fn dead(service: &Service, call: Call) -> Outcome {
-    service.authenticate_viewer(&call)?;
+    service.intake.authenticate_viewer(&call)?;
     let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
     let [limit, cursor] =
         parameters(call.request.uri().query().unwrap_or(""), ["limit", "cursor"])?;
@@ -61,7 +61,8 @@ pub(super) async fn dead(service: &Service, call: Call) -> Outcome {
         cursor.as_deref().map_or(("0", ""), |text| text.split_once('.').unwrap_or(("", "")));
     let event = event_id(event)
         .map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))?;
-    let letters = service.reads.dead_letters((event, endpoint), limit).await.map_err(away)?;
+    let letters =
+        service.transfers.reads.dead_letters((event, endpoint), limit).await.map_err(away)?;
     let full = u32::try_from(letters.len()).is_ok_and(|count| count == limit);
     let next = letters.last().filter(|_| full);
     let next_cursor = next.map(|last| format!("{}.{}", last.event_id, last.endpoint));
@@ -83,17 +84,18 @@ struct ResendDraft {
 /// `POST /admin/v1/webhooks/{event_id}/resend`: it is due now, and as if for the first time.
 pub(super) async fn resend(service: &Service, event: &str, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.authenticate_admin(&call)?;
+    let caller = service.intake.authenticate_admin(&call)?;
     query(&call, "")?;
     let none = || Refusal::because(Code::NotFound, "There is no dead letter of this event.");
     let event_id = event_id(event).map_err(|_| none())?;
-    let ResendDraft { reason } = service.json_body(call).await?;
+    let ResendDraft { reason } = service.intake.json_body(call).await?;
     check_reason(&reason)?;
-    let resent = service.reads.resend(event_id, &actor(caller), &reason).await.map_err(away)?;
+    let resent =
+        service.transfers.reads.resend(event_id, &actor(caller), &reason).await.map_err(away)?;
     if !resent {
         return Err(none());
     }
-    if let Some(hub) = &service.events {
+    if let Some(hub) = &service.streams.hub {
         hub.ring_for_deliveries();
     }
     #[derive(Serialize)]
