@@ -5,9 +5,13 @@
 //! - [`asset`]: an asset, its precision and its limits; the catalog of all assets.
 //! - [`amount`]: a positive number of smallest units.
 //! - [`code`]: every code that an answer can have, with its HTTP status.
-//! - [`transfer`]: the states of a transfer and the one table of its transitions.
+//! - [`transfer`]: the states of a transfer and the one table of its transitions; in [`transfer::op`] the table of
+//!   operations, in [`transfer::claims`] what each state says about each operation.
 //! - [`form`]: the checks that each layer repeats on what reaches it.
 //! - [`shortage`]: a resource that is short, and how much of it is left.
+
+#[macro_use]
+mod listed;
 
 pub mod account;
 pub mod amount;

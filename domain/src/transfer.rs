@@ -1,4 +1,5 @@
-//! A transfer: what is asked for, where it stands, and the one table that says where it may go.
+//! A transfer: the intent, the state, and the one table of its transitions. Operations are in
+//! [`op`], the claims of each state in [`claims`].
 //!
 //! ```text
 //!   INIT --> SOURCE_PENDING --> SOURCE_DONE --> TARGET_PENDING --> COMMITTED
@@ -7,8 +8,11 @@
 //!               FAILED                          COMPENSATING --> ROLLED_BACK
 //! ```
 //!
-//! A participant's answer moves a transfer only when it is a recorded [`Decision`]. Anything else is
-//! unknown, is no [`Event`], and moves nothing.
+//! A participant's answer moves a transfer only when it is a recorded [`Decision`]. Any other
+//! answer is an unknown outcome: no [`Event`], and nothing moves.
+
+pub mod claims;
+pub mod op;
 
 use std::fmt;
 
@@ -19,6 +23,9 @@ use crate::account::UserId;
 use crate::amount::Amount;
 use crate::asset::AssetId;
 use crate::code::Code;
+
+pub use self::claims::{Claim, Money};
+pub use self::op::Op;
 
 /// The most bytes a client's idempotency key has.
 pub const CID_BYTES_MAX: usize = 64;
@@ -102,30 +109,25 @@ impl Direction {
         }
     }
 
-    /// Who pays.
-    pub fn source(self) -> Participant {
+    /// The participant that pays.
+    pub const fn source(self) -> Participant {
         match self {
             Direction::FundingToSpot => Participant::Funding,
             Direction::SpotToFunding => Participant::Spot,
         }
     }
 
-    /// Who is paid.
-    pub fn target(self) -> Participant {
+    /// The participant that is paid.
+    pub const fn target(self) -> Participant {
         match self {
             Direction::FundingToSpot => Participant::Spot,
             Direction::SpotToFunding => Participant::Funding,
         }
     }
 
-    /// Whether an op of such a transfer takes place on Spot: all that do not are on Funding.
+    /// Whether Spot decides this operation of a transfer. Funding decides the others.
     pub fn is_on_spot(self, op: Op) -> bool {
-        let participant = match op {
-            Op::Withdraw | Op::Refund => self.source(),
-            Op::Deposit => self.target(),
-            Op::ExtDeposit | Op::ExtWithdraw => Participant::Funding,
-        };
-        participant == Participant::Spot
+        op.participant(self) == Participant::Spot
     }
 
     /// The names of both accounts on the wire: from, to.
@@ -175,60 +177,8 @@ impl Participant {
     }
 }
 
-/// What a participant is asked to do. The number is what PostgreSQL and the log store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Op {
-    /// Take the amount out of the account.
-    Withdraw = 1,
-    /// Put the amount into the account.
-    Deposit = 2,
-    /// Give back what this transfer's withdraw took. Has no refusal.
-    Refund = 3,
-    /// Money that enters Funding from outside.
-    ExtDeposit = 4,
-    /// Money that leaves Funding to the outside.
-    ExtWithdraw = 5,
-}
-
-impl Op {
-    /// The op with this number.
-    pub fn from_number(number: u8) -> Option<Op> {
-        match number {
-            1 => Some(Op::Withdraw),
-            2 => Some(Op::Deposit),
-            3 => Some(Op::Refund),
-            4 => Some(Op::ExtDeposit),
-            5 => Some(Op::ExtWithdraw),
-            _ => None,
-        }
-    }
-
-    /// The op with this name.
-    pub fn from_name(name: &str) -> Option<Op> {
-        [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw]
-            .into_iter()
-            .find(|op| op.name() == name)
-    }
-
-    /// Whether it moves money between Funding and the outside. PostgreSQL decides it; UBSCore records the decision.
-    pub fn is_external(self) -> bool {
-        matches!(self, Op::ExtDeposit | Op::ExtWithdraw)
-    }
-
-    /// The name in logs and dumps.
-    pub fn name(self) -> &'static str {
-        match self {
-            Op::Withdraw => "WITHDRAW",
-            Op::Deposit => "DEPOSIT",
-            Op::Refund => "REFUND",
-            Op::ExtDeposit => "EXT_DEPOSIT",
-            Op::ExtWithdraw => "EXT_WITHDRAW",
-        }
-    }
-}
-
-/// What a participant has decided about one (transfer, op), durable with its effect, and for ever.
+/// A participant's decision about one (transfer, op). It is durable with its effect and never
+/// changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Done.
@@ -238,7 +188,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// What the decision means to the state machine.
+    /// The event of the decision in the state machine.
     pub fn event(self) -> Event {
         match self {
             Decision::Success => Event::Success,
@@ -254,7 +204,7 @@ pub struct Intent {
     pub req_id: ReqId,
     /// The client's idempotency key, unique per user.
     pub cid: Option<Cid>,
-    /// Whose money.
+    /// The owner of the money.
     pub user: UserId,
     /// Of what.
     pub asset: AssetId,
@@ -262,7 +212,8 @@ pub struct Intent {
     pub amount: Amount,
     /// Which way.
     pub direction: Direction,
-    /// Its position in the order of accepts: incarnation in the high bits, a counter in the low ones.
+    /// Its position in the order of accepts: incarnation in the high bits, a counter in the low
+    /// ones.
     pub order_number: u64,
 }
 
@@ -273,7 +224,7 @@ pub struct ExternalOperation {
     pub op: Op,
     /// The caller's idempotency key, unique among all external operations.
     pub idem_key: Cid,
-    /// Whose Funding account.
+    /// The owner of the Funding account.
     pub user: UserId,
     /// Of what.
     pub asset: AssetId,
@@ -281,48 +232,38 @@ pub struct ExternalOperation {
     pub amount: Amount,
     /// Its position in the order of accepts, as [`Intent::order_number`].
     pub order_number: u64,
-    /// What was decided.
+    /// The decision of PostgreSQL.
     pub decision: Decision,
     /// The Funding balance afterwards, in 10^-8 of the asset; 0 for a refusal.
     pub balance_after: u128,
 }
 
-/// Where a transfer stands. The number is what PostgreSQL stores; a number is never reused, and numbers are
-/// compared for equality only; the order of the type is none of transfers, it brings equals together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(i16)]
-pub enum State {
-    /// Accepted, nobody asked yet.
-    Init = 0,
-    /// The source has been asked: it may have paid.
-    SourcePending = 10,
-    /// The source has paid. The money is in flight.
-    SourceDone = 20,
-    /// The target has been asked: it may have credited.
-    TargetPending = 30,
-    /// The target has credited. Terminal.
-    Committed = 40,
-    /// The source refused, nothing moved. Terminal.
-    Failed = -10,
-    /// The target refused, the source is being refunded.
-    Compensating = -20,
-    /// The source has been refunded. Terminal.
-    RolledBack = -30,
+listed! {
+    /// Where a transfer stands. PostgreSQL stores the number. A number is never reused, and numbers
+    /// are compared for equality only. `Ord` groups equal states; it is not the life cycle.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(i16)]
+    pub enum State {
+        /// Accepted; no participant has been asked yet.
+        Init = 0,
+        /// The source has been asked: it may have paid.
+        SourcePending = 10,
+        /// The source has paid. The money is in flight.
+        SourceDone = 20,
+        /// The target has been asked: it may have credited.
+        TargetPending = 30,
+        /// The target has credited. Terminal.
+        Committed = 40,
+        /// The source refused, nothing moved. Terminal.
+        Failed = -10,
+        /// The target refused, the source is being refunded.
+        Compensating = -20,
+        /// The source has been refunded. Terminal.
+        RolledBack = -30,
+    }
 }
 
 impl State {
-    /// Every state.
-    pub const ALL: [State; 8] = [
-        State::Init,
-        State::SourcePending,
-        State::SourceDone,
-        State::TargetPending,
-        State::Committed,
-        State::Failed,
-        State::Compensating,
-        State::RolledBack,
-    ];
-
     /// The number PostgreSQL stores.
     pub fn number(self) -> i16 {
         self as i16
@@ -359,10 +300,18 @@ impl State {
 
     /// Whether nothing can change any more.
     pub fn is_terminal(self) -> bool {
-        matches!(self, State::Committed | State::Failed | State::RolledBack)
+        match self {
+            State::Committed | State::Failed | State::RolledBack => true,
+            State::Init
+            | State::SourcePending
+            | State::SourceDone
+            | State::TargetPending
+            | State::Compensating => false,
+        }
     }
 
-    /// Whether a participant is still to decide what an operator may end: a WITHDRAW or a DEPOSIT.
+    /// Whether a participant still has to decide an operation that an operator may end: a WITHDRAW
+    /// or a DEPOSIT.
     pub fn awaits_decision(self) -> bool {
         match self {
             State::Init | State::SourcePending | State::SourceDone | State::TargetPending => true,
@@ -375,7 +324,8 @@ impl State {
         transfer_machine::Impl::transition(&self, &event)
     }
 
-    /// Whose decision it waits for, at once or once it has gone on by itself; `None` for a terminal state.
+    /// The decision it waits for, at once or after a transition of its own; `None` in a terminal
+    /// state.
     pub fn waits_for(self, direction: Direction) -> Option<(Participant, Op)> {
         match self.duty(direction) {
             Duty::Ask(participant, op) => Some((participant, op)),
@@ -384,7 +334,7 @@ impl State {
         }
     }
 
-    /// What has to happen next, and who is asked for it.
+    /// The next step, with the participant that it asks.
     pub fn duty(self, direction: Direction) -> Duty {
         match self {
             State::Init | State::SourceDone => Duty::Proceed,
@@ -396,10 +346,10 @@ impl State {
     }
 }
 
-/// What a state asks for.
+/// The next step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Go on without asking anybody.
+    /// Go on without a participant.
     Proceed,
     /// Ask a participant; its decision moves the transfer.
     Ask(Participant, Op),
@@ -407,7 +357,7 @@ pub enum Duty {
     Nothing,
 }
 
-/// What can move a transfer. An unknown outcome is none of these.
+/// An event that moves a transfer. An unknown outcome is none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The coordinator goes on by itself.
@@ -487,8 +437,8 @@ mod tests {
         }
     }
 
-    /// Goal: what PostgreSQL, the log and clients have been told stays so. Method: the numbers and names of the
-    /// specification, written down a second time.
+    /// Goal: numbers and names in PostgreSQL, the log and the API stay the same. Method: those of
+    /// the specification, written down a second time.
     #[test]
     fn numbers_and_names_are_those_of_the_specification() {
         use Participant::{Funding, Spot};
@@ -533,7 +483,8 @@ mod tests {
             assert_eq!((op as u8, op.name()), (number, name));
             assert_eq!((Op::from_number(number), Op::from_name(name)), (Some(op), Some(op)));
         }
-        assert_eq!([0, 6].map(Op::from_number), [None; 2]);
+        assert_eq!(Op::ALL[..5], ops.map(|(op, ..)| op));
+        assert_eq!([0, 7].map(Op::from_number), [None; 2]);
         assert_eq!(Op::from_name("withdraw"), None);
     }
 
