@@ -63,10 +63,11 @@ mutants: need-rust
 	  echo "cargo mutants is missing; run: cargo install cargo-mutants --locked" >&2
 	  exit 1
 	}
-	mkdir -p target/mutants-ubscore target/mutants-domain target/mutants-wal
+	mkdir -p target/mutants-ubscore target/mutants-domain target/mutants-engine target/mutants-wal
 	$(CARGO) mutants --package ubscore --output target/mutants-ubscore --cargo-arg=--locked --cargo-arg=--lib \
-	  -- -- coordinator::step engine::ledger
+	  -- -- coordinator::step
 	$(CARGO) mutants --package domain --output target/mutants-domain --cargo-arg=--locked -- -- transfer::
+	$(CARGO) mutants --package engine --output target/mutants-engine --cargo-arg=--locked -- -- ledger::
 	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
 bench: need-rust need-postgres
@@ -137,7 +138,7 @@ sbom: need-rust need-linters
 	mkdir -p target/sbom
 	# Where it was built is nobody's matter.
 	sed "s|file://$$PWD|file:///ubscore|g" ubscore.cdx.json > target/sbom/ubscore.cdx.json
-	rm -f {.,bell,domain,wal}/ubscore.cdx.json
+	rm -f {.,bell,domain,engine,wal}/ubscore.cdx.json
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
 	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
 

@@ -8,12 +8,12 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use domain::transfer::{Direction, Op};
+use engine::ledger::{Answer, Places};
+use engine::order::{Command, Order, Text};
+use engine::{Handle, Options};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::config::Config;
 use ubscore::config::engine::Wait;
-use ubscore::engine::ledger::{Answer, Places};
-use ubscore::engine::order::{Command, Order, Text};
-use ubscore::engine::{Handle, Options};
 
 const ASSET: u32 = 1;
 /// What a deposit puts in, smallest units.
@@ -40,6 +40,7 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
             outcomes_max: needed.max(config.engine.outcomes_max),
         },
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+        notify: ubscore::last_words::notice,
     }
 }
 

@@ -22,12 +22,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domain::transfer::Decision;
+use engine::ledger::Answer;
+use engine::outcomes::Recorded;
+use engine::snapshot::store::SnapshotStore;
+use engine::{Closed, Engine};
 use ubscore::checkpointer::{self, Checkpointer};
 use ubscore::clock::SystemClock;
-use ubscore::engine::ledger::Answer;
-use ubscore::engine::outcomes::Recorded;
-use ubscore::engine::snapshot::store::SnapshotStore;
-use ubscore::engine::{self, Closed, Engine};
 use wal::Identity;
 
 use crate::caller::{Caller, balance_after, order};

@@ -18,12 +18,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domain::transfer::Decision;
+use engine::ledger::Answer;
+use engine::order::Command;
+use engine::outcomes::Recorded;
+use engine::ring::Pending;
+use engine::{Closed, Engine, Handle};
 use ubscore::clock::{Clock, SystemClock};
-use ubscore::engine::ledger::Answer;
-use ubscore::engine::order::Command;
-use ubscore::engine::outcomes::Recorded;
-use ubscore::engine::ring::Pending;
-use ubscore::engine::{Closed, Engine, Handle};
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
 use crate::caller::{Caller, balance_after, order};

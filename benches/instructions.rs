@@ -9,9 +9,9 @@
 use std::hint::black_box;
 
 use domain::transfer::{Direction, Op};
+use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
+use engine::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use ubscore::engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
-use ubscore::engine::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
 use wal::memory::Memory;
 use wal::{Identity, Log, Recovery, Writer};
 

@@ -13,13 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use domain::transfer::{Decision, Direction, Op};
+use engine::fact::{FACT_BYTES_MAX, Fact};
+use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Places, Step};
+use engine::order::{Command, Order, Text};
+use engine::outcomes::Recorded;
 use hdrhistogram::Histogram;
-use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
-use ubscore::engine::ledger::{
-    Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Places, Step,
-};
-use ubscore::engine::order::{Command, Order, Text};
-use ubscore::engine::outcomes::Recorded;
 
 use crate::environment::{Environment, per_second, ratio, scratch};
 

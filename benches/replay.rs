@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use domain::transfer::Decision;
+use engine::core::Core;
+use engine::ledger::{Answer, Ledger};
+use engine::outcomes::Recorded;
+use engine::{Closed, Options};
 use rustix::fs::{Advice, fadvise};
 use ubscore::cli::{Cli, Command};
 use ubscore::commands::wal::ink::Ink;
-use ubscore::engine::core::Core;
-use ubscore::engine::ledger::{Answer, Ledger};
-use ubscore::engine::outcomes::Recorded;
-use ubscore::engine::{Closed, Options};
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
 use crate::caller::{Caller, balance_after, order};

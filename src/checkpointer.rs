@@ -21,19 +21,19 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use engine::ledger::{Answer, Ledger, Places};
+use engine::order::{Command, Kind};
+use engine::replay::{self, Replay};
+use engine::ring::Overloaded;
+use engine::snapshot::store::SnapshotStore;
+use engine::snapshot::{self, Snapshot};
+use engine::{Covered, Engine, Handle};
 use rustix::process::setpriority_process;
 use tracing::{info, warn};
 use wal::{Directory, Reader, Sequence};
 
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
-use crate::engine::ledger::{Answer, Ledger, Places};
-use crate::engine::order::{Command, Kind};
-use crate::engine::replay::{self, Replay};
-use crate::engine::ring::Overloaded;
-use crate::engine::snapshot::store::SnapshotStore;
-use crate::engine::snapshot::{self, Snapshot};
-use crate::engine::{Covered, Engine, Handle, guarded};
 use crate::telemetry::{self, chain};
 
 /// Between two looks whether a snapshot is due.
@@ -155,7 +155,7 @@ impl Checkpointer {
             archived: 0,
             held_at: None,
         };
-        let thread = guarded("snapshot", &engine.log(), move || work.run(&requests))?;
+        let thread = engine.spawn_beside("snapshot", move || work.run(&requests))?;
         Ok(Checkpointer { stop, requests: Requests(sender), thread })
     }
 

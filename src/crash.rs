@@ -5,9 +5,6 @@
 //! or the third visit. `UBSCORE_FAULT` holds faults as `wal::fault` writes them, and `UBSCORE_FAULT_WHILE` may name a file
 //! while which is there they strike.
 
-use std::io;
-use std::path::Path;
-
 /// The points that a transfer meets, in its order.
 pub const POINTS: &[&str] = &[
     "coordinator_before_commit",
@@ -142,21 +139,3 @@ pub fn point(name: &'static str) {
 /// A point.
 #[cfg(not(feature = "crash"))]
 pub fn point(_name: &'static str) {}
-
-/// A step on a file, before it is done.
-///
-/// # Errors
-/// What a fault has the system say.
-#[cfg(feature = "crash")]
-pub fn meet(file: &Path, step: &'static str) -> io::Result<()> {
-    wal::fault::meet(file.parent().expect("a file is in a directory"), step)
-}
-
-/// A step on a file.
-///
-/// # Errors
-/// None.
-#[cfg(not(feature = "crash"))]
-pub fn meet(_file: &Path, _deed: &'static str) -> io::Result<()> {
-    Ok(())
-}

@@ -20,6 +20,7 @@ use crate::config::format::Format;
 use crate::config::log::Log;
 use crate::config::telemetry::Telemetry;
 use crate::release;
+pub use domain::chain::chain;
 use domain::code::Code;
 use domain::shortage::Shortage;
 
@@ -547,21 +548,6 @@ pub fn describe() {
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, Unit::Count, "Log lines dropped.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
-}
-
-/// An error and its sources in one line, for logs. A source that repeats the end of the line is left out.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let part = inner.to_string();
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        source = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -29,10 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use engine::ledger::Places;
 use serde_json::Value;
 use tokio::runtime::Runtime;
-use ubscore::engine;
-use ubscore::engine::ledger::Places;
 use ubscore::postgres::embedded::{Embedded, Options};
 
 pub(crate) use self::browser::{Browser, Screen};
@@ -189,6 +188,7 @@ pub(crate) fn small_engine(data_dir: &Path) -> engine::Options {
         in_flight_max: 32,
         places: Places { accounts_max: 64, outcomes_max: 1_024 },
         idle_mark: Duration::from_millis(10),
+        notify: ubscore::last_words::notice,
     }
 }
 

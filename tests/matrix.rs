@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use engine::order::Kind;
 use serde_json::Value;
-use ubscore::engine::order::Kind;
 use wal::{Directory, Identity, Options, Reader, Recovery, segment_name};
 
 use crate::harness::{

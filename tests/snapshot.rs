@@ -10,13 +10,12 @@ use std::sync::Mutex;
 use std::thread;
 
 use domain::account::AccountStatus;
+use engine::core::Core;
+use engine::fact::{FACT_BYTES_MAX, Fact};
+use engine::ledger::Ledger;
+use engine::snapshot::Snapshot;
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
-use ubscore::engine;
-use ubscore::engine::core::Core;
-use ubscore::engine::fact::{FACT_BYTES_MAX, Fact};
-use ubscore::engine::ledger::Ledger;
-use ubscore::engine::snapshot::Snapshot;
 
 use crate::alerts::assert_raised;
 use crate::harness::{

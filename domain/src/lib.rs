@@ -8,6 +8,7 @@
 //! - [`transfer`]: the states of a transfer and the one table of its transitions; in [`transfer::op`] the table of
 //!   operations, in [`transfer::claims`] what each state says about each operation.
 //! - [`form`]: the checks that each layer repeats on what reaches it.
+//! - [`chain`]: an error with its causes as one line of text.
 //! - [`shortage`]: a resource that is short, and how much of it is left.
 
 #[macro_use]
@@ -16,6 +17,7 @@ mod listed;
 pub mod account;
 pub mod amount;
 pub mod asset;
+pub mod chain;
 pub mod code;
 pub mod form;
 pub mod shortage;

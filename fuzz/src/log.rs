@@ -1,10 +1,10 @@
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Direction, Op};
-use ubscore::engine::fact::Fact;
-use ubscore::engine::ledger::{Ledger, Places, Step};
-use ubscore::engine::order::{Command, Order, PAYLOAD_BYTES_MAX, Text};
-use ubscore::engine::replay::Replay;
+use engine::fact::Fact;
+use engine::ledger::{Ledger, Places, Step};
+use engine::order::{Command, Order, PAYLOAD_BYTES_MAX, Text};
+use engine::replay::Replay;
 use wal::memory::Memory;
 use wal::{
     Ending, Error, Identity, Log, Options, Reader, Recovery, SEGMENT_BYTES_MIN, Sequence,

@@ -1,9 +1,9 @@
 use std::fs;
 use std::path::Path;
 
-use ubscore::engine::fact::Fact;
-use ubscore::engine::ledger::{Ledger, Step};
-use ubscore::engine::snapshot::{Error, Snapshot, write};
+use engine::fact::Fact;
+use engine::ledger::{Ledger, Step};
+use engine::snapshot::{Error, Snapshot, write};
 use wal::Identity;
 
 use super::log::{PLACES, check_ledger, order};

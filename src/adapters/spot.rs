@@ -8,6 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use engine::Handle;
+use engine::external::External;
+use engine::ledger::Answer as EngineAnswer;
+use engine::order::{Command, Order, Text};
+use engine::outcomes::Recorded;
+use engine::ring::{Overloaded, Pending};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tracing::error;
@@ -15,12 +21,6 @@ use wal::Sequence;
 
 use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
 use crate::clock::Clock;
-use crate::engine::Handle;
-use crate::engine::external::External;
-use crate::engine::ledger::Answer as EngineAnswer;
-use crate::engine::order::{Command, Order, Text};
-use crate::engine::outcomes::Recorded;
-use crate::engine::ring::{Overloaded, Pending};
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;

@@ -25,15 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use engine::order::{self, Entry};
+use engine::outcomes::Recorded;
+use engine::{replay, snapshot};
 use wal::{Directory, Reader, Record, Sequence};
 
 use super::externals::{self, Compared, Held, Logged};
 use super::fit::{Fit, Operations, Seen, fit};
 use super::settled::{self, Settled};
 use crate::adapters::spot::{Spot, Unanswered};
-use crate::engine::order::{self, Entry};
-use crate::engine::outcomes::Recorded;
-use crate::engine::{replay, snapshot};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page, Unbalanced};
 use crate::telemetry::chain;
 use domain::account::UserId;

@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use engine::external::{External, Outside, key};
+use engine::fact::Fact;
+use engine::ledger::Ledger;
+use engine::order::Entry;
+use engine::outcomes::Recorded;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
-use crate::engine::external::{External, Outside, key};
-use crate::engine::fact::Fact;
-use crate::engine::ledger::Ledger;
-use crate::engine::order::Entry;
-use crate::engine::outcomes::Recorded;
 use crate::postgres::audit_reader::{AuditReader, Decided};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};

@@ -20,14 +20,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::external::Outside;
+use engine::fact::Totals;
+use engine::ledger::{Ledger, Step};
+use engine::order::Entry;
+
 use super::conservation::Error;
 use super::externals::by_asset;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;
-use crate::engine::external::Outside;
-use crate::engine::fact::Totals;
-use crate::engine::ledger::{Ledger, Step};
-use crate::engine::order::Entry;
 use crate::postgres::adopt::Asked;
 use crate::postgres::audit_reader::{Ending, Passed};
 use crate::postgres::repair_writer::Renumbering;

@@ -22,14 +22,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use engine::external::Outside;
+use engine::fact::Totals;
+use engine::ledger::{Answer, Ledger, Step};
+use engine::order::{Command, Entry, Order, Text};
+use engine::outcomes::Recorded;
 use wal::Sequence;
 
 use super::fit::{Fit, Operations, Seen, fit};
-use crate::engine::external::Outside;
-use crate::engine::fact::Totals;
-use crate::engine::ledger::{Answer, Ledger, Step};
-use crate::engine::order::{Command, Entry, Order, Text};
-use crate::engine::outcomes::Recorded;
 use crate::postgres::audit_reader::{Operation, Page};
 use crate::postgres::cut::LostStatus;
 use crate::postgres::repair_writer::Renumbering;
@@ -505,10 +505,10 @@ fn recorded(ledger: &Ledger, req_id: ReqId, op: Op) -> Option<Recorded> {
 
 #[cfg(test)]
 mod tests {
+    use engine::ledger::Places;
     use jiff::Timestamp;
 
     use super::*;
-    use crate::engine::ledger::Places;
     use domain::amount::Amount;
     use domain::asset::AssetStatus;
     use domain::transfer::Cid;

@@ -23,6 +23,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
+use engine::ledger::Ledger;
+use engine::order::Entry;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::{Error, Mismatch};
@@ -30,8 +32,6 @@ use super::externals;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
-use crate::engine::ledger::Ledger;
-use crate::engine::order::Entry;
 use crate::postgres::audit_reader::{AuditReader, Ending, Operation, Page};
 use crate::postgres::cut::Past;
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use engine::fact::Totals;
+
 use super::conservation::Mismatch;
-use crate::engine::fact::Totals;
 use crate::postgres::audit_reader::Passed;
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use engine::order::{Entry, Order};
 use jiff::Timestamp;
 use wal::{Directory, Reader, Sequence};
 
 use super::conservation::Error;
-use crate::engine::order::{Entry, Order};
 use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use engine::fact::Fact;
+use engine::ledger::{Answer, Ledger, Places, Step};
+use engine::order::Command;
+use engine::outcomes::Recorded;
+use engine::replay::{Replay, replay};
+use engine::snapshot::store::SnapshotStore;
 use wal::{Directory, Identity, Reader, Sequence};
 
 use super::conservation::{Answered, Audit, Error, Mismatch, SpotReader};
 use super::externals::Held;
 use super::settled;
-use crate::engine::fact::Fact;
-use crate::engine::ledger::{Answer, Ledger, Places, Step};
-use crate::engine::order::Command;
-use crate::engine::outcomes::Recorded;
-use crate::engine::replay::{Replay, replay};
-use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
 use domain::asset::Catalog;

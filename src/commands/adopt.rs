@@ -21,6 +21,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use engine::Closed;
+use engine::ledger::Ledger;
 use wal::{Directory, DirectoryLock, Identity, Medium};
 
 use super::repair::{actor, decide};
@@ -36,8 +38,6 @@ use crate::cli::AdoptArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::crash;
-use crate::engine::Closed;
-use crate::engine::ledger::Ledger;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
 use crate::postgres::repair_writer::{Author, renumber};

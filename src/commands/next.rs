@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io;
 
 use crate::config;
-use crate::engine;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::postgres;

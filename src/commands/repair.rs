@@ -9,6 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use engine::ledger::Answer;
+use engine::ring::Overloaded;
+use engine::{Closed, Engine, Handle};
 use serde_json::json;
 use wal::Identity;
 
@@ -23,9 +26,6 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::crash;
-use crate::engine::ledger::Answer;
-use crate::engine::ring::Overloaded;
-use crate::engine::{Closed, Engine, Handle};
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
+use engine::ledger::Places;
+use engine::snapshot::store::SnapshotStore;
+use engine::{Closed, Engine, Replayed};
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
@@ -40,9 +43,6 @@ use crate::config::engine::Wait;
 use crate::config::tls::TlsFiles;
 use crate::config::{self, Config};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
-use crate::engine::ledger::Places;
-use crate::engine::snapshot::store::SnapshotStore;
-use crate::engine::{self, Closed, Engine, Replayed};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
@@ -58,6 +58,7 @@ use crate::http::service::{
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
 use crate::http::{Limits, api, ops};
+use crate::last_words;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::{Database, Lease};
 use crate::postgres::development;
@@ -71,7 +72,7 @@ use crate::postgres::watermark::Watermark;
 use crate::postgres::{self, Address};
 use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
-use crate::telemetry::lines::last_words;
+use crate::telemetry::lines;
 use crate::telemetry::{self, Metrics, chain, init_logging};
 use domain::amount::Amount;
 use domain::asset::Catalog;
@@ -213,8 +214,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         over.store(true, Ordering::Release);
         // Whatever we still know may be another process's by now: end, and leave the disk as it is.
         engine::end_soon();
-        engine::last_alert();
-        last_words("ubscore", &chain(&failed));
+        last_words::last_alert();
+        lines::last_words("ubscore", &chain(&failed));
         let exit = match failed {
             Ended::Failed(Failed::Superseded(_)) => Exit::Superseded,
             Ended::Failed(Failed::Broken(_)) | Ended::Postgres(_) => Exit::Broken,
@@ -822,6 +823,7 @@ pub(super) fn engine_options(config: &Config) -> engine::Options {
         in_flight_max: config.engine.in_flight_max,
         places: places(config),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+        notify: last_words::notice,
     }
 }
 

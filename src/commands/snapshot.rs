@@ -11,15 +11,15 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use engine::fact::{Fact, Totals};
+use engine::order::Entry;
+use engine::snapshot::store::SnapshotStore;
+use engine::snapshot::{self, Header, Snapshot};
 use serde::Serialize;
 
 use super::wal::line::{Assets, Integer};
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::config::format::Format;
-use crate::engine::fact::{Fact, Totals};
-use crate::engine::order::Entry;
-use crate::engine::snapshot::store::SnapshotStore;
-use crate::engine::snapshot::{self, Header, Snapshot};
 use crate::telemetry::chain;
 
 /// Where snapshots lie in a data directory.

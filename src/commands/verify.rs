@@ -19,7 +19,6 @@ use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::{StoreArgs, VerifyArgs};
 use crate::config::Config;
 use crate::config::format::Format;
-use crate::engine;
 use crate::postgres;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::embedded::Embedded;

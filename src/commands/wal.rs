@@ -18,6 +18,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use engine::order::{self, Entry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -28,7 +29,6 @@ use self::ink::Ink;
 use self::stat::stat;
 use self::verify::{Read, verify};
 use crate::cli::WalCommand;
-use crate::engine::order::{self, Entry};
 
 /// Where the log lies in a data directory.
 pub const LOG_DIRECTORY: &str = "wal";
@@ -256,6 +256,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use clap::Parser;
+    use engine::order::{Order, PAYLOAD_BYTES_MAX, Text};
     use serde_json::{Value, json};
     use tempfile::{TempDir, tempdir};
     use ulid::Ulid;
@@ -264,7 +265,6 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::commands::exit_of;
-    use crate::engine::order::{Order, PAYLOAD_BYTES_MAX, Text};
     use domain::account::AccountStatus;
     use domain::code::Code;
     use domain::transfer::{Decision, Direction, Op};

@@ -30,7 +30,6 @@ use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
 use crate::coordinator::Coordinator;
-use crate::engine;
 use crate::entropy::Entropy;
 use crate::events::Hub;
 use crate::postgres::database::Database;

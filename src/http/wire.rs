@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use engine::outcomes::Recorded;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -19,7 +20,6 @@ use super::openapi::{
 use crate::coordinator::Rejection;
 use crate::coordinator::balances::Balance;
 use crate::coordinator::hand::LastError;
-use crate::engine::outcomes::Recorded;
 use crate::pause::{Pause, Scope};
 use crate::postgres::events::Event;
 use crate::postgres::reads::Passed;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
-use ubscore::engine::order::Entry;
+use engine::order::Entry;
 
 /// The states by their numbers, and where each leads.
 const TABLE: [(i16, &[i16]); 8] = [

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use engine::snapshot::store::SnapshotStore;
 use wal::cut::Survey;
 use wal::{Directory, Identity, Sequence};
 
-use crate::engine::snapshot::store::SnapshotStore;
 use crate::postgres::adopt::{Asked, Bound};
 use crate::postgres::{self, Address, Limits};
 use crate::telemetry::chain;

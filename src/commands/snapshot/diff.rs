@@ -8,6 +8,8 @@ use std::hash::BuildHasher;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use engine::fact::Fact;
+use engine::snapshot::{self, Header, Snapshot};
 use foldhash::fast::FixedState;
 use serde::{Serialize, Serializer};
 use ulid::Ulid;
@@ -16,8 +18,6 @@ use super::{Contents, Error, SumObject, check};
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::config::format::Format;
-use crate::engine::fact::Fact;
-use crate::engine::snapshot::{self, Header, Snapshot};
 use domain::amount::{PRECISION_MAX, units_text};
 
 /// Facts held at a time, some 150 bytes each.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use engine::order::{self, Entry, Kind};
 use serde::Serialize;
 use wal::{Directory, Reader, SegmentHeader, Sequence};
 
@@ -11,7 +12,6 @@ use super::line::{Assets, Integer, Printer};
 use super::{Error, Log, json};
 use crate::cli::WalDumpArgs;
 use crate::config::format::Format;
-use crate::engine::order::{self, Entry, Kind};
 
 /// Records read in search of assets before the first wanted segment. UBSCore learns its assets at
 /// its first start, so they stand at the front; one that stands further back is printed by number.
@@ -153,6 +153,7 @@ fn seek(
 mod tests {
     use std::process::ExitCode;
 
+    use engine::order::{Order, Text};
     use serde_json::{Value, json};
 
     use super::*;
@@ -160,7 +161,6 @@ mod tests {
         REQ_ID, Sample, objects, order, sequences, ubscore_wal, ubscore_wal_following,
         ubscore_wal_in,
     };
-    use crate::engine::order::{Order, Text};
     use domain::code::Code;
     use domain::transfer::{Decision, Direction, Op};
 

@@ -5,6 +5,9 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use anstyle::Style;
+use engine::external::{External, Outside};
+use engine::fact::Totals;
+use engine::order::{self, Entry, Text};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use ulid::{ULID_LEN, Ulid};
@@ -12,9 +15,6 @@ use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::config::format::Format;
-use crate::engine::external::{External, Outside};
-use crate::engine::fact::Totals;
-use crate::engine::order::{self, Entry, Text};
 use domain::amount::{PRECISION_MAX, push_units, units_text};
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::Decision;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
+use engine::order::Entry;
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -20,7 +21,6 @@ use super::verify::{FoundObject, Read, ReadObject, found_text};
 use super::{Error, Log, json};
 use crate::cli::WalStatArgs;
 use crate::config::format::Format;
-use crate::engine::order::Entry;
 
 /// Users told apart, some 10 MB of memory; at the bound there are so many or more, which is said.
 const USERS_MAX: usize = 1_000_000;

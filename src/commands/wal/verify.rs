@@ -186,9 +186,10 @@ struct IgnoredObject {
 mod tests {
     use std::fs;
 
+    use engine::order::Entry;
+
     use crate::commands::wal::LOG_DIRECTORY;
     use crate::commands::wal::tests::{END, Sample, objects, ubscore_wal};
-    use crate::engine::order::Entry;
 
     /// Goal: what a start has cut off, and what nobody reads, is told and is no damage. Method: a torn tail, a start, a
     /// sealed segment that loses zeros, and strange files.

@@ -162,7 +162,7 @@ impl AuditReader {
 }
 
 /// Reads [`EXTERNAL_COLUMNS`] of a row that has an order number. With
-/// [`External::new`](crate::engine::external::External::new) it is the way from a row to the record of it.
+/// [`External::new`](engine::external::External::new) it is the way from a row to the record of it.
 ///
 /// # Errors
 /// [`Error`]: the row is not one that the service writes.

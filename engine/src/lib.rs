@@ -9,12 +9,14 @@
 
 pub mod accounts;
 pub mod core;
+mod crash;
 pub mod external;
 pub mod fact;
 #[cfg(test)]
 mod history;
 pub mod ledger;
 mod memory;
+pub mod notice;
 pub mod order;
 pub mod outcomes;
 pub mod replay;
@@ -31,29 +33,28 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bell::Sleeper;
+use domain::chain::chain;
+use domain::shortage::{Capacity, Vacancy};
 use parking_lot::Mutex;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 use wal::{Directory, Identity, Medium, Recovery, Sequence};
 
 use self::core::{Core, Shared};
 use self::ledger::{Ledger, Places};
+use self::notice::{Notice, Notify};
 use self::order::Command;
 use self::replay::Replay;
 use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;
 use self::snapshot::store::SnapshotStore;
-use crate::alert::{self, Alert, alert};
-use crate::exit::Exit;
-use crate::telemetry::chain;
-use crate::telemetry::lines::last_words;
-use domain::shortage::{Capacity, Vacancy};
+
+/// The target of the engine's log lines. Operators filter by it.
+const LOG_TARGET: &str = "ubscore::engine";
 
 /// Chunks of the log that are read before they are replayed.
 const CHUNKS_AHEAD: usize = 4;
-/// How long a process that must end may take over its last words: [`LAST_ALERT`], and a second for the lines in the queue.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How much of that the webhook may take.
-const LAST_ALERT: Duration = Duration::from_millis(500);
+/// How long a process that must end may take over its last words.
+pub const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What the engine is made of.
 #[derive(Clone, Debug)]
@@ -78,6 +79,8 @@ pub struct Options {
     pub places: Places,
     /// After this long without a record, a mark is written.
     pub idle_mark: Duration,
+    /// Takes the engine's notices.
+    pub notify: Notify,
 }
 
 /// An engine that cannot start.
@@ -183,7 +186,7 @@ impl Closed {
         let lock = directory.lock().map_err(failed)?;
         let choice = SnapshotStore::create(&options.snapshot_dir)?.choose()?;
         for damaged in &choice.damaged {
-            warn!(error = chain(damaged), "a snapshot is passed over for an older one or none");
+            warn!(target: LOG_TARGET, error = chain(damaged), "a snapshot is passed over for an older one or none");
         }
         let from = choice.newest.as_ref().map_or(1, |snapshot| snapshot.header.sequence);
         // The record at which a snapshot stands was durable before it was made.
@@ -265,7 +268,7 @@ impl Closed {
         }
         let ledger = replay.finish()?;
         let (sequence, outcomes) = (ledger.sequence(), ledger.outcome_count());
-        info!(snapshot = stands_at, records, sequence, outcomes, "log replayed");
+        info!(target: LOG_TARGET, snapshot = stands_at, records, sequence, outcomes, "log replayed");
         Ok(Replayed { options, recovery, ledger, snapshot: stands_at, log_bytes })
     }
 }
@@ -298,7 +301,7 @@ impl Replayed {
             .map_err(|source| Error::Log { dir: options.log_dir.clone(), source })?;
         if let wal::Ending::Torn(torn) = &report.ending {
             let (place, bytes, records) = (&torn.place, torn.bytes, torn.records);
-            warn!(%place, bytes, records, "the log's end was torn and never acknowledged; it is cut off");
+            warn!(target: LOG_TARGET, %place, bytes, records, "the log's end was torn and never acknowledged; it is cut off");
         }
         let covered = Covered { identity, snapshot, log_bytes };
         Ok(Engine::spawn(options, ledger, log, covered, around_sync)?)
@@ -320,6 +323,7 @@ pub struct Covered {
 pub struct Engine {
     handle: Handle,
     covered: Covered,
+    notify: Notify,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -345,29 +349,28 @@ impl Engine {
         let core = Core::new(ledger, log.writer);
         shared.publish(&core);
         let (cpu, busy, idle_mark) = (options.cpu, options.busy, options.idle_mark);
+        let notify = options.notify;
         let core_shared = Arc::clone(&shared);
         let sync_shared = Arc::clone(&shared);
         let prepare_shared = Arc::clone(&shared);
         let threads = vec![
-            guarded("ubscore", &log.durable, move || {
+            guarded("ubscore", &log.durable, notify, move || {
                 pin(cpu);
                 core::run(core, poller, &core_sleeper, &core_shared, busy);
             })?,
-            guarded("wal-sync", &log.durable, move || {
+            guarded("wal-sync", &log.durable, notify, move || {
                 let released =
                     core::release(log.syncer, around_sync, &sync_sleeper, &sync_shared, idle_mark);
-                stop_on_failure("the log could not be synced", released);
+                stop_on_failure("the log could not be synced", released, notify);
             })?,
-            guarded("wal-prepare", &log.durable, move || {
-                let no_space = |failure: &wal::Error| {
-                    alert(Alert::WalSpaceLow, format_args!("{}", chain(failure)));
-                };
+            guarded("wal-prepare", &log.durable, notify, move || {
+                let no_space = |failure: &wal::Error| notify(Notice::NoSpace(&chain(failure)));
                 let shared = &prepare_shared;
                 let prepared = core::prepare(log.preparer, &prepare_sleeper, shared, no_space);
-                stop_on_failure("the log could not be prepared ahead", prepared);
+                stop_on_failure("the log could not be prepared ahead", prepared, notify);
             })?,
         ];
-        Ok(Engine { handle: Handle { publisher, shared }, covered, threads })
+        Ok(Engine { handle: Handle { publisher, shared }, covered, notify, threads })
     }
 
     /// What the start has found of snapshots.
@@ -375,9 +378,16 @@ impl Engine {
         self.covered
     }
 
-    /// What is known of the log while it runs.
-    pub(crate) fn log(&self) -> wal::Durable {
-        self.handle.shared.log.clone()
+    /// Starts a thread beside the engine's own. Its panic ends the process as one of theirs does.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn spawn_beside(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        guarded(name, &self.handle.shared.log, self.notify, body)
     }
 
     /// A way in; each thread or task that publishes takes its own.
@@ -507,9 +517,10 @@ impl Handle {
 }
 
 /// A thread whose panic ends the process, in debug builds too: a ring without its reader would hang for ever.
-pub(crate) fn guarded(
+fn guarded(
     name: &str,
     log: &wal::Durable,
+    notify: Notify,
     body: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     let log = log.clone();
@@ -520,21 +531,21 @@ pub(crate) fn guarded(
             let _ending = ENDING.lock();
             // Whoever finds the log dead first may not be whose disk failed, and must not end the process unheard.
             if log.poisoned() {
-                alert(Alert::WalSyncFailed, format_args!("the log failed under the engine"));
+                notify(Notice::LogFailed("the log failed under the engine"));
             }
-            fatal("a thread of the engine panicked");
+            die("a thread of the engine panicked", notify);
         }
     })
 }
 
 /// A log whose disk has failed is never written to again.
-fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
+fn stop_on_failure(what: &str, result: Result<(), wal::Error>, notify: Notify) {
     if let Err(failure) = result {
         end_soon();
         let _ending = ENDING.lock();
-        let why = chain(&failure);
-        alert(Alert::WalSyncFailed, format_args!("{what}: {why}"));
-        fatal(&format!("{what}: {why}"));
+        let why = format!("{what}: {}", chain(&failure));
+        notify(Notice::LogFailed(&why));
+        die(&why, notify);
     }
 }
 
@@ -542,14 +553,10 @@ fn stop_on_failure(what: &str, result: Result<(), wal::Error>) {
 /// alert is said once, so the second would end the process before the first has said it.
 static ENDING: Mutex<()> = Mutex::new(());
 
-/// The last line of a process that must not answer any more. Nothing that UBSCore has not synced is answered meanwhile:
-/// its answers come from the thread that is here, or wait for it.
-fn fatal(why: &str) -> ! {
-    error!("{why}");
-    last_alert();
-    let last = format!("stopped at once: {why}; restart it to recover from what the disk holds");
-    last_words("ubscore", &last);
-    std::process::exit(Exit::Damage.code().into());
+/// Ends the process, by its own last words if it has any.
+fn die(why: &str, notify: Notify) -> ! {
+    notify(Notice::Dead(why));
+    std::process::abort()
 }
 
 /// Ends the process in a while, whatever becomes of its last words: a stderr that nobody reads any more must not keep
@@ -563,17 +570,16 @@ pub fn end_soon() {
     thread::Builder::new().name("end".to_owned()).spawn(end).ok();
 }
 
-/// Gives the webhook the chance to be told why the process ends, within [`end_soon`]'s time.
-pub fn last_alert() {
-    alert::flush(LAST_ALERT);
-}
-
 /// Pins the calling thread, where it is allowed to.
 fn pin(cpu: Option<usize>) {
     let Some(cpu) = cpu else { return };
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
     match allowed.into_iter().find(|core| core.id == cpu) {
-        Some(core) if core_affinity::set_for_current(core) => info!(cpu, "core thread pinned"),
-        _ => warn!(cpu, "this CPU is not ours to pin to; the core thread runs unpinned"),
+        Some(core) if core_affinity::set_for_current(core) => {
+            info!(target: LOG_TARGET, cpu, "core thread pinned")
+        }
+        _ => {
+            warn!(target: LOG_TARGET, cpu, "this CPU is not ours to pin to; the core thread runs unpinned")
+        }
     }
 }

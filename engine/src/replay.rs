@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
+use domain::transfer::Decision;
 use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
 use super::ledger::{ACCOUNTS_MAX, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
-use domain::transfer::Decision;
 
 /// Records handed on at a time.
 const CHUNK_RECORDS: usize = 1_024;
@@ -255,18 +255,18 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
 mod tests {
     use std::path::Path;
 
+    use domain::account::AccountStatus;
+    use domain::code::Code;
+    use domain::transfer::{Direction, Op};
     use proptest::prelude::*;
     use wal::memory::Memory;
     use wal::{Identity, Progress, Reader};
 
     use super::*;
-    use crate::engine::core::Core;
-    use crate::engine::fact::Totals;
-    use crate::engine::ledger::{Answer, Places};
-    use crate::engine::order::{Order, Text};
-    use domain::account::AccountStatus;
-    use domain::code::Code;
-    use domain::transfer::{Direction, Op};
+    use crate::core::Core;
+    use crate::fact::Totals;
+    use crate::ledger::{Answer, Places};
+    use crate::order::{Order, Text};
 
     const IDENTITY: Identity = Identity(0xfe);
     const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use domain::chain::chain;
 use tracing::{info, warn};
 use wal::{Directory, Identity, Medium, Sequence};
 
 use super::{Error, Header, Snapshot, write};
-use crate::crash;
-use crate::engine::ledger::{Ledger, Places};
-use crate::telemetry::chain;
+use crate::ledger::{Ledger, Places};
+use crate::{LOG_TARGET, crash};
 
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".snap";
@@ -161,7 +161,7 @@ impl SnapshotStore {
                     return Err(Error::Contradiction { path, problem: "it is another log's" });
                 }
                 Err(error) if error.is_damage() => {
-                    warn!(error = chain(&error), "a snapshot counts for nothing");
+                    warn!(target: LOG_TARGET, error = chain(&error), "a snapshot counts for nothing");
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -173,7 +173,7 @@ impl SnapshotStore {
         }
         for (_, name) in names {
             self.remove(&name)?;
-            info!(name, "an old snapshot is removed");
+            info!(target: LOG_TARGET, name, "an old snapshot is removed");
         }
         crash::point("snapshot_after_remove");
         Ok(oldest)
@@ -236,7 +236,7 @@ mod tests {
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::engine::snapshot::tests::{IDENTITY, PLACES, asset, deposit, ledger};
+    use crate::snapshot::tests::{IDENTITY, PLACES, asset, deposit, ledger};
 
     /// A store with three snapshots, newest last.
     fn three() -> (TempDir, SnapshotStore, Vec<Snapshot>) {

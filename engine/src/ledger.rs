@@ -7,6 +7,11 @@ mod carried;
 use std::collections::BTreeMap;
 use std::thread;
 
+use domain::account::{AccountStatus, UserId};
+use domain::amount::PRECISION_MAX;
+use domain::code::Code;
+use domain::form::{Form, check_form};
+use domain::transfer::{Decision, Op};
 use hashbrown::HashMap;
 
 use super::accounts::{Account, BALANCES_PER_ACCOUNT, Balance};
@@ -15,11 +20,6 @@ use super::fact::{Fact, Totals};
 use super::order::{Command, Entry, Order};
 use super::outcomes::{Outcomes, Recorded};
 use super::table::{HashState, Row, Table};
-use domain::account::{AccountStatus, UserId};
-use domain::amount::PRECISION_MAX;
-use domain::code::Code;
-use domain::form::{Form, check_form};
-use domain::transfer::{Decision, Op};
 
 /// Commands that are looked at together before the first is decided: as many cache misses wait for memory at once as a
 /// processor lets.
@@ -678,11 +678,11 @@ fn balance_after(order: &Order, decision: Decision, balance: u128) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use domain::transfer::Direction;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::order::Text;
-    use domain::transfer::Direction;
+    use crate::order::Text;
 
     const USDT: u32 = 3;
 

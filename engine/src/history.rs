@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::account::AccountStatus;
+use domain::code::Code;
+use domain::transfer::{Decision, Direction, Op};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use wal::Record;
@@ -13,9 +16,6 @@ use super::ledger::builder::Builder;
 use super::ledger::{Answer, Ledger, Places, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
 use super::replay::{self, replay};
-use domain::account::AccountStatus;
-use domain::code::Code;
-use domain::transfer::{Decision, Direction, Op};
 
 /// So few that histories run into the limits.
 const PLACES: Places = Places { accounts_max: 3, outcomes_max: 24 };

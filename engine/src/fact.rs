@@ -17,6 +17,10 @@
 
 use std::mem::size_of;
 
+use domain::account::AccountStatus;
+use domain::asset::SYMBOL_BYTES_MAX;
+use domain::code::Code;
+use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,10 +28,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::external::Outside;
 use super::order::{Error, Text};
 use super::outcomes::Recorded;
-use domain::account::AccountStatus;
-use domain::asset::SYMBOL_BYTES_MAX;
-use domain::code::Code;
-use domain::transfer::{Decision, Op};
 
 /// What has ever been done to one balance, smallest units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

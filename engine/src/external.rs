@@ -17,16 +17,16 @@
 
 use std::mem::size_of;
 
-use xxhash_rust::xxh3::xxh3_128;
-use zerocopy::little_endian::{U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::order::{Error, Kind, PAYLOAD_BYTES_MAX, Text, join};
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{CID_BYTES_MAX, Cid, Decision, ExternalOperation, Op};
+use xxhash_rust::xxh3::xxh3_128;
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::order::{Error, Kind, PAYLOAD_BYTES_MAX, Text, join};
 
 /// An external operation that PostgreSQL has decided. Plain numbers: UBSCore checks them for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

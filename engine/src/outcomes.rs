@@ -5,13 +5,14 @@
 //! them are gone: below the watermark nothing is decided any more, so all they can change is whether a repeat is told
 //! the decision or that it is forgotten.
 
+use domain::transfer::{Decision, Op};
+
 use super::external::External;
 use super::fact::Fact;
 use super::ledger::OUTCOMES_MAX;
 use super::ledger::builder::Error;
 use super::order::Order;
 use super::table::{Misfit, Row, Table};
-use domain::transfer::{Decision, Op};
 
 /// What was decided about one operation, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

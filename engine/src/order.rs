@@ -20,16 +20,16 @@
 
 use std::mem::size_of;
 
-use zerocopy::little_endian::{U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::external::{External, Outside};
-use super::fact::{FACT_BYTES_MAX, Fact, OUTSIDE, Totals};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::{AssetId, SYMBOL_BYTES_MAX};
 use domain::code::Code;
 use domain::transfer::{CID_BYTES_MAX, Cid, Decision, Direction, Intent, Op, ReqId};
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::external::{External, Outside};
+use super::fact::{FACT_BYTES_MAX, Fact, OUTSIDE, Totals};
 
 /// What a record is about. A number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
 //! to be had before all of them fit together and add up to the digest that was written beside them.
 
-use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
-use crate::engine::accounts::{Account, Balance};
-use crate::engine::external::Outside;
-use crate::engine::fact::Fact;
-use crate::engine::outcomes::Recorded;
-use crate::engine::table::Misfit;
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
 use domain::transfer::{Decision, Op};
+
+use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
+use crate::accounts::{Account, Balance};
+use crate::external::Outside;
+use crate::fact::Fact;
+use crate::outcomes::Recorded;
+use crate::table::Misfit;
 
 /// Facts that no ledger consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -193,12 +194,13 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Places;
-    use super::*;
-    use crate::engine::fact::Totals;
-    use crate::engine::order::Text;
     use domain::account::AccountStatus;
     use domain::code::Code;
+
+    use super::super::Places;
+    use super::*;
+    use crate::fact::Totals;
+    use crate::order::Text;
 
     const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
 

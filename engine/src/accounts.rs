@@ -1,8 +1,9 @@
 //! The Spot accounts and their balances, as the rows that [`super::ledger`] holds.
 
+use domain::account::AccountStatus;
+
 use super::fact::{Fact, Totals};
 use super::table::Row;
-use domain::account::AccountStatus;
 
 /// There is room for so many balances an account, on average.
 pub const BALANCES_PER_ACCOUNT: usize = 2;

@@ -388,13 +388,13 @@ impl Summed {
 mod tests {
     use std::fs;
 
+    use domain::account::AccountStatus;
+    use domain::transfer::{Direction, Op};
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::engine::ledger::{Places, Step};
-    use crate::engine::order::{Command, Entry, Order, Text};
-    use domain::account::AccountStatus;
-    use domain::transfer::{Direction, Op};
+    use crate::ledger::{Places, Step};
+    use crate::order::{Command, Entry, Order, Text};
 
     pub(super) const IDENTITY: Identity = Identity(0xfe);
     pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };

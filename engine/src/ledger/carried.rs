@@ -1,15 +1,16 @@
 //! A balance whose history is not in this log: the log before it was lost, and PostgreSQL proved what it came to.
 
-use super::builder::TOTAL_MAX;
-use super::{ACCOUNTS_MAX, Answer, Ledger, Step};
-use crate::engine::accounts::Balance;
-use crate::engine::external::Outside;
-use crate::engine::fact::Totals;
-use crate::engine::order::Entry;
 use domain::account::{AccountStatus, UserId};
 
+use super::builder::TOTAL_MAX;
+use super::{ACCOUNTS_MAX, Answer, Ledger, Step};
+use crate::accounts::Balance;
+use crate::external::Outside;
+use crate::fact::Totals;
+use crate::order::Entry;
+
 impl Ledger {
-    /// Decides [`Command::CarryTotals`](crate::engine::order::Command::CarryTotals).
+    /// Decides [`Command::CarryTotals`](crate::order::Command::CarryTotals).
     pub(super) fn step_totals(&self, user: u64, asset: u32, totals: Totals) -> Step {
         if UserId::new(user).is_none() {
             return Step::Violation("no such user");
@@ -36,7 +37,7 @@ impl Ledger {
         Step::Append(Entry::Totals { user, asset, totals })
     }
 
-    /// Decides [`Command::CarryOutside`](crate::engine::order::Command::CarryOutside).
+    /// Decides [`Command::CarryOutside`](crate::order::Command::CarryOutside).
     pub(super) fn step_outside(&self, asset: u32, outside: Outside) -> Step {
         let Some(entry) = self.assets.get(&asset) else {
             return Step::Violation("no such asset");
@@ -69,8 +70,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ledger::Places;
-    use crate::engine::order::{Command, Text};
+    use crate::ledger::Places;
+    use crate::order::{Command, Text};
 
     const USDT: u32 = 3;
 

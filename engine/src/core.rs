@@ -15,16 +15,16 @@ use arrayvec::ArrayVec;
 use bell::{Bell, Sleeper};
 use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
+use domain::chain::chain;
+use domain::shortage::{Capacity, Shortage};
+use domain::transfer::Op;
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
 use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
 use super::ring::{Poller, Slot, Tickets};
-use crate::crash;
-use crate::telemetry::chain;
-use domain::shortage::{Capacity, Shortage};
-use domain::transfer::Op;
+use crate::{LOG_TARGET, crash};
 
 /// The most commands taken off the ring before their slots are free again.
 const BATCH_MAX: u64 = 256;
@@ -428,27 +428,29 @@ fn remove<M: Medium>(
         Ok(removed) => {
             shared.segments_removed.fetch_add(removed, Ordering::Relaxed);
             if removed > 0 {
-                info!(removed, before, "segments that snapshots cover are removed");
+                info!(target: LOG_TARGET, removed, before, "segments that snapshots cover are removed");
             }
             crash::point("snapshot_after_segments");
         }
         Err(error @ (wal::Error::Sync { .. } | wal::Error::Poisoned)) => return Err(error),
-        Err(error) => warn!(error = chain(&error), "old segments stay until the next snapshot"),
+        Err(error) => {
+            warn!(target: LOG_TARGET, error = chain(&error), "old segments stay until the next snapshot")
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use domain::account::AccountStatus;
+    use domain::transfer::{Decision, Direction};
     use wal::memory::Memory;
     use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
-    use crate::engine::fact::Fact;
-    use crate::engine::ledger::Places;
-    use crate::engine::order::Text;
-    use domain::account::AccountStatus;
-    use domain::transfer::{Decision, Direction};
+    use crate::fact::Fact;
+    use crate::ledger::Places;
+    use crate::order::Text;
 
     const OUTCOMES_MAX: usize = 2_000;
 
