@@ -1,10 +1,10 @@
-//! A bell wakes one sleeping thread when there is work for it; a fence and a load are what it costs while that thread is
-//! awake.
+//! A bell wakes one sleeping thread when there is work for it. While that thread is awake, a ring
+//! costs a fence and a load.
 //!
 //! # The promise
 //!
-//! Whoever publishes work and then rings wakes the sleeper, unless the sleeper has seen the work itself. None is
-//! slept over, whatever the order in which the two threads' stores reach each other.
+//! A producer that publishes work and then rings wakes the sleeper, unless the sleeper has seen the
+//! work itself. No work is missed, in any order in which the two threads' stores reach each other.
 //!
 //! ```text
 //!   producer                    sleeper
@@ -13,9 +13,9 @@
 //!   sleeping? then unpark       work? else park
 //! ```
 //!
-//! Of two SeqCst fences one comes first, and what was stored before it is seen behind the other: so either the producer
-//! sees `sleeping`, or the sleeper sees the work. A crate of its own, so that `make loom` tries every interleaving of
-//! what production runs, with and without either fence.
+//! Of two SeqCst fences one comes first, and the stores before it are visible behind the other. So
+//! either the producer sees `sleeping`, or the sleeper sees the work. It is a crate of its own, so
+//! that `make loom` tries every interleaving of the production code, with and without either fence.
 
 #[cfg(loom)]
 mod model;
@@ -36,14 +36,14 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 #[cfg(loom)]
 use crate::model::{Parker, Unparker, fence_of};
 
-/// Who fences.
+/// The side that fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Bell,
     Sleeper,
 }
 
-/// Either side's fence. A model may leave one out, to see that it is missed.
+/// Either side's fence. A model may leave one out, to show that its absence is noticed.
 #[cfg(not(loom))]
 #[inline]
 fn fence_of(_: Side) {
@@ -58,7 +58,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// To be called after whatever the sleeper waits for has been published.
+    /// Call it after publishing the work that the sleeper waits for.
     #[inline]
     pub fn ring(&self) {
         fence_of(Side::Bell);
@@ -94,7 +94,8 @@ impl Sleeper {
         Arc::clone(&self.bell)
     }
 
-    /// Sleeps until the bell rings or `timeout` has passed, unless there is `work` already. May wake for nothing.
+    /// Sleeps until the bell rings or `timeout` has passed, unless there is `work` already. May
+    /// wake without work.
     pub fn sleep(&self, work: impl Fn() -> bool, timeout: Duration) {
         self.bell.sleeping.store(true, Ordering::Relaxed);
         fence_of(Side::Sleeper);

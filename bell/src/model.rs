@@ -1,4 +1,4 @@
-//! What stands below the bell while loom tries its interleavings, and what it is asked.
+//! The ground below the bell while loom tries its interleavings, and the claims to check.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use loom::thread;
 use crate::{Side, Sleeper};
 
 thread_local! {
-    /// Whose fence is left out. loom runs all threads of a model on the thread of its test.
+    /// The side without its fence. loom runs all threads of a model on the thread of its test.
     static UNFENCED: Cell<Option<Side>> = const { Cell::new(None) };
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn fence_of(side: Side) {
     }
 }
 
-/// A token that is put down once and taken once, as crossbeam's parker has it.
+/// A token that is put down once and taken once, as in crossbeam's parker.
 #[derive(Debug)]
 pub(crate) struct Parker {
     unparker: Unparker,
@@ -40,7 +40,8 @@ impl Parker {
         &self.unparker
     }
 
-    /// Time does not pass in a model: what only a timeout would end is a deadlock, which loom finds.
+    /// Time does not pass in a model: a wait that only a timeout would end is a deadlock, which
+    /// loom finds.
     pub(crate) fn park_timeout(&self, _: Duration) {
         let (token, put_down) = &*self.unparker.token;
         let mut token = token.lock().expect("no panic under the lock");
@@ -59,8 +60,8 @@ impl Unparker {
     }
 }
 
-/// `producers` threads publish one piece of work each and ring; the sleeper takes all of it. Work is published as
-/// weakly as can be, so that nothing but the bell's fences orders it.
+/// `producers` threads publish one piece of work each and ring; the sleeper takes all of it. Work
+/// is published as weakly as possible, so that only the bell's fences order it.
 fn all_work_is_taken(producers: usize) {
     let sleeper = Sleeper::new();
     let published = Arc::new(AtomicUsize::new(0));
@@ -85,13 +86,15 @@ fn all_work_is_taken(producers: usize) {
     threads.into_iter().for_each(|thread| thread.join().expect("rung"));
 }
 
-/// Goal: no work is slept over. Method: every interleaving and every value that the memory model allows to be read.
+/// Goal: the sleeper misses no work. Method: every interleaving and every value that the memory
+/// model allows to be read.
 #[test]
 fn loom_a_bell_wakes_a_sleeper_or_its_work_is_seen() {
     loom::model(|| all_work_is_taken(1));
 }
 
-/// Three threads have too many interleavings for all: those in which a thread is interrupted up to three times.
+/// Three threads have too many interleavings for all: those in which a thread is interrupted up to
+/// three times.
 #[test]
 fn loom_two_who_ring_at_once_wake_a_sleeper_for_both() {
     let mut model = loom::model::Builder::new();
@@ -99,8 +102,9 @@ fn loom_two_who_ring_at_once_wake_a_sleeper_for_both() {
     model.check(|| all_work_is_taken(2));
 }
 
-/// Goal: what one thread leaves behind, asleep or awake, does not cost it the next ring. Method: work in two pieces by
-/// one producer; the second may come while the sleeper is falling asleep, asleep, waking up, or awake.
+/// Goal: the sleeper's earlier state, asleep or awake, does not cost it the next ring. Method: work
+/// in two pieces by one producer; the second may come while the sleeper is falling asleep, asleep,
+/// waking up, or awake.
 #[test]
 fn loom_a_second_ring_is_not_lost_behind_the_first() {
     loom::model(|| {

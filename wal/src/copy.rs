@@ -1,8 +1,9 @@
 //! A copy of a log up to one record, made from a log that may be alive: for a backup.
 //!
-//! What is copied is what a [`Reader`] has checked. Segments keep their names, headers and lengths, and records their
-//! places; behind the last record of a segment there are zeros, whatever a crash has left there in the original. So the copy
-//! is what a crash right behind its last record would have left, and nothing in it is torn.
+//! It copies the records that a [`Reader`] has checked. Segments keep their names, headers and
+//! lengths, and records their places. Behind the last record of a segment there are zeros, even
+//! where a crash has left other bytes in the original. So the copy equals a log after a crash right
+//! behind its last record, and nothing in it is torn.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +20,7 @@ use crate::reader::Reader;
 /// Bytes written at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A copy in the making. Dropped before [`Copier::finish`] it leaves files that are no log.
+/// An unfinished copy. If it is dropped before [`Copier::finish`], its files are not a log.
 #[derive(Debug)]
 pub struct Copier {
     directory: Directory,
@@ -48,14 +49,14 @@ struct Segment {
     name: String,
     header: SegmentHeader,
     file: BufWriter<File>,
-    /// Where the next record belongs, in bytes.
+    /// The place of the next record, in bytes.
     offset: u64,
     /// CRC of the record before it.
     chain: u32,
 }
 
 impl Copier {
-    /// Makes the directory of the copy where it is absent. It must hold no segment.
+    /// Makes the directory of the copy if it is absent. It must hold no segment.
     ///
     /// # Errors
     /// [`Error::Medium`].
@@ -64,10 +65,10 @@ impl Copier {
         Ok(Copier { directory, current: None, first: 0, last: 0, names: Vec::new() })
     }
 
-    /// Copies what `reader` has next, up to and including the record `until`, and returns the last record copied: an
-    /// earlier one where the log has no more as yet.
+    /// Copies the next records of `reader`, up to and including the record `until`. Returns the
+    /// last record copied: an earlier one if the log has no more yet.
     ///
-    /// Every call takes the same reader, and the first one that has read nothing.
+    /// Every call takes the same reader, and the first call takes an unread one.
     ///
     /// # Errors
     /// Those of [`Reader::next`]; [`Error::Medium`] of the copy.
@@ -81,7 +82,8 @@ impl Copier {
             let Some(record) = reader.next()? else { break };
             let Record { sequence, durable, time_ns, kind, payload, segment, offset, bytes } =
                 record;
-            // The reader is asked for headers while the record is still wanted.
+            // The reader lends the record, and is asked for headers before the record is written:
+            // copy it.
             bytes_of.clear();
             bytes_of.extend_from_slice(payload);
             let payload = &*bytes_of;
@@ -90,6 +92,7 @@ impl Copier {
             let record =
                 Record { sequence, durable, time_ns, kind, payload, segment, offset, bytes };
             current.put(&record)?;
+            assert!(self.last == 0 || sequence == self.last + 1, "{sequence} after {}", self.last);
             if self.first == 0 {
                 self.first = sequence;
             }
@@ -103,13 +106,13 @@ impl Copier {
         self.first
     }
 
-    /// Begins the segment `number`, after those before it that hold no record.
+    /// Begins the segment `number`, after the earlier ones without a record.
     fn go_to(&mut self, reader: &mut Reader<Directory>, number: u64) -> Result<(), Error> {
         let after = self.current.as_ref().map_or(0, |segment| segment.header.segment);
         if after == number {
             return Ok(());
         }
-        // A segment whose first record was torn holds none, and the next one follows it all the same.
+        // A segment with a torn first record holds none, and the next one still follows it.
         let headers = reader.skipped().iter().chain(reader.headers());
         for header in headers.filter(|head| head.segment > after && head.segment <= number) {
             self.begin(*header)?;
@@ -184,7 +187,7 @@ impl Segment {
         let Segment { name, header, file, .. } = self;
         let finish = || -> io::Result<()> {
             let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            // Zeros that take no space: nobody stores into a copy.
+            // Zeros that take no space: nothing stores into a copy.
             file.set_len(header.segment_bytes)?;
             file.sync_all()
         };

@@ -1,84 +1,91 @@
-//! Giving up the end of a log on purpose: where it stops to be sound, what can still be read behind, and the cut.
+//! Giving up the end of a log on purpose: the last sound record, the readable records behind it,
+//! and the cut.
 //!
-//! A cut at record n leaves the records before n, and nothing behind them. It is the one step that takes durable records
-//! away, so nothing here happens by itself: the caller has to name n, has copied the files, and holds the lock.
+//! A cut at record n leaves only the records before n. It is the one operation that removes durable
+//! records, so it never runs by itself: the caller names n, has copied the files, and holds the
+//! lock.
 //!
 //! # What a crash leaves
 //!
 //! ```text
-//!   mark  -->  segments go, newest first  -->  the last one left is exchanged  -->  (the caller's part)  -->  unmark
+//!   mark  -->  segments go, newest first  -->  the last one left is exchanged
+//!         -->  (the caller's part)  -->  unmark
 //! ```
 //!
-//! The mark is a file of its own, durable before anything else changes and gone after everything else is durable. While it
-//! is there no [`Recovery`](crate::Recovery) opens the log: [`Error::Unfinished`] names the record. So whatever dies in
-//! between, a start finds the old files, or a refusal, or the log that was wanted; and the same cut again finishes it.
-//! Even without the mark each moment is a log whose end is missing: segments go one by one from the end, and the last one
-//! left is written anew under a spare's name and exchanged by a rename.
+//! The mark is a file of its own. It is durable before anything else changes and removed after
+//! everything else is durable. While it exists no [`Recovery`](crate::Recovery) opens the log:
+//! [`Error::Unfinished`] names the record. So a crash at any point leaves the old files, a refusal,
+//! or the wanted log; the same cut again finishes it.
+//!
+//! Even without the mark each moment is a log with a missing end. Segments go one by one from the
+//! end. The last remaining one is rewritten under a spare's name and exchanged by a rename.
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Place, out_of_space};
 use crate::frame::{
     ALIGNMENT, Frame, HEADER_PAGE, Identity, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Record,
     SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, decode, segment_name, spare_name,
 };
 use crate::log::SEGMENT_BYTES_MIN;
 use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
-use crate::recover::{Ending, Torn, genesis};
+use crate::verdict::{Ending, Torn};
 use crate::walk::{Resolution, Step, Walk, list_segments};
 
 /// The mark. It holds the first record that goes, as text.
 const MARK: &str = "cut";
-/// What it is called until it is whole: a spare's name, so that a start removes what was left.
+/// The mark's name until it is whole: a spare's name, so that a start removes the leftover.
 const MARK_UNFINISHED: &str = "spare-cut.tmp";
-/// Length of the text in it: the largest number, and room up to a multiple of 8.
+/// Length of the mark's text: the largest number, and padding up to a multiple of 8.
 const MARK_BYTES: usize = 24;
-/// Bytes copied or looked at in one step.
+/// Bytes copied or examined in one step.
 const WINDOW_BYTES: usize = 256 * 1024;
 
 const _: () = assert!(WINDOW_BYTES >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(MARK_BYTES.is_multiple_of(ALIGNMENT));
 
-/// Why a log is not sound behind its last sound record.
+/// The state of a log behind its last sound record.
 #[derive(Debug)]
 pub enum Cause {
-    /// It is: nothing is there.
+    /// The log is sound to its end.
     End,
-    /// Something that no record and no header claims to have been durable. A start cuts it off by itself, unless something
-    /// outside the log claims it.
+    /// Bytes that no record and no header claims durable. A start cuts them off by itself, unless a
+    /// claim from outside the log covers them.
     Torn(Torn),
-    /// A start refuses with this.
+    /// A start refuses with this error.
     Damage(Error),
 }
 
-/// Where a log stops to be sound.
+/// The end of the sound part of a log.
 #[derive(Debug)]
 pub struct Stop {
     /// The place, and the first record that cannot be read.
     pub place: Place,
-    /// Why.
+    /// The cause of the stop.
     pub cause: Cause,
 }
 
-/// A walk through a log that may be damaged, as far as it is sound. Changes nothing, and needs no lock.
+/// A walk through the sound part of a log that may be damaged. Changes nothing, and needs no lock.
 #[derive(Debug)]
 pub struct Survey<M: Medium> {
     medium: M,
-    /// Of every segment's name there is, in order.
+    /// Numbers of all segments by name, in order.
     numbers: Vec<u64>,
     identity: Option<Identity>,
-    /// Through the segments up to the first whose header is not sound; none where that is the first one.
+    /// Through the segments up to the first unsound header; `None` if that is the first segment.
     walk: Option<Walk<M>>,
-    /// Why the first one is not that the walk leaves out.
+    /// The error of the first segment that the walk leaves out.
     unsound: Option<Error>,
     stop: Option<Stop>,
 }
 
 impl<M: Medium> Survey<M> {
-    /// Begins at the first record of the segment that holds `from`; 0 for the first there is.
+    /// Begins at the first record of the segment that holds `from`; 0 for the first record of the
+    /// log.
     ///
-    /// `identity`: what the caller knows of it, for a log none of whose headers can be read.
+    /// `identity`: the caller's knowledge of it, used if no header of the log can be read.
     ///
     /// # Errors
-    /// [`Error::Medium`]; [`Error::Missing`]: the log begins behind `from`; [`Error::Order`]: a file's name is malformed.
+    /// [`Error::Medium`]; [`Error::Missing`]: the log begins behind `from`; [`Error::Order`]: a
+    /// file's name is malformed.
     pub fn open(medium: M, from: Sequence, identity: Option<Identity>) -> Result<Self, Error> {
         let numbers = list_segments(&medium)?;
         let (walk, mut unsound) = Walk::open_sound(medium.clone(), &numbers, from)?;
@@ -100,25 +107,26 @@ impl<M: Medium> Survey<M> {
         Ok(Self { medium, numbers, identity: known.or(identity), walk, unsound, stop })
     }
 
-    /// The log's identity, by any header that can be read, or else by the caller.
+    /// The log's identity, from the first readable header, or else from the caller.
     pub fn identity(&self) -> Option<Identity> {
         self.identity
     }
 
-    /// Whether there is a segment at all.
+    /// Whether the log has no segment.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// The last record passed; before the first, the one before it. 0 where no header can be read.
+    /// The last record passed; before the first record, the one before it. 0 if no header is
+    /// readable.
     pub fn last(&self) -> Sequence {
         self.walk.as_ref().map_or(0, Walk::last)
     }
 
-    /// The next sound record; none where the log stops to be sound.
+    /// The next sound record; `None` at the end of the sound part.
     ///
     /// # Errors
-    /// [`Error::Medium`]: the disk cannot be read, and nothing is known of what is there.
+    /// [`Error::Medium`]: the disk cannot be read, and the log's content stays unknown.
     #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
         let Some(frame) = self.advance()? else { return Ok(None) };
@@ -126,7 +134,7 @@ impl<M: Medium> Survey<M> {
         Ok(Some(walk.accept(&frame)))
     }
 
-    /// Where the log stops to be sound, once [`Survey::next`] has answered none.
+    /// The end of the sound part, after [`Survey::next`] has returned `None`.
     pub fn stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
@@ -155,7 +163,7 @@ impl<M: Medium> Survey<M> {
         Ok(None)
     }
 
-    /// Goes on until `from` is the next record; whether that is where it stands now.
+    /// Advances until `from` is the next record; returns whether the walk is there now.
     ///
     /// # Errors
     /// [`Error::Medium`].
@@ -168,7 +176,7 @@ impl<M: Medium> Survey<M> {
         Ok(self.last() + 1 == from)
     }
 
-    /// Every record that can still be read from the present place on, whatever is damaged between them.
+    /// Every readable record from the present place on, with any damage between them.
     pub fn rest(&self) -> Rest<M> {
         let here = self.walk.as_ref().map_or((0, 0), |walk| (walk.header().segment, walk.offset()));
         let numbers = self.numbers.iter().copied().filter(|&number| number >= here.0);
@@ -183,14 +191,15 @@ impl<M: Medium> Survey<M> {
         }
     }
 
-    /// The cut that leaves what has been passed, and nothing else. None where nothing would be left to go on with: no header
-    /// can be read, and either the log does not begin with its first segment or nobody knows its identity.
+    /// The cut that keeps the passed records and nothing else. `None` if no log would be left: no
+    /// header is readable, and either the first segment is absent or the identity is unknown.
     ///
     /// # Errors
     /// [`Error::Medium`].
     pub fn cut(&mut self) -> Result<Option<Cut<M>>, Error> {
         let from = self.last() + 1;
-        // A sound segment that begins with this record stays: its header cuts whatever stands behind the record before.
+        // A sound segment that begins with this record stays: its header cuts the bytes behind the
+        // record before.
         self.advance()?;
         let (header, offset, rewrite) = match (&mut self.walk, self.identity) {
             (Some(walk), _) => (*walk.header(), walk.offset(), !walk.nothing_behind()?),
@@ -199,7 +208,7 @@ impl<M: Medium> Survey<M> {
                 let bytes = source.and_then(|source| source.bytes());
                 let bytes = bytes.map_err(|e| Error::medium("read", &segment_name(1), e))?;
                 let segment_bytes = bytes.next_multiple_of(PAGE_BYTES).max(SEGMENT_BYTES_MIN);
-                (genesis(identity, segment_bytes), SEGMENT_HEADER_BYTES, true)
+                (SegmentHeader::genesis(identity, segment_bytes), SEGMENT_HEADER_BYTES, true)
             }
             (None, _) => return Ok(None),
         };
@@ -209,7 +218,7 @@ impl<M: Medium> Survey<M> {
     }
 }
 
-/// The header of a segment, if it is one.
+/// The header of a segment, if it is valid.
 fn header<M: Medium>(medium: &M, number: u64) -> Result<Option<SegmentHeader>, Error> {
     let name = segment_name(number);
     let mut page = vec![0; HEADER_PAGE];
@@ -219,23 +228,23 @@ fn header<M: Medium>(medium: &M, number: u64) -> Result<Option<SegmentHeader>, E
     Ok(header.filter(|header| header.segment == number))
 }
 
-/// What can still be read of a log behind the place where it stops to be sound: every record whose checksum fits, in the
-/// order of the segments. It proves nothing about what stood between them.
+/// The readable records of a log behind its sound part: every record with a correct checksum, in
+/// segment order. It proves nothing about the bytes between them.
 #[derive(Debug)]
 pub struct Rest<M: Medium> {
     medium: M,
     identity: Option<Identity>,
-    /// Segments that are still to be looked at, the next one last.
+    /// Segments still to be examined, the next one last.
     numbers: Vec<u64>,
-    /// Where to begin in the next segment, in bytes.
+    /// The first offset to examine in the next segment, in bytes.
     begin: u64,
-    /// Records before it are no concern.
+    /// Earlier records are skipped.
     from: Sequence,
     segment: Option<Piece<M::Source>>,
     buffer: Vec<u8>,
 }
 
-/// A segment that is being looked at.
+/// The segment under examination.
 #[derive(Debug)]
 struct Piece<S> {
     number: u64,
@@ -247,12 +256,12 @@ struct Piece<S> {
     at: u64,
     /// The file's offset of the buffer's first byte.
     buffer_offset: u64,
-    /// The last record it can hold: what stands behind was cut off by a recovery.
+    /// The last record it can hold: a recovery cut off the bytes behind it.
     last: Sequence,
 }
 
 impl<M: Medium> Rest<M> {
-    /// The next record that can be read.
+    /// The next readable record.
     ///
     /// # Errors
     /// [`Error::Medium`].
@@ -332,17 +341,17 @@ impl<M: Medium> Rest<M> {
     }
 }
 
-/// A cut that has been thought through and not been made.
+/// A planned cut that is not made yet.
 #[derive(Debug)]
 pub struct Cut<M: Medium> {
     medium: M,
     /// The first record that goes.
     from: Sequence,
-    /// Of the segment that is the last from then on.
+    /// Header of the segment that becomes the last one.
     header: SegmentHeader,
     /// Where its records end, in bytes.
     offset: u64,
-    /// Whether anything but zeros stands behind.
+    /// Whether the bytes behind are more than zeros.
     rewrite: bool,
     /// Segments that go, newest first.
     removed: Vec<u64>,
@@ -354,7 +363,8 @@ impl<M: Medium> Cut<M> {
         self.from
     }
 
-    /// Names of the files that are changed or removed, oldest first; none where the log ends there already.
+    /// Names of the files that are changed or removed, oldest first; empty if the log ends there
+    /// already.
     pub fn files(&self) -> Vec<String> {
         let rewritten = self.rewrite.then_some(self.header.segment);
         rewritten.into_iter().chain(self.removed.iter().rev().copied()).map(segment_name).collect()
@@ -363,8 +373,10 @@ impl<M: Medium> Cut<M> {
     /// Marks the log and makes the cut. No [`Recovery`](crate::Recovery) opens it until [`finish`].
     ///
     /// # Errors
-    /// [`Error::Medium`], [`Error::Space`]: the same cut again goes on from there.
+    /// [`Error::Medium`], [`Error::Space`]: the same cut again continues from there.
     pub fn carry_out(&self, _lock: &M::Lock) -> Result<(), Error> {
+        let kept = SEGMENT_HEADER_BYTES..=self.header.segment_bytes;
+        assert!(kept.contains(&self.offset), "offset {} outside {kept:?}", self.offset);
         mark(&self.medium, self.from)?;
         for &number in &self.removed {
             let name = segment_name(number);
@@ -374,7 +386,7 @@ impl<M: Medium> Cut<M> {
         if self.rewrite { self.exchange() } else { Ok(()) }
     }
 
-    /// Puts a segment with the same records, and zeros behind them, in the place of the last one.
+    /// Replaces the last segment by one with the same records and zeros behind them.
     fn exchange(&self) -> Result<(), Error> {
         let (name, spare) = (segment_name(self.header.segment), spare_name(self.header.segment));
         let bytes = self.header.segment_bytes;
@@ -401,8 +413,8 @@ impl<M: Medium> Cut<M> {
     }
 }
 
-/// The first record that goes by a cut that has begun and not been finished; none where there is no such cut. 0 where its
-/// mark cannot be understood.
+/// The first record that goes by an unfinished cut; `None` without such a cut. 0 if its mark cannot
+/// be parsed.
 ///
 /// # Errors
 /// [`Error::Medium`].
@@ -418,12 +430,13 @@ pub fn unfinished<M: Medium>(medium: &M) -> Result<Option<Sequence>, Error> {
     Ok(Some(text.trim().parse().unwrap_or(0)))
 }
 
-/// Lets the log be opened again: once everything that belongs to the cut is durable, in the log and outside.
+/// Allows the log to be opened again. Call it after all parts of the cut are durable, in the log
+/// and outside.
 ///
 /// # Errors
 /// [`Error::Medium`].
 pub fn finish<M: Medium>(medium: &M, _lock: &M::Lock) -> Result<(), Error> {
-    // What a crash before us has left undone in the directory's cache must not come behind the mark's end.
+    // A crash may have left directory changes unsynced. They must be durable before the mark goes.
     sync_directory(medium)?;
     if unfinished(medium)?.is_some() {
         medium.remove(MARK).map_err(|error| Error::medium("remove", MARK, error))?;
@@ -434,7 +447,9 @@ pub fn finish<M: Medium>(medium: &M, _lock: &M::Lock) -> Result<(), Error> {
 
 fn mark<M: Medium>(medium: &M, from: Sequence) -> Result<(), Error> {
     let file = filled(medium, MARK_UNFINISHED, PAGE_BYTES)?;
-    file.store(0, format!("{from:<width$}\n", width = MARK_BYTES - 1).as_bytes());
+    let text = format!("{from:<width$}\n", width = MARK_BYTES - 1);
+    assert_eq!(text.len(), MARK_BYTES, "{text:?}");
+    file.store(0, text.as_bytes());
     file.sync(0..PAGE_BYTES).map_err(|error| Error::medium("sync", MARK_UNFINISHED, error))?;
     drop(file);
     let renamed = medium.rename(MARK_UNFINISHED, MARK);
@@ -445,11 +460,12 @@ fn mark<M: Medium>(medium: &M, from: Sequence) -> Result<(), Error> {
 /// A file of zeros.
 fn filled<M: Medium>(medium: &M, name: &str, bytes: u64) -> Result<M::File, Error> {
     let file = medium.create(name, bytes).and_then(|file| file.fill(0..bytes).map(|()| file));
-    file.map_err(|source| match source.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+    file.map_err(|source| {
+        if out_of_space(&source) {
             Error::Space { file: name.to_owned(), source }
+        } else {
+            Error::medium("write", name, source)
         }
-        _ => Error::medium("write", name, source),
     })
 }
 

@@ -25,17 +25,17 @@ const PAGE: usize = 4096;
 
 const _: () = assert!(PAGE as u64 == PAGE_BYTES);
 
-/// Of each directory and each file that is made here, whatever the umask lets through: the log names users and amounts.
+/// Mode of each directory and file made here, before the umask: the log names users and amounts.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// The kernel's list of locks: one a line, with the pid of its holder and the inode.
+/// The kernel's list of locks: one per line, with the pid of its holder and the inode.
 const LOCKS: &str = "/proc/locks";
 
-/// Makes a file that only its owner may read and write, or empties the one of that name.
+/// Makes a file that only its owner may read and write; an existing file is emptied.
 ///
 /// # Errors
-/// Whatever the system says.
+/// The system's error.
 pub fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)
 }
@@ -47,7 +47,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory and its parents where they are absent, durably.
+    /// Makes the directory and its parents if they are absent, durably.
     ///
     /// # Errors
     /// [`Error::Medium`].
@@ -66,7 +66,7 @@ impl Directory {
         Ok(Self::at(path))
     }
 
-    /// Names a directory without touching it; for a [`crate::Reader`] that is all it takes.
+    /// Names a directory without touching it; enough for a [`crate::Reader`].
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into().into() }
     }
@@ -76,7 +76,8 @@ impl Directory {
         &self.path
     }
 
-    /// The pid of the process that holds the lock: by its file, or by the kernel's list where that file is gone. 0: unknown.
+    /// The pid of the lock's holder: from its file, or from the kernel's list if that file is gone.
+    /// 0: unknown.
     fn holder(&self, directory: &File) -> u32 {
         let written = fs::read_to_string(self.path.join(LOCK_NAME)).unwrap_or_default();
         // Empty between the holder's lock and its write.
@@ -84,7 +85,7 @@ impl Directory {
     }
 }
 
-/// The holder of a directory's lock, as the kernel lists it.
+/// The holder of a directory's lock, from the kernel's list.
 fn listed_holder(directory: &File) -> Option<u32> {
     let inode = directory.metadata().ok()?.ino().to_string();
     let locks = fs::read_to_string(LOCKS).ok()?;
@@ -96,10 +97,10 @@ fn listed_holder(directory: &File) -> Option<u32> {
     })
 }
 
-/// The lock of a [`Directory`], let go when dropped.
+/// The lock of a [`Directory`], released on drop.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    // Closing them lets the locks go. The file stays: a process of an earlier version locks it alone.
+    // Closing them releases the locks. The file stays: an earlier version locks only the file.
     _directory: File,
     _file: File,
 }
@@ -109,8 +110,8 @@ impl Medium for Directory {
     type Source = File;
     type Lock = DirectoryLock;
 
-    /// An exclusive `flock` on the directory itself, which stays the same when a file in it is removed, and on a file
-    /// that holds the pid of its holder as text.
+    /// Takes an exclusive `flock` on the directory itself and on the file that holds the pid as
+    /// text. The lock on the directory survives a removal of that file.
     fn lock(&self) -> Result<DirectoryLock, Error> {
         let failed = |source| Error::medium("lock", LOCK_NAME, source);
         let directory = File::open(&self.path).map_err(failed)?;
@@ -135,7 +136,7 @@ impl Medium for Directory {
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 file.read_to_string(&mut holder).map_err(failed)?;
-                // Empty between the holder's lock and its write: 0 says that it is unknown.
+                // Empty between the holder's lock and its write: 0 means unknown.
                 return Err(Error::Locked { pid: holder.trim().parse().unwrap_or(0) });
             }
         }
@@ -145,7 +146,7 @@ impl Medium for Directory {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        // A name that is not UTF-8 is none of the log's.
+        // A name that is not UTF-8 does not belong to the log.
         fs::read_dir(&self.path)?
             .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
             .collect()
@@ -190,7 +191,7 @@ impl Medium for Directory {
         meet(&self.path, "rename")?;
         let (from, to) = (self.path.join(from), self.path.join(to));
         match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
-            // A file system that does not know the flag.
+            // The file system does not know the flag.
             Err(rustix::io::Errno::INVAL) if to.try_exists()? => {
                 Err(io::ErrorKind::AlreadyExists.into())
             }
@@ -231,8 +232,8 @@ impl MediumSource for File {
 
 /// A file mapped shared and writable.
 ///
-/// Stores are atomic words, so that the core may store in one page while the sync thread stores
-/// the header in another; the kernel reads the same pages for whoever reads the file.
+/// Stores are atomic words, so that the core may store in one page while the sync thread stores the
+/// header in another. The kernel serves the same pages to every reader of the file.
 #[derive(Debug)]
 pub struct MappedFile {
     file: File,
@@ -255,7 +256,7 @@ impl MappedFile {
         // SAFETY: The word lies inside the map (asserted above), and the map lives as long as
         // `self`. It is aligned: the map begins at a page and the offset is a multiple of 8. Every
         // access by this process goes through this function, so all are atomic. The file is filled
-        // before anyone stores, so no store can meet a hole for which the disk has no space.
+        // before the first store, so no store can meet a hole for which the disk has no space.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
@@ -274,10 +275,10 @@ impl MediumFile for MappedFile {
 
     fn fill(&self, range: Range<u64>) -> io::Result<()> {
         assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES));
-        // One page a write: the page cache keeps the write's size as its unit, and a later sync of
-        // one record would write a unit as a whole.
+        // One page per write: the page cache keeps the write's size as its unit, and a later sync
+        // of one record would write the whole unit.
         let met = meet(Path::new(""), "fill");
-        // A fill that fails has written something.
+        // A failing fill has written half of its pages.
         let pages = (range.end - range.start) / PAGE_BYTES / if met.is_ok() { 1 } else { 2 };
         for offset in (range.start..).step_by(PAGE).take(usize::try_from(pages).expect("few")) {
             self.file.write_all_at(&[0; PAGE], offset)?;
@@ -310,14 +311,15 @@ impl MediumFile for MappedFile {
         meet(Path::new(""), "prefault")?;
         let (start, length) = self.range(range);
         match self.map.advise_range(Advice::PopulateWrite, start, length) {
-            // A kernel before 5.14 does not know the advice: stores fault then, and are right.
+            // A kernel before 5.14 does not know the advice: stores fault then, and are still
+            // correct.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             done => done,
         }
     }
 }
 
-/// The syncs without a shadow: themselves. The steps without a fault: no more than they are.
+/// Stand-ins without the `shadow` feature: each sync runs as it is, and no step meets a fault.
 #[cfg(not(feature = "shadow"))]
 mod bare {
     use std::fs::File;

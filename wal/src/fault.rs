@@ -1,7 +1,8 @@
-//! Faults of the disk, for tests: at a named step the disk refuses, writes too little, is slow, or is where the process dies.
+//! Disk faults for tests: at a named step the disk refuses, writes too little, is slow, or the
+//! process dies.
 //!
-//! A fault is written `step:what`. `directory/step:what` strikes in the directory of that name only, `step:what@3` at the
-//! third visit only. Several are separated by commas.
+//! A fault is written `step:effect`. `directory/step:effect` strikes only in the directory of that
+//! name, `step:effect@3` only at the third visit. Several are separated by commas.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// What can be struck. `write` and `sync_file` are those of files that are not the log's.
+/// The steps that can be struck. `write` and `sync_file` are those of files outside the log.
 const STEPS: &[&str] = &[
     "create",
     "fill",
@@ -28,26 +29,28 @@ const STEPS: &[&str] = &[
 ];
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    /// The system refuses with this number.
+enum Effect {
+    /// The system refuses with this error number.
     Refused(Errno),
     /// The system writes a part, and then nothing more.
     Short,
-    /// It is done, so much later.
+    /// The step is done after this delay.
     Slow(Duration),
-    /// The process is killed before it is done.
+    /// The process is killed before the step.
     Killed,
 }
 
-impl What {
-    fn parse(text: &str) -> Option<What> {
+impl Effect {
+    fn parse(text: &str) -> Option<Effect> {
         match text {
-            "enospc" => Some(What::Refused(Errno::NOSPC)),
-            "edquot" => Some(What::Refused(Errno::DQUOT)),
-            "eio" => Some(What::Refused(Errno::IO)),
-            "short" => Some(What::Short),
-            "kill" => Some(What::Killed),
-            _ => text.strip_prefix("slow")?.parse().ok().map(Duration::from_millis).map(What::Slow),
+            "enospc" => Some(Effect::Refused(Errno::NOSPC)),
+            "edquot" => Some(Effect::Refused(Errno::DQUOT)),
+            "eio" => Some(Effect::Refused(Errno::IO)),
+            "short" => Some(Effect::Short),
+            "kill" => Some(Effect::Killed),
+            _ => {
+                text.strip_prefix("slow")?.parse().ok().map(Duration::from_millis).map(Effect::Slow)
+            }
         }
     }
 }
@@ -56,26 +59,26 @@ impl What {
 struct Fault {
     directory: Option<String>,
     step: String,
-    what: What,
-    /// The visit that it strikes; all where there is none.
+    effect: Effect,
+    /// The visit that it strikes; `None`: all.
     visit: Option<u32>,
     visits: AtomicU32,
 }
 
 impl Fault {
     fn parse(text: &str) -> Option<Fault> {
-        let (at, what) = text.split_once(':')?;
+        let (at, effect) = text.split_once(':')?;
         let (directory, step) = match at.split_once('/') {
             Some((directory, step)) => (Some(directory.to_owned()), step),
             None => (None, at),
         };
-        let (what, visit) = match what.split_once('@') {
-            Some((what, visit)) => (what, Some(visit.parse().ok()?)),
-            None => (what, None),
+        let (effect, visit) = match effect.split_once('@') {
+            Some((effect, visit)) => (effect, Some(visit.parse().ok()?)),
+            None => (effect, None),
         };
-        let what = What::parse(what)?;
+        let effect = Effect::parse(effect)?;
         let (step, visits) = (step.to_owned(), AtomicU32::new(0));
-        STEPS.contains(&&*step).then_some(Fault { directory, step, what, visit, visits })
+        STEPS.contains(&&*step).then_some(Fault { directory, step, effect, visit, visits })
     }
 
     fn strikes(&self, directory: &Path, step: &str) -> bool {
@@ -91,63 +94,63 @@ impl Fault {
 #[derive(Debug)]
 struct Faults {
     faults: Vec<Fault>,
-    /// They strike, and visits count, only while this file is there.
+    /// Faults strike, and visits count, only while this file exists.
     while_there: Option<PathBuf>,
-    /// No sync of records may follow.
+    /// A later sync of records is then a bug.
     sync_failed: AtomicBool,
 }
 
 static FAULTS: OnceLock<Faults> = OnceLock::new();
 
-/// Arms faults, which strike only while the file `while_there` is there, if one is named.
+/// Arms faults, which strike only while the file `while_there` exists, if one is named.
 ///
 /// # Errors
-/// The part of `faults` that is no fault.
+/// The part of `faults` that is invalid.
 pub fn begin(faults: &str, while_there: Option<PathBuf>) -> Result<(), String> {
-    let parse = |text: &str| Fault::parse(text).ok_or_else(|| format!("{text:?} is no fault"));
+    let parse = |text: &str| Fault::parse(text).ok_or_else(|| format!("{text:?} is not a fault"));
     let faults = faults.split(',').map(parse).collect::<Result<_, _>>()?;
     let sync_failed = AtomicBool::new(false);
     FAULTS.set(Faults { faults, while_there, sync_failed }).expect("once");
     Ok(())
 }
 
-/// A step in a directory, before it is done.
+/// Marks a step in a directory, before it is done.
 ///
 /// # Errors
-/// What the system is to have said; nothing is to be done then.
+/// The injected system error; the caller must then skip the step.
 pub fn meet(directory: &Path, step: &'static str) -> io::Result<()> {
     debug_assert!(STEPS.contains(&step), "{step} is not in the list of steps");
     let Some(faults) = FAULTS.get() else { return Ok(()) };
     if step == "sync" && faults.sync_failed.load(Ordering::Relaxed) {
-        // Linux would say that all is well, of pages it has thrown away.
-        say("records are synced again after a failed sync");
+        // Linux would report success for pages that it has thrown away.
+        report("records were synced again after a failed sync");
         std::process::abort();
     }
     if faults.while_there.as_ref().is_some_and(|path| !path.exists()) {
         return Ok(());
     }
     for fault in faults.faults.iter().filter(|fault| fault.strikes(directory, step)) {
-        let error = match fault.what {
-            What::Slow(longer) => {
+        let error = match fault.effect {
+            Effect::Slow(longer) => {
                 thread::sleep(longer);
                 continue;
             }
-            What::Killed => {
+            Effect::Killed => {
                 // Nothing after this line may run, in no thread: SIGKILL cannot be caught.
                 kill_process(getpid(), Signal::KILL).ok();
                 continue;
             }
-            What::Refused(errno) => errno.into(),
-            What::Short => io::ErrorKind::WriteZero.into(),
+            Effect::Refused(errno) => errno.into(),
+            Effect::Short => io::ErrorKind::WriteZero.into(),
         };
-        say(&format!("{step} in {directory:?}: {error}"));
+        report(&format!("{step} in {directory:?}: {error}"));
         faults.sync_failed.fetch_or(step == "sync", Ordering::Relaxed);
         return Err(error);
     }
     Ok(())
 }
 
-/// With nobody at the other end, nobody wants to know.
-fn say(what: &str) {
-    writeln!(io::stderr(), "fault: {what}").ok();
+/// Writes to stderr. If its reader is gone, the line is dropped.
+fn report(effect: &str) {
+    writeln!(io::stderr(), "fault: {effect}").ok();
 }

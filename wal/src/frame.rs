@@ -1,5 +1,5 @@
-//! Bytes on disk: the segment's header page, the record, their checks. The format is described at
-//! the crate's front door.
+//! Bytes on disk: the segment's header page, the record, their checks. The crate's documentation
+//! describes the format.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// A record's number: 1, 2, 3, ... without gaps over the whole log. 0 means none.
 pub type Sequence = u64;
 
-/// The largest sequence, and the largest number of a segment. No log comes that far, so that one more is always a number;
-/// what says more was made by nobody.
+/// The largest sequence, and the largest segment number. No log grows so far, and one more is still
+/// a number. A larger number on disk is not from this program.
 pub(crate) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Longest payload, in bytes.
@@ -42,7 +42,7 @@ pub(crate) const ALIGNMENT: usize = 8;
 
 const VERSION_RECORD: u8 = 1;
 
-/// What a header says of its own length.
+/// The header's length as stored in the header.
 const HEADER_BYTES: u32 = 4096;
 
 const _: () = assert!(size_of::<RecordBytes>() == RECORD_HEADER_BYTES);
@@ -88,15 +88,15 @@ impl Identity {
 pub struct Record<'a> {
     /// Its number.
     pub sequence: Sequence,
-    /// The highest sequence known durable when it was written; always below `sequence`.
+    /// The highest sequence known durable when this record was written; always below `sequence`.
     pub durable: Sequence,
     /// Time as given by the caller, in nanoseconds.
     pub time_ns: u64,
     /// Kind as given by the caller.
     pub kind: u8,
-    /// What the caller wrote, 0..=[`PAYLOAD_BYTES_MAX`] bytes.
+    /// The caller's bytes, 0..=[`PAYLOAD_BYTES_MAX`].
     pub payload: &'a [u8],
-    /// Number of the segment that holds it.
+    /// Number of its segment.
     pub segment: u64,
     /// Where it begins in the segment, in bytes.
     pub offset: u64,
@@ -139,7 +139,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Whether this program can read what the frame holds.
+    /// Whether this program can read the frame.
     pub(crate) fn version_known(&self) -> bool {
         self.version == VERSION_RECORD && self.reserved == 0
     }
@@ -150,7 +150,7 @@ impl Frame {
     }
 }
 
-/// What a record says beside its payload.
+/// A record's fields beside its payload.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields {
     pub(crate) sequence: Sequence,
@@ -169,6 +169,8 @@ pub(crate) fn encode(
     fields: Fields,
     payload: &[u8],
 ) -> (usize, u32) {
+    debug_assert!(fields.durable < fields.sequence, "a record claims itself durable");
+    debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX, "payload of {} bytes", payload.len());
     let length = RECORD_HEADER_BYTES + payload.len();
     let padded = length.next_multiple_of(ALIGNMENT);
     let mut header = RecordBytes {
@@ -193,10 +195,10 @@ pub(crate) fn encode(
     (padded, crc)
 }
 
-/// Reads the record at the front of `bytes`, or nothing if its length, CRC or padding is wrong, or its sequence none.
+/// Reads the record at the front of `bytes`. Returns `None` if length, CRC, padding or sequence is
+/// invalid.
 ///
-/// `bytes`: what follows in the segment, up to its end. Sequence, chain and version are the
-/// caller's to judge.
+/// `bytes`: the rest of the segment. The caller checks sequence, chain and version.
 pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Frame> {
     let (header, _) = RecordBytes::ref_from_prefix(bytes).ok()?;
     let length = usize::try_from(header.length.get()).ok()?;
@@ -242,12 +244,12 @@ struct PageBytes {
     zeros: [u8; HEADER_PAGE - HEADER_FIELDS],
 }
 
-/// Where the CRC of the header page begins to cover it: behind the magic and itself.
+/// The CRC of the header page covers the bytes from here: behind the magic and the CRC itself.
 const PAGE_CRC_FROM: usize = 12;
 
-/// A segment's header: who it is and what it follows.
+/// A segment's header: its identity, and the record it follows.
 ///
-/// It exists only when the predecessor's last record is durable, so it claims that record durable.
+/// It exists only if the predecessor's last record is durable, so it claims that record durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The log it belongs to.
@@ -266,11 +268,17 @@ pub struct SegmentHeader {
 pub(crate) enum HeaderFault {
     /// The bytes are not a header page.
     Bad,
-    /// The magic is right and the version is not ours.
+    /// The magic is right and the version is not `VERSION`.
     Version(u32),
 }
 
 impl SegmentHeader {
+    /// Header of a log's first segment.
+    pub(crate) fn genesis(identity: Identity, segment_bytes: u64) -> Self {
+        let predecessor_chain = identity.chain_first();
+        Self { identity, segment: 1, predecessor_last: 0, predecessor_chain, segment_bytes }
+    }
+
     /// Sequence of the first record that the segment can hold.
     pub fn first(&self) -> Sequence {
         self.predecessor_last + 1
@@ -278,6 +286,8 @@ impl SegmentHeader {
 
     /// The header page, ready to be stored.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(self.segment > 0, "segments are numbered from 1");
+        assert!(self.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES), "{}", self.segment_bytes);
         let mut page = PageBytes {
             magic: MAGIC,
             crc: U32::ZERO,
@@ -302,7 +312,7 @@ impl SegmentHeader {
         if page.magic != MAGIC {
             return Err(HeaderFault::Bad);
         }
-        // Before the CRC: another version may check itself in another way.
+        // Before the CRC: another version may have another check.
         if page.version.get() != VERSION {
             return Err(HeaderFault::Version(page.version.get()));
         }
@@ -323,18 +333,18 @@ impl SegmentHeader {
     }
 }
 
-/// What a file name in the log's directory means.
+/// The meaning of a file name in the log's directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// A segment, by number.
     Segment(u64),
     /// A spare, which recovery ignores and a start removes.
     Spare,
-    /// Shaped like a segment's name and not one.
+    /// Shaped like a segment's name, but invalid.
     Malformed,
     /// The file that is locked while the log is open.
     Lock,
-    /// None of the log's business.
+    /// A file that does not belong to the log.
     Other,
 }
 
@@ -351,7 +361,7 @@ impl Name {
             return Self::Other;
         };
         match u64::from_str_radix(digits, 16) {
-            // The number is written in one way only, so that no two names mean one segment.
+            // The number has one spelling, so that no two names mean one segment.
             Ok(number) if number > 0 && segment_name(number) == name => Self::Segment(number),
             _ => Self::Malformed,
         }

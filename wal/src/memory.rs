@@ -1,6 +1,6 @@
-//! A directory in memory that knows what a power cut would keep: the medium of a simulation.
+//! A directory in memory that models a power cut: the medium of a simulation.
 //!
-//! It forgets only what was never synced, in the units a disk forgets by, and fails on demand.
+//! It loses only unsynced bytes, in the units of a disk, and fails on demand.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -14,10 +14,10 @@ use crate::medium::{Medium, MediumFile, MediumSource, PAGE_BYTES};
 /// A disk writes this many bytes or nothing.
 const SECTOR_BYTES: usize = 512;
 
-/// A failure to come, once.
+/// A future failure, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A sync of a file fails, and its pages count as clean from then on, as Linux has it.
+    /// A sync of a file fails, and its pages then count as clean, as on Linux.
     Sync,
     /// A sync of the directory fails.
     SyncDirectory,
@@ -35,17 +35,17 @@ pub struct Memory {
     state: Arc<Mutex<State>>,
 }
 
-/// A file's bytes, under however many names and handles.
+/// A file's bytes, shared by all its names and handles.
 type SharedContent = Arc<Mutex<Content>>;
 
 #[derive(Debug, Default)]
 struct State {
-    /// What a reader of the directory sees.
+    /// The names that a reader of the directory sees.
     names: BTreeMap<String, SharedContent>,
-    /// What a power cut cannot take.
+    /// The names that survive a power cut.
     names_durable: BTreeMap<String, SharedContent>,
     faults: VecDeque<Fault>,
-    /// How many more operations succeed; none if there is no end.
+    /// Operations that still succeed; `None`: no limit.
     operations_left: Option<u64>,
     space_bytes: Option<u64>,
     locked: Arc<AtomicBool>,
@@ -53,13 +53,13 @@ struct State {
 
 #[derive(Clone, Debug, Default)]
 struct Content {
-    /// What a reader of the file sees: the page cache.
+    /// The bytes that a reader of the file sees: the page cache.
     cached: Vec<u8>,
-    /// What the disk holds.
+    /// The bytes on the disk.
     durable: Vec<u8>,
-    /// Pages whose cache the disk does not hold yet.
+    /// Pages with cached bytes that are not on the disk yet.
     dirty: BTreeSet<u64>,
-    /// Bytes for which the disk has space.
+    /// Bytes with space on the disk.
     filled: u64,
 }
 
@@ -97,7 +97,7 @@ impl Content {
         }
     }
 
-    /// Loses the dirt without writing it: what Linux does when a write-back fails.
+    /// Drops the dirty marks without writing, as Linux does after a failed write-back.
     fn sync_failed(&mut self, range: Range<u64>) {
         let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
         self.dirty.retain(|page| !pages.contains(page));
@@ -119,7 +119,7 @@ fn index(offset: u64) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under the lock is a failed test already; the bytes are still bytes.
+    // A panic under the lock has failed the test already; the bytes stay valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,11 +149,11 @@ impl Memory {
         Self::default()
     }
 
-    /// Cuts the power: what a machine finds when it starts again. The old directory and all its
-    /// handles stay as they are and reach the new one no more.
+    /// Cuts the power and returns the directory that the restarted machine finds. The old directory
+    /// and its handles stay as they are, without effect on the new one.
     ///
-    /// `choose` is asked once for every unsynced sector and every unsynced name, in a fixed order,
-    /// whether it reached the disk.
+    /// `choose` is called once for every unsynced sector and every unsynced name, in a fixed order:
+    /// true if it reached the disk.
     pub fn crash(&self, mut choose: impl FnMut() -> bool) -> Self {
         let state = lock(&self.state);
         let mut names = BTreeMap::new();
@@ -179,8 +179,8 @@ impl Memory {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Kills the process: the page cache survives, so everything stored is still there, synced or
-    /// not. The old directory and all its handles reach the new one no more.
+    /// Kills the process. The page cache survives, so all stored bytes are still there, synced or
+    /// not. The old directory and its handles have no effect on the new one.
     pub fn kill(&self) -> Self {
         let state = lock(&self.state);
         let mut copies: Vec<(SharedContent, SharedContent)> = Vec::new();
@@ -209,8 +209,8 @@ impl Memory {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Lets the kernel write some dirty pages back on its own, as it may at any time; they stay
-    /// dirty. `choose` is asked once for every sector.
+    /// Writes some dirty pages back, as the kernel may at any time; they stay dirty. `choose` is
+    /// called once for every sector.
     pub fn write_back(&self, mut choose: impl FnMut() -> bool) {
         for content in lock(&self.state).names.values() {
             let mut content = lock(content);
@@ -220,30 +220,30 @@ impl Memory {
         }
     }
 
-    /// Fails the next operation of the fault's kind. Several wait in line, first in, first out.
+    /// Fails the next operation of the fault's kind. Several faults queue, first in, first out.
     pub fn fail(&self, fault: Fault) {
         lock(&self.state).faults.push_back(fault);
     }
 
-    /// Lets `operations` more operations succeed and fails every one after that, as if the process
-    /// had died there. Stores are not operations, and are lost once it has stopped.
+    /// Lets `operations` more operations succeed and fails every later one, as if the process had
+    /// died there. Stores are not operations; after the stop they are lost.
     pub fn stop_after(&self, operations: u64) {
         let left = &mut lock(&self.state).operations_left;
-        // What has stopped stays stopped.
+        // A later call must not revive a stopped process.
         *left = Some(left.map_or(operations, |left| left.min(operations)));
     }
 
-    /// Limits the space for filled files; none lifts the limit.
+    /// Limits the space for filled files; `None` lifts the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         lock(&self.state).space_bytes = bytes;
     }
 
-    /// The bytes of a file as a reader sees them; none if there is no such file.
+    /// The bytes of a file as a reader sees them; `None` if there is no such file.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         lock(&self.state).names.get(name).map(|content| lock(content).cached.clone())
     }
 
-    /// Puts a file there, durable, replacing one of the same name: for damage made on purpose.
+    /// Puts a durable file there and replaces one of the same name: for deliberate damage.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let filled = bytes.len() as u64;
         let content =
@@ -255,7 +255,7 @@ impl Memory {
     }
 }
 
-/// The lock of a [`Memory`], let go when dropped.
+/// The lock of a [`Memory`], released on drop.
 #[derive(Debug)]
 pub struct MemoryLock {
     locked: Arc<AtomicBool>,

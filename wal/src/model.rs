@@ -1,5 +1,5 @@
-//! What stands below the log while loom tries its interleavings, and what it is asked: bytes that one thread stores
-//! reach another only where an ordering of ours makes them.
+//! The ground below the log while loom tries its interleavings, and the claims to check. Bytes that
+//! one thread stores reach another thread only through an ordering of this crate.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,12 +13,13 @@ use loom::thread;
 
 use crate::error::Error;
 use crate::frame::{Identity, PAYLOAD_BYTES_MAX, SEGMENT_HEADER_BYTES, Sequence, record_bytes};
-use crate::log::{Log, Mark, Options, SEGMENT_BYTES_MIN};
+use crate::log::{Log, Options, SEGMENT_BYTES_MIN};
+use crate::marks::Mark;
 use crate::medium::{Medium, MediumFile, MediumSource};
 use crate::recover::Recovery;
 
 thread_local! {
-    /// Whose release is left out. loom runs all threads of a model on the thread of its test.
+    /// The mark without its release. loom runs all threads of a model on the thread of its test.
     static WEAKENED: Cell<Option<Mark>> = const { Cell::new(None) };
 }
 
@@ -60,21 +61,21 @@ impl<T> ArrayQueue<T> {
     }
 }
 
-/// How far a file is stored, and how far it is synced, in bytes. Nothing here orders anything.
+/// The stored and the synced length of a file, in bytes. Nothing here orders anything.
 #[derive(Debug)]
 struct Extent {
     stored: AtomicU64,
     synced: AtomicU64,
 }
 
-/// A file of which only its [`Extent`] is kept.
+/// A file that keeps only its [`Extent`].
 #[derive(Clone, Debug)]
 struct Sheet {
     bytes: u64,
     extent: Arc<Extent>,
 }
 
-/// A directory of them.
+/// A directory of such files.
 #[derive(Clone, Debug, Default)]
 struct Drawer {
     names: Arc<Mutex<BTreeMap<String, Sheet>>>,
@@ -89,7 +90,7 @@ impl Drawer {
         self.names().get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Up to where the segment's records are synced.
+    /// The segment's records are synced up to here.
     fn synced(&self, segment: u64) -> u64 {
         let sheet = self.get(&crate::frame::segment_name(segment)).expect("named");
         sheet.extent.synced.load(Ordering::Relaxed)
@@ -198,7 +199,7 @@ fn log(drawer: &Drawer) -> Log<Drawer> {
     recovery.start(Identity(1), options).expect("a segment").0
 }
 
-/// Where the `count`th record of a segment ends, all of them with `payload` bytes.
+/// The end of the `count`th record of a segment, all with `payload` bytes.
 fn end_of(count: Sequence, payload: usize) -> u64 {
     SEGMENT_HEADER_BYTES + count * record_bytes(payload)
 }
@@ -209,7 +210,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// A writer appends twice while the syncer syncs twice. Whatever either has seen called durable is synced.
+/// A writer appends twice while the syncer syncs twice. Every record that either thread sees called
+/// durable must be synced.
 fn what_is_called_durable_is_synced() {
     let drawer = Drawer::default();
     let Log { mut writer, mut syncer, durable, .. } = log(&drawer);
@@ -232,8 +234,8 @@ fn what_is_called_durable_is_synced() {
     assert!(drawer.synced(1) >= end_of(2, 0), "not synced in the end");
 }
 
-/// Goal: no record is called durable that is not. Method: every interleaving of writer and syncer, and every value that
-/// the memory model allows to be read.
+/// Goal: only durable records are called durable. Method: every interleaving of writer and syncer,
+/// and every value that the memory model allows to be read.
 #[test]
 fn loom_what_is_called_durable_is_synced() {
     check(what_is_called_durable_is_synced);
@@ -260,8 +262,8 @@ fn loom_a_weaker_end_of_a_segment_is_synced_before_its_record() {
     check(what_is_called_durable_is_synced);
 }
 
-/// Goal: a record in the next segment is called durable only once all before it are, and its segment has its name.
-/// Method: the append that rolls, against a sync.
+/// Goal: a record in the next segment is called durable only after all before it are, and its
+/// segment has its name. Method: the append that rolls, against a sync.
 #[test]
 fn loom_a_roll_is_synced_in_order() {
     check(|| {

@@ -1,24 +1,25 @@
-//! Making room ahead of the writer: spares, pre-faulted pages, and an end to sealed mappings.
+//! Making room ahead of the writer: spares, pre-faulted pages, and the unmapping of sealed
+//! segments.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, out_of_space};
 use crate::frame::{SEGMENT_HEADER_BYTES, Sequence, segment_name, spare_name};
-use crate::log::{Marks, Options, Segment, Spares, out_of_space};
+use crate::marks::{Marks, Segment, Spares};
 use crate::medium::{Medium, MediumFile};
 use crate::walk::{Walk, list_segments};
 
 /// Pages are pre-faulted this many bytes at a time.
 const PREFAULT_STEP_BYTES: u64 = 64 * 1024;
 
-/// Pages are pre-faulted up to this many bytes ahead of the writer: far enough for the time between
-/// two ticks, near enough that the kernel has not cleaned them again.
+/// Pages are pre-faulted up to this many bytes ahead of the writer: enough for the time between two
+/// ticks, and near enough that the kernel has not cleaned them again.
 pub(crate) const PREFAULT_AHEAD_BYTES: u64 = 256 * 1024;
 
-/// A spare is filled this many bytes a tick, each synced: one large sync would hold up the
-/// records' own.
+/// A spare is filled by this many bytes a tick, each synced: one large sync would delay the syncs
+/// of records.
 const FILL_STEP_BYTES: u64 = 1024 * 1024;
 
 /// Whether a tick has left work for the next.
@@ -36,10 +37,11 @@ pub struct Preparer<M: Medium> {
     marks: Arc<Marks>,
     spares: Spares<M::File>,
     medium: M,
-    options: Options,
-    /// Sealed, current and spare segments, in order, each with how far it is pre-faulted in bytes.
+    /// Length of a spare, in bytes.
+    segment_bytes: u64,
+    /// Sealed, current and spare segments, in order, each with its pre-faulted bytes.
     mapped: VecDeque<(Arc<Segment<M::File>>, u64)>,
-    /// The spare in the making, with how far it is filled in bytes.
+    /// The unfinished spare, with its filled bytes.
     filling: Option<(M::File, u64)>,
     /// Number of the spare to make next.
     number: u64,
@@ -51,7 +53,7 @@ impl<M: Medium> Preparer<M> {
         marks: Arc<Marks>,
         spares: Spares<M::File>,
         medium: M,
-        options: Options,
+        segment_bytes: u64,
         current: (Arc<Segment<M::File>>, u64),
         lock: Arc<M::Lock>,
     ) -> Self {
@@ -60,7 +62,7 @@ impl<M: Medium> Preparer<M> {
             marks,
             spares,
             medium,
-            options,
+            segment_bytes,
             mapped: VecDeque::from([current]),
             filling: None,
             number,
@@ -90,15 +92,16 @@ impl<M: Medium> Preparer<M> {
         }
     }
 
-    /// Removes the oldest segments, as far as they hold no record from `sequence` on; returns how
-    /// many. Whoever opens the log afterwards must ask for records from `sequence` on, or later.
+    /// Removes the oldest segments without a record from `sequence` on; returns their count. A
+    /// later open of the log must ask for records from `sequence` on, or later.
     ///
-    /// The segment that is appended to stays, and so does every one without a named successor. A
-    /// crash in between has removed some of them, oldest first.
+    /// The current segment stays, and so does every one without a named successor. A crash in
+    /// between has removed some of them, oldest first.
     ///
     /// # Errors
-    /// [`Error::Medium`], and every refusal that headers can give: the log lives on. [`Error::Sync`]: it is dead, since a later
-    /// sync of the directory says nothing of what this one lost. [`Error::Poisoned`]: it was dead already.
+    /// [`Error::Medium`], and every error of a header: the log stays alive. [`Error::Sync`]: it is
+    /// dead, because a later sync of the directory would not report the names that this one lost.
+    /// [`Error::Poisoned`]: it was dead already.
     pub fn remove_before(&mut self, sequence: Sequence) -> Result<u64, Error> {
         let numbers = list_segments(&self.medium)?;
         let Some(walk) = Walk::open(self.medium.clone(), &numbers, 0)? else { return Ok(0) };
@@ -107,13 +110,14 @@ impl<M: Medium> Preparer<M> {
             if next.first() > sequence {
                 break;
             }
+            assert_eq!(next.segment, number + 1, "a segment without a named successor stays");
             let name = segment_name(number);
             let _names = self.marks.names();
             if self.marks.poisoned() {
                 return Err(Error::Poisoned);
             }
             self.medium.remove(&name).map_err(|source| Error::medium("remove", &name, source))?;
-            // Before the next removal: were that one alone to survive a crash, it would leave a gap.
+            // Before the next removal: if only the next one survived a crash, it would leave a gap.
             self.medium.sync_directory().map_err(|source| {
                 self.marks.poison();
                 Error::Sync { file: name, source }
@@ -142,7 +146,7 @@ impl<M: Medium> Preparer<M> {
             let end = segment.end();
             let target = segment.bytes.min(end + ahead);
             ahead -= target - end;
-            // What the writer has passed is faulted in already.
+            // The writer has faulted in the pages behind it already.
             *prefaulted = (*prefaulted).max(end / PREFAULT_STEP_BYTES * PREFAULT_STEP_BYTES);
             while *prefaulted < target {
                 let step = (*prefaulted + PREFAULT_STEP_BYTES).min(segment.bytes);
@@ -156,26 +160,27 @@ impl<M: Medium> Preparer<M> {
         Ok(())
     }
 
-    /// Fills the spare in the making a step further, or begins one.
+    /// Fills the unfinished spare a step further, or begins one.
     fn fill(&mut self) -> io::Result<()> {
         let (file, filled) = match self.filling.take() {
             Some(filling) => filling,
-            None => (self.medium.create(&spare_name(self.number), self.options.segment_bytes)?, 0),
+            None => (self.medium.create(&spare_name(self.number), self.segment_bytes)?, 0),
         };
-        let step = (filled + FILL_STEP_BYTES).min(self.options.segment_bytes);
+        let step = (filled + FILL_STEP_BYTES).min(self.segment_bytes);
         file.fill(filled..step)?;
-        if step < self.options.segment_bytes {
+        if step < self.segment_bytes {
             self.filling = Some((file, step));
             return Ok(());
         }
         let segment = Arc::new(Segment::new(self.number, file));
+        assert_eq!(segment.bytes, self.segment_bytes, "spare {}", self.number);
         self.mapped.push_back((segment.clone(), SEGMENT_HEADER_BYTES));
         assert!(self.spares.push(segment).is_ok(), "only the preparer pushes, and there was room");
         self.number += 1;
         Ok(())
     }
 
-    /// Removes the spare that could not be made, so that the space it took comes back.
+    /// Removes the spare that could not be made, so that its space is free again.
     fn give_up(&mut self, source: io::Error) -> Error {
         let file = spare_name(self.number);
         self.filling = None;

@@ -7,31 +7,31 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::frame::{Frame, Identity, Record, SegmentHeader, Sequence};
 use crate::medium::Medium;
-use crate::recover::Ending;
+use crate::verdict::Ending;
 use crate::walk::{Passed, Resolution, Step, Walk, list_segments};
 
-/// A listing of a live directory may miss a file that is just being renamed or removed. Listing
-/// again sees it; a file that is still missing after this many times is missing.
+/// A listing of a live directory may miss a file during its rename or removal. Listing again finds
+/// it; after this many listings the file counts as missing.
 const LISTINGS_MAX: u32 = 4;
 
-/// Records in order, from a log that is live, dead, or one file of one. Needs constant memory.
+/// Records in order, from a live log, a dead log, or a single segment file. Needs constant memory.
 ///
-/// On a live log it sees what has been appended, durable or not, but only in segments that have
-/// been named. It decides by the same table as recovery.
+/// On a live log it sees the appended records, durable or not, but only in named segments. It
+/// decides by the same table as recovery.
 #[derive(Debug)]
 pub struct Reader<M: Medium> {
-    /// None while there is no segment.
+    /// `None` while there is no segment.
     walk: Option<Walk<M>>,
     medium: M,
     from: Sequence,
-    /// Whether to look for segments that are named later; not for a single file.
+    /// Whether to look for later segments; false for a single file.
     grows: bool,
 }
 
 impl Reader<Directory> {
-    /// Reads a log's directory, or one segment file under whatever name.
+    /// Reads a log's directory, or one segment file of any name.
     ///
-    /// `from`: the first record wanted; 0 for the first there is.
+    /// `from`: the first record wanted; 0 for the first in the log.
     ///
     /// # Errors
     /// Those of [`Reader::open`].
@@ -49,12 +49,12 @@ impl Reader<Directory> {
 }
 
 impl<M: Medium> Reader<M> {
-    /// Reads a log's directory, which may be empty as yet.
+    /// Reads a log's directory, which may still be empty.
     ///
-    /// `from`: the first record wanted; 0 for the first there is.
+    /// `from`: the first record wanted; 0 for the first in the log.
     ///
     /// # Errors
-    /// [`Error::Medium`], and every refusal that headers can give.
+    /// [`Error::Medium`], and every error of a header.
     pub fn open(medium: M, from: Sequence) -> Result<Self, Error> {
         let mut listings = 1;
         loop {
@@ -66,17 +66,17 @@ impl<M: Medium> Reader<M> {
         }
     }
 
-    /// The log's identity; none while there is no segment.
+    /// The log's identity; `None` while there is no segment.
     pub fn identity(&self) -> Option<Identity> {
         self.walk.as_ref().map(Walk::identity)
     }
 
-    /// What has been left behind in the segments gone through.
+    /// The remains in the segments passed so far.
     pub fn passed(&self) -> Passed {
         self.walk.as_ref().map(Walk::passed).unwrap_or_default()
     }
 
-    /// Headers of the segment that is read and of those known to follow, in order.
+    /// Headers of the current segment and of the known later ones, in order.
     pub fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
         self.walk.iter().flat_map(Walk::headers)
     }
@@ -93,7 +93,7 @@ impl<M: Medium> Reader<M> {
         self.walk.as_ref().map_or(&[], Walk::skipped)
     }
 
-    /// The next record; none if there is none as yet: call again to follow a live log. Never waits.
+    /// The next record; `None` if there is none yet: call again to follow a live log. Never waits.
     ///
     /// # Errors
     /// [`Error::Damaged`] and every other refusal of recovery; [`Error::Medium`].
@@ -104,8 +104,8 @@ impl<M: Medium> Reader<M> {
         Ok(Some(walk.accept(&frame)))
     }
 
-    /// How the data end, to be asked when [`Reader::next`] has answered none. On a live log a torn
-    /// end may be a record that is just being written.
+    /// The end of the data; call it after [`Reader::next`] has returned `None`. On a live log a
+    /// torn end may be a record that is being written.
     ///
     /// # Errors
     /// [`Error::Damaged`] and every other refusal of recovery; [`Error::Medium`].
@@ -115,7 +115,7 @@ impl<M: Medium> Reader<M> {
             refresh(walk)?;
         }
         match walk.resolve(0)? {
-            // Appended since: up to where we have read, nothing is amiss.
+            // Records were appended since. Up to the place of this reader, nothing is wrong.
             Resolution::Read => Ok(Ending::Clean),
             Resolution::Ended(ending) => Ok(ending),
         }
@@ -134,8 +134,9 @@ impl<M: Medium> Reader<M> {
                 walk.accept(&frame);
                 continue;
             }
-            // From the file again, before anything else is asked: what is buffered may be older than what a live
-            // writer has put here, and who is overtaken by a removal still reads the file that is open to its end.
+            // From the file again, before any other check. The buffer may be older than a live
+            // writer's stores. If a removal overtakes this reader, it still reads its open file to
+            // the end.
             walk.forget();
             if let Step::Record(_) = walk.step()? {
                 continue;
@@ -143,7 +144,8 @@ impl<M: Medium> Reader<M> {
             if self.grows {
                 refresh(walk)?;
             }
-            // Examining reads the rest of the segment: not at every look at an idle log's end.
+            // Examining reads the rest of the segment: too slow for every look at an idle log's
+            // end.
             if !walk.has_successor() && walk.blank()? {
                 return Ok(None);
             }
@@ -170,7 +172,7 @@ fn refresh<M: Medium>(walk: &mut Walk<M>) -> Result<(), Error> {
     }
 }
 
-/// Whether the error may come from a directory that changes while it is read.
+/// Whether the error may come from a directory that changes during the read.
 fn passing(error: &Error) -> bool {
     match error {
         Error::Missing { .. } => true,

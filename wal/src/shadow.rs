@@ -1,8 +1,9 @@
-//! What the disk holds for certain, for tests: every range that a sync has made durable is copied aside, and every name
-//! that a directory's sync has. From these, and whatever else a test lets survive, it builds what a power cut leaves.
+//! The certain content of the disk, for tests. Every range that a sync has made durable is copied
+//! aside, and every name that a directory's sync has. From the copies, and any other bytes that a
+//! test lets survive, the test builds the disk after a power cut.
 //!
-//! Files are kept by inode number, `<inode>`; the names of a directory in `names-<inode of the directory>`, one `<inode>
-//! <name>` a line.
+//! Files are kept by inode number, `<inode>`. The names of a directory are in `names-<inode of the
+//! directory>`, one `<inode> <name>` per line.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The syncs there are.
+/// The kinds of sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Of a range of records.
@@ -45,7 +46,7 @@ struct Shadow {
 
 static SHADOW: OnceLock<Shadow> = OnceLock::new();
 
-/// Begins to copy into `directory`. `forgotten`: a sync that is treated as if it were not there.
+/// Begins to copy into `directory`. `forgotten`: a sync that is treated as if it did not happen.
 pub fn begin(directory: PathBuf, forgotten: Option<Sync>) {
     SHADOW.set(Shadow { directory, forgotten }).expect("once");
 }
@@ -54,7 +55,7 @@ fn shadow(sync: Sync) -> Option<&'static Shadow> {
     SHADOW.get().filter(|shadow| shadow.forgotten != Some(sync))
 }
 
-/// Runs a sync of `range` of a file, and copies what was there before.
+/// Runs a sync of `range` of a file, and copies the bytes from before it.
 pub(crate) fn sync_file(
     file: &File,
     range: Range<u64>,
@@ -71,13 +72,13 @@ pub(crate) fn sync_file(
     copy.write_all_at(&bytes, range.start)
 }
 
-/// Runs a sync of a directory, and copies its names as they were before.
+/// Runs a sync of a directory, and copies its names from before it.
 pub(crate) fn sync_directory(path: &Path, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let Some(Shadow { directory, .. }) = shadow(Sync::Directory) else { return sync() };
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        // One that is renamed in this moment is not there yet.
+        // A file that is being renamed may be absent for a moment.
         if let Ok(metadata) = entry.metadata() {
             writeln!(names, "{} {}", metadata.ino(), entry.file_name().to_string_lossy())?;
         }

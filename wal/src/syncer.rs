@@ -1,11 +1,11 @@
-//! Making records durable: sync, name what was rolled into, publish.
+//! Making records durable: sync, name the entered segments, publish.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::frame::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, segment_name};
-use crate::log::{Marks, Roll, Rolls, Segment, name_segment};
+use crate::marks::{Marks, Roll, Rolls, Segment, name_segment};
 use crate::medium::{Medium, MediumFile, PAGE_BYTES};
 
 /// Makes records durable: for one thread, which waits for the disk here.
@@ -16,7 +16,7 @@ pub struct Syncer<M: Medium> {
     medium: M,
     identity: Identity,
     segment: Arc<Segment<M::File>>,
-    /// Up to where the segment is durable, in bytes.
+    /// The segment is durable up to here, in bytes.
     synced: u64,
     _lock: Arc<M::Lock>,
 }
@@ -36,20 +36,21 @@ impl<M: Medium> Syncer<M> {
 
     /// Makes everything appended so far durable and publishes the mark; returns it.
     ///
-    /// Syncs only the pages that records were stored in since the last call; does nothing if there
-    /// are none. Records appended while it runs may or may not be covered, as the mark says.
+    /// Syncs only the pages with records stored since the last call; does nothing if there are
+    /// none. Records appended during the sync may or may not be covered, as the mark shows.
     ///
     /// # Errors
-    /// [`Error::Sync`], [`Error::Prepare`]: the disk's state is unknown. [`Error::Poisoned`]: for ever
-    /// after.
+    /// [`Error::Sync`], [`Error::Prepare`]: the disk's state is unknown. Every later call returns
+    /// [`Error::Poisoned`].
     pub fn sync(&mut self) -> Result<Sequence, Error> {
         if self.marks.poisoned() {
             return Err(Error::Poisoned);
         }
-        let appended = self.marks.appended();
-        if appended == self.marks.durable() {
+        let (appended, durable) = (self.marks.appended(), self.marks.durable());
+        if appended == durable {
             return Ok(appended);
         }
+        assert!(durable < appended, "durable {durable}, appended {appended}");
         match self.sync_rolls() {
             Ok(()) => {
                 self.marks.publish_durable(appended);
@@ -57,21 +58,22 @@ impl<M: Medium> Syncer<M> {
                 Ok(appended)
             }
             Err(source) => {
-                // Never again: Linux reports a failed write-back once and then calls the pages
-                // clean, so a second try would succeed and mean nothing.
+                // Never again: Linux reports a failed write-back once and then marks the pages
+                // clean, so a second try would succeed without effect.
                 self.marks.poison();
                 Err(Error::Sync { file: segment_name(self.segment.number), source })
             }
         }
     }
 
-    /// Every roll that precedes what the caller has seen appended is in the queue.
+    /// Every roll before the last record seen appended is in the queue.
     fn sync_rolls(&mut self) -> io::Result<()> {
         while let Some(roll) = self.rolls.pop() {
             self.follow(roll)?;
         }
-        // Read after `appended`, so it covers that record, if it is in this segment. It may be in the last one, synced
-        // already: a roll can be seen before the record that it made room for, and then this segment is empty.
+        // Read after `appended`, so the end covers that record if the record is in this segment.
+        // The record may also be in the previous segment, which is synced already: a roll can be
+        // visible before the first record behind it, and then this segment is empty.
         self.sync_segment(self.segment.end())
     }
 
@@ -80,6 +82,7 @@ impl<M: Medium> Syncer<M> {
     fn follow(&mut self, roll: Roll<M::File>) -> io::Result<()> {
         // First, because the successor's header claims its predecessor's last record durable.
         self.sync_segment(roll.predecessor_end)?;
+        assert_eq!(roll.segment.number, self.segment.number + 1, "rolls come in order");
         self.segment = roll.segment;
         self.synced = SEGMENT_HEADER_BYTES;
         let header = SegmentHeader {
@@ -98,8 +101,8 @@ impl<M: Medium> Syncer<M> {
             .inspect_err(|_| self.marks.poison())
     }
 
-    /// A sync leaves its pages write-protected. Takes the fault of the next store here, where it
-    /// costs the writer nothing.
+    /// A sync leaves its pages write-protected. This takes the fault of the next store here, so
+    /// that the writer does not pay for it.
     fn prefault(&mut self) -> Result<(), Error> {
         let page = self.synced / PAGE_BYTES * PAGE_BYTES;
         if page == self.segment.bytes {
@@ -113,6 +116,7 @@ impl<M: Medium> Syncer<M> {
 
     fn sync_segment(&mut self, end: u64) -> io::Result<()> {
         assert!(self.synced <= end, "synced {}, end {end}", self.synced);
+        assert!(end <= self.segment.bytes, "end {end} of {}", self.segment.bytes);
         if self.synced < end {
             let pages = self.synced / PAGE_BYTES * PAGE_BYTES;
             self.segment.file.sync(pages..end)?;

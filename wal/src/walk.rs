@@ -1,5 +1,5 @@
-//! The way through the segments, record by record, in constant memory: shared by recovery, which
-//! owns the log, and the reader, which does not.
+//! The way through the segments, record by record, in constant memory. Recovery, which owns the
+//! log, and the reader, which does not, share it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use crate::frame::{
     segment_name,
 };
 use crate::medium::{Medium, MediumSource};
-use crate::recover::{Decision, Ending, Successor, Tail, Torn, decide};
+use crate::verdict::{Decision, Ending, Successor, Tail, Torn, decide};
 
 /// Bytes read at a time.
 const WINDOW_BYTES: usize = 256 * 1024;
@@ -26,7 +26,7 @@ pub(crate) struct Listed {
     file_bytes: u64,
 }
 
-/// What stands at the walk's place.
+/// The content at the walk's place.
 pub(crate) enum Step {
     /// The next record, checked in full.
     Record(Frame),
@@ -34,7 +34,7 @@ pub(crate) enum Step {
     Stop,
 }
 
-/// What a stop turned out to be.
+/// The meaning of a stop.
 pub(crate) enum Resolution {
     /// There is more to read.
     Read,
@@ -42,36 +42,37 @@ pub(crate) enum Resolution {
     Ended(Ending),
 }
 
-/// What a walk has left behind in the segments it has gone through, beside their records.
+/// The remains in the segments that a walk has passed, beside their records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Segments gone through to their ends.
+    /// Segments passed to their ends.
     pub segments: u64,
-    /// Those with a tail that an earlier recovery has cut off: the next header names the record before it as the last.
+    /// Those with a tail that an earlier recovery has cut off: the next header names the record
+    /// before the tail as the last.
     pub cut_tails: u64,
     /// Bytes in these tails, each up to the last that is not zero.
     pub cut_bytes: u64,
     /// Valid records in these tails, never acknowledged.
     pub cut_records: u64,
-    /// Segments shorter than their headers say that have lost no record by it.
+    /// Segments shorter than their headers say, without a lost record.
     pub short_segments: u64,
 }
 
-/// What a log's directory holds, by name alone.
+/// The content of a log's directory, by names alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Numbers of the segments, in order.
     pub(crate) numbers: Vec<u64>,
-    /// The first name that is shaped like a segment's and is none.
+    /// The first name that is shaped like a segment's, but invalid.
     malformed: Option<String>,
     /// Spares, which recovery ignores and a start removes.
     pub spares: u64,
-    /// Names that are none of the log's, which everybody ignores.
+    /// Names that do not belong to the log; all code ignores them.
     pub unknown: u64,
 }
 
 impl Listing {
-    /// Looks at every name.
+    /// Reads and sorts every name.
     ///
     /// # Errors
     /// [`Error::Medium`].
@@ -92,7 +93,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Whether there is anything that is, or only looks like, a segment.
+    /// Whether any name is, or only looks like, a segment's.
     pub fn has_segments(&self) -> bool {
         !self.numbers.is_empty() || self.malformed.is_some()
     }
@@ -102,9 +103,9 @@ impl Listing {
 #[derive(Debug)]
 pub(crate) struct Walk<M: Medium> {
     medium: M,
-    /// The segment the walk is in and those known to follow, in order, without gaps, never empty.
+    /// The walk's segment and the known later ones, in order, without gaps, never empty.
     segments: VecDeque<Listed>,
-    /// Those passed without a record in them since [`Walk::forget_skipped`].
+    /// Segments passed without a record since [`Walk::forget_skipped`].
     skipped: Vec<SegmentHeader>,
     passed: Passed,
     source: M::Source,
@@ -133,10 +134,10 @@ pub(crate) fn list_segments<M: Medium>(medium: &M) -> Result<Vec<u64>, Error> {
 }
 
 impl<M: Medium> Walk<M> {
-    /// A walk through the segments `numbers` that begins with the segment of the record `from`;
-    /// 0 for the first there is.
+    /// A walk through the segments `numbers` that begins with the segment of the record `from`; 0
+    /// for the first segment.
     ///
-    /// Returns nothing if there is no segment. Checks every header before it reads any record.
+    /// Returns `None` if there is no segment. Checks every header before it reads any record.
     pub(crate) fn open(medium: M, numbers: &[u64], from: Sequence) -> Result<Option<Self>, Error> {
         let mut segments: VecDeque<Listed> = VecDeque::with_capacity(numbers.len());
         for &number in numbers {
@@ -146,10 +147,10 @@ impl<M: Medium> Walk<M> {
         Self::begin_at(medium, segments, from)
     }
 
-    /// The same through the segments before the first whose header is not sound, and why that one is not.
+    /// The same through the segments before the first unsound header, with that header's error.
     ///
     /// # Errors
-    /// [`Error::Medium`]; [`Error::Missing`] where the log begins behind `from`.
+    /// [`Error::Medium`]; [`Error::Missing`] if the log begins behind `from`.
     pub(crate) fn open_sound(
         medium: M,
         numbers: &[u64],
@@ -170,7 +171,7 @@ impl<M: Medium> Walk<M> {
         Ok((Self::begin_at(medium, segments, from)?, unsound))
     }
 
-    /// A walk that begins with the segment of the record `from`; nothing where there is no segment.
+    /// A walk that begins with the segment of the record `from`; `None` if there is no segment.
     fn begin_at(
         medium: M,
         mut segments: VecDeque<Listed>,
@@ -187,7 +188,7 @@ impl<M: Medium> Walk<M> {
         Self::begin(medium, segments).map(Some)
     }
 
-    /// A walk through one file, whatever its name.
+    /// A walk through one file of any name.
     pub(crate) fn open_file(medium: M, name: &str) -> Result<Self, Error> {
         let segments = VecDeque::from([load(&medium, name, None, None)?]);
         Self::begin(medium, segments)
@@ -211,7 +212,7 @@ impl<M: Medium> Walk<M> {
         })
     }
 
-    /// Learns of segments that have been named since; for a log that is alive.
+    /// Finds segments that have been named since; for a live log.
     pub(crate) fn refresh(&mut self) -> Result<(), Error> {
         let known = self.segments.back().expect("never empty").header.segment;
         let numbers = list_segments(&self.medium)?;
@@ -223,7 +224,7 @@ impl<M: Medium> Walk<M> {
         Ok(())
     }
 
-    /// The header of the segment the walk is in.
+    /// The header of the walk's segment.
     pub(crate) fn header(&self) -> &SegmentHeader {
         &self.here().header
     }
@@ -236,18 +237,18 @@ impl<M: Medium> Walk<M> {
         self.header().identity
     }
 
-    /// What it has left behind.
+    /// The remains that the walk has passed.
     pub(crate) fn passed(&self) -> Passed {
         self.passed
     }
 
-    /// Headers of the segment the walk is in and of those known to follow, in order.
+    /// Headers of the walk's segment and of the known later ones, in order.
     pub(crate) fn headers(&self) -> impl Iterator<Item = &SegmentHeader> {
         self.segments.iter().map(|listed| &listed.header)
     }
 
-    /// Headers of the segments passed without a record in them since [`Walk::forget_skipped`], in order: a start that died
-    /// within its first record has left one.
+    /// Headers of the segments passed without a record since [`Walk::forget_skipped`], in order. A
+    /// start that died within its first record leaves such a segment.
     pub(crate) fn skipped(&self) -> &[SegmentHeader] {
         &self.skipped
     }
@@ -267,24 +268,24 @@ impl<M: Medium> Walk<M> {
         self.chain
     }
 
-    /// Where the walk stands in its segment, in bytes.
+    /// The walk's offset in its segment, in bytes.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the segment has its whole length, and from here on nothing but zeros.
+    /// Whether the segment has its whole length, and only zeros from here on.
     pub(crate) fn nothing_behind(&mut self) -> Result<bool, Error> {
         Ok(self.examine()?.tail == Tail::Zeros)
     }
 
-    /// Whether the walk stands right behind a header.
+    /// Whether the walk is right behind a header.
     pub(crate) fn at_first(&self) -> bool {
         self.offset == SEGMENT_HEADER_BYTES
     }
 
-    /// Reads what stands at the walk's place. A record stays until it is accepted.
+    /// Reads at the walk's place. A record stays until it is accepted.
     pub(crate) fn step(&mut self) -> Result<Step, Error> {
-        // A successor that names a record as the last ends the segment, whatever stands here.
+        // A successor that names a record as the last ends the segment, with any bytes behind it.
         let sealed = self.successor().is_some_and(|next| next.predecessor_last <= self.last());
         if sealed {
             return Ok(Step::Stop);
@@ -298,9 +299,10 @@ impl<M: Medium> Walk<M> {
         }
     }
 
-    /// Goes past the record that the last step found, and lends it.
+    /// Moves past the record that the last step found, and lends it.
     pub(crate) fn accept(&mut self, frame: &Frame) -> Record<'_> {
         assert_eq!(frame.sequence, self.sequence_next, "accepted out of turn");
+        debug_assert_eq!(frame.chain, self.chain, "record {} of another chain", frame.sequence);
         let offset = self.offset;
         let start = usize::try_from(offset - self.buffer_offset).expect("it lies in the buffer");
         let payload = start + RECORD_HEADER_BYTES;
@@ -319,16 +321,17 @@ impl<M: Medium> Walk<M> {
         }
     }
 
-    /// Whether no record has been begun at the walk's place: cheap, and no proof of a clean end.
+    /// Whether no record has been begun at the walk's place. The check is cheap, and does not prove
+    /// a clean end.
     pub(crate) fn blank(&mut self) -> Result<bool, Error> {
         self.forget();
         let window = self.window(self.offset, ALIGNMENT)?;
         Ok(window.iter().take(ALIGNMENT).all(|&byte| byte == 0))
     }
 
-    /// Decides what a stop means, by the table; goes on into the next segment where it says so.
+    /// Decides the meaning of a stop, by the table; enters the next segment if the table says so.
     ///
-    /// `known_durable`: what the caller knows to be durable; 0 for nothing.
+    /// `known_durable`: the highest record that the caller knows durable; 0 for none.
     pub(crate) fn resolve(&mut self, known_durable: Sequence) -> Result<Resolution, Error> {
         let last = self.last();
         let successor = match self.successor() {
@@ -362,7 +365,7 @@ impl<M: Medium> Walk<M> {
                     segment: next.segment,
                     last: next.predecessor_last,
                 });
-                // That the file was cut explains the rest, whoever else misses a record.
+                // A cut file explains the other claims too, so it is named first.
                 let length = (found.tail == Tail::Short)
                     .then(|| Claim::Length { bytes: self.header().segment_bytes });
                 let claim = length.or(header).or(claim).expect("the table asks for a claim");
@@ -378,8 +381,9 @@ impl<M: Medium> Walk<M> {
         if next.header.predecessor_chain != self.chain {
             return Err(Error::Chain { place: place() });
         }
+        assert_eq!(next.header.predecessor_last, self.last(), "entered with records unread");
         self.source = self.medium.source(&next.name).map_err(|source| match source.kind() {
-            // Removed since it was listed, with records that have not been read.
+            // Removed since it was listed, with unread records.
             io::ErrorKind::NotFound => Error::Missing { place: place() },
             _ => Error::medium("open", &next.name, source),
         })?;
@@ -393,7 +397,7 @@ impl<M: Medium> Walk<M> {
         Ok(())
     }
 
-    /// Looks at everything from the walk's place to the end of the segment, 8 bytes a step.
+    /// Examines everything from the walk's place to the end of the segment, 8 bytes a step.
     fn examine(&mut self) -> Result<Found, Error> {
         let expected = self.sequence_next;
         let mut found = Found { tail: Tail::Zeros, bytes: 0, records: 0, claim: None };
@@ -437,8 +441,8 @@ impl<M: Medium> Walk<M> {
         if limit < self.header().segment_bytes {
             found.tail = Tail::Short;
         }
-        // Last, and from the file again: a live writer may have come by while we looked, and then
-        // what we found behind this place is no evidence against it.
+        // Last, and from the file again. A live writer may have stored the record during the
+        // search; then the bytes found behind this place are no evidence against it.
         self.forget();
         if self.record_here()?.is_some() {
             found.tail = Tail::Record;
@@ -446,7 +450,7 @@ impl<M: Medium> Walk<M> {
         Ok(found)
     }
 
-    /// The valid record that is due at the walk's place, whatever its version.
+    /// The valid record due at the walk's place, in any version.
     fn record_here(&mut self) -> Result<Option<Frame>, Error> {
         let (seed, sequence, chain) = (self.seed, self.sequence_next, self.chain);
         let window = self.window(self.offset, RECORD_BYTES_MAX)?;
@@ -455,7 +459,7 @@ impl<M: Medium> Walk<M> {
         }))
     }
 
-    /// Whether another segment is known to follow.
+    /// Whether a later segment is known.
     pub(crate) fn has_successor(&self) -> bool {
         self.successor().is_some()
     }
@@ -464,24 +468,24 @@ impl<M: Medium> Walk<M> {
         self.segments.get(1).map(|listed| &listed.header)
     }
 
-    /// Where the walk stands, and the record due there.
+    /// The walk's place, and the record due there.
     pub(crate) fn place(&self) -> Place {
         let file = self.here().name.clone();
         Place { file, offset: self.offset, sequence: self.sequence_next }
     }
 
-    /// Where the segment's bytes end.
+    /// The end of the segment's bytes.
     fn limit(&self) -> u64 {
         let listed = self.here();
         listed.header.segment_bytes.min(listed.file_bytes)
     }
 
-    /// Makes the next window come from the file.
+    /// Empties the buffer, so that the next window comes from the file.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
     }
 
-    /// The segment's bytes from `at`: `wanted` of them or more, fewer only at the segment's end.
+    /// The segment's bytes from `at`: at least `wanted`, fewer only at the segment's end.
     fn window(&mut self, at: u64, wanted: usize) -> Result<&[u8], Error> {
         let limit = self.limit();
         let rest = limit.saturating_sub(at);
@@ -503,20 +507,20 @@ impl<M: Medium> Walk<M> {
     }
 }
 
-/// What stands between a stop and the end of its segment.
+/// The bytes between a stop and the end of its segment.
 struct Found {
     tail: Tail,
     /// From the stop to the last byte that is not zero.
     bytes: u64,
     /// Valid records among them.
     records: u64,
-    /// The strongest claim among those that the record due at the stop was durable.
+    /// The strongest claim that the record due at the stop was durable.
     claim: Option<Claim>,
 }
 
 /// Reads and checks one header.
 ///
-/// `number`: what the file's name says, if it says. `before`: the segment before, if any.
+/// `number`: the number in the file's name, if it has one. `before`: the segment before, if any.
 fn load<M: Medium>(
     medium: &M,
     name: &str,

@@ -7,11 +7,11 @@ use crate::frame::{
     Fields, Identity, NUMBER_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_HEADER_BYTES,
     SegmentHeader, Sequence, encode, record_bytes,
 };
-use crate::log::{Marks, Roll, Rolls, Segment, Spares};
+use crate::marks::{Marks, Roll, Rolls, Segment, Spares};
 use crate::medium::{Medium, MediumFile};
 
-/// Appends records: for one thread, which it never blocks, and for which it takes no system call
-/// and no memory.
+/// Appends records, for one thread. It never blocks that thread, and takes no system call and no
+/// memory.
 #[derive(Debug)]
 pub struct Writer<M: Medium> {
     marks: Arc<Marks>,
@@ -86,17 +86,21 @@ impl<M: Medium> Writer<M> {
         let fields = Fields { sequence, chain: self.chain, kind, time_ns, durable };
         let (length, crc) = encode(&mut self.buffer, self.seed, fields, payload);
 
-        // The first word holds the length. Storing it last keeps a reader of the live file from
-        // ever seeing a record of which only a part is there.
+        // The first word holds the length. It is stored last, so that a reader of the live file
+        // never sees a partial record.
         let (word, rest) = self.buffer[..length].split_at(8);
         let word = u64::from_le_bytes(word.try_into().expect("split at 8 bytes"));
         self.segment.file.store(self.offset + 8, rest);
         self.segment.file.store_release(self.offset, word);
 
         self.offset += length as u64;
+        debug_assert!(
+            self.offset <= self.segment.bytes,
+            "record {sequence} ends behind its segment"
+        );
         self.last = sequence;
         self.chain = crc;
-        // The end first: whoever sees the record appended must find it within the end.
+        // The end first: a thread that sees the record appended must find it within the end.
         self.segment.publish_end(self.offset);
         self.marks.publish_appended(sequence);
         Ok(sequence)
@@ -112,12 +116,12 @@ impl<M: Medium> Writer<M> {
         self.marks.durable()
     }
 
-    /// Bytes that can still be appended with what is prepared: any records whose
-    /// [`record_bytes`] add up to no more will fit, whatever their order.
+    /// Bytes that can still be appended with the prepared segments. Any records with a total of
+    /// [`record_bytes`] up to it will fit, in any order.
     ///
-    /// It falls by appending and rises when the [`crate::Preparer`] has made a spare. Only
-    /// syncs that lag eight whole segments behind can make [`Writer::append`] answer
-    /// [`Error::Full`] while room is left.
+    /// It falls by appending and rises when the [`crate::Preparer`] has made a spare.
+    /// [`Writer::append`] returns [`Error::Full`] despite room only if syncs lag eight whole
+    /// segments behind.
     pub fn room(&self) -> u64 {
         // Each segment but the last may end in a piece that is too short for the next record.
         let waste = RECORD_BYTES_MAX as u64 - 8;
@@ -126,8 +130,8 @@ impl<M: Medium> Writer<M> {
         (rest + spares * (self.spare_bytes - SEGMENT_HEADER_BYTES)).saturating_sub(spares * waste)
     }
 
-    /// Goes on in the next spare. The syncer names it when it comes by; until then recovery
-    /// ignores it, and no record in it counts as durable.
+    /// Enters the next spare. The syncer names it with its next sync. Until then recovery ignores
+    /// it, and no record in it counts as durable.
     fn roll(&mut self) -> Result<(), Error> {
         if self.rolls.is_full() {
             return Err(Error::Full);

@@ -1,4 +1,4 @@
-//! A copy is what a crash at its last record would have left.
+//! A copy equals the log after a crash at its last record.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,8 @@ use wal::{Copied, Copier, Directory, Ending, Error, Progress, Reader, Sequence, 
 
 use crate::harness::{Entry, append, prepare, read, recover, start};
 
-/// A log of 100 records over some segments, from two starts, with bytes of a torn record behind the first start's last.
+/// A log of 100 records over some segments, from two starts. The bytes of a torn record follow the
+/// last record of the first start.
 fn log(directory: &Directory) -> Vec<Entry> {
     let mut model = Vec::new();
     for round in 0..2 {
@@ -46,8 +47,9 @@ fn copy(from: &Directory, to: &Directory, until: Sequence) -> Copied {
     copier.finish(&reader).unwrap()
 }
 
-/// Goal: a copy up to any record holds everything up to it and nothing else, ends clean, and a start goes on from it. Method:
-/// every length, of a log whose middle was torn; bytes against the original's.
+/// Goal: a copy up to any record holds everything up to it and nothing else, ends clean, and a
+/// start continues from it. Method: every length, of a log with a torn middle; bytes against the
+/// original's.
 #[test]
 fn a_copy_up_to_any_record_is_a_log_that_ends_there() {
     let temporary = tempfile::tempdir().unwrap();
@@ -94,8 +96,8 @@ fn a_log_without_its_first_segments_is_copied_from_where_it_begins() {
     assert_eq!(reader.next().unwrap().unwrap().sequence, 41);
 }
 
-/// Goal: a copy of a log that is alive is whole wherever it ends. Method: copies beside a thread that appends over many
-/// segments; each goes on once after it has come to the end.
+/// Goal: a copy of a live log is whole at every end. Method: copies beside a thread that appends
+/// over many segments; each continues once after it has come to the end.
 #[test]
 fn a_live_log_is_copied_whole() {
     let temporary = tempfile::tempdir().unwrap();

@@ -6,10 +6,10 @@ use wal::{Ending, Error, Log, Recovery};
 
 use crate::harness::{Dice, Entry, IDENTITY, SMALL, append, prepare, read, recover, start};
 
-/// What may happen to a log, in any order.
+/// The events of a log's life, in any order.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Appends so many records with payloads of up to so many bytes.
+    /// Appends this many records with payloads of up to this many bytes.
     Append {
         records: u8,
         payload_bytes_max: u16,
@@ -20,11 +20,11 @@ enum Event {
     Prepare,
     /// The kernel writes some pages back on its own.
     WriteBack,
-    /// The power is cut after so many more operations on the medium, if it comes to that.
+    /// The power is cut after this many more operations on the medium, if it comes to that.
     StopAfter(u8),
     /// The power is cut now.
     Crash,
-    /// The power is cut now, and again after so many operations of the recovery.
+    /// The power is cut now, and again after this many operations of the recovery.
     CrashTwice(u8),
     /// The process is killed; the page cache lives on.
     Kill,
@@ -51,9 +51,9 @@ fn event() -> impl Strategy<Value = Event> {
 struct Run {
     memory: Memory,
     log: Option<Log<Memory>>,
-    /// Everything appended that may still come back.
+    /// All appended records that may still come back.
     model: Vec<Entry>,
-    /// So many of them must come back.
+    /// This many of them must come back.
     durable: usize,
     dice: Dice,
 }
@@ -140,8 +140,8 @@ impl Run {
         self.reopen();
     }
 
-    /// The claim: what comes back is a prefix of what was appended, it has every durable record, and
-    /// nothing is refused, not by a reader either.
+    /// The claim: a prefix of the appended records comes back, with every durable record. Neither
+    /// the recovery nor a reader refuses.
     fn reopen(&mut self) {
         let (seen, _) = read(&self.memory).unwrap();
         assert!(seen.len() >= self.durable, "the reader saw {} of {}", seen.len(), self.durable);
@@ -174,8 +174,8 @@ proptest! {
     }
 }
 
-/// Goal: every single place where a roll can be cut short is safe. Method: the same run of appends,
-/// ticks and syncs, stopped after 0, 1, 2, ... operations, each with several ways to lose pages.
+/// Goal: a roll may be cut short at any place. Method: the same run of appends, ticks and syncs,
+/// stopped after 0, 1, 2, ... operations, each with several ways to lose pages.
 #[test]
 fn a_crash_at_any_operation_is_survived() {
     let mut stopped = true;
@@ -209,8 +209,8 @@ fn a_crash_at_any_operation_is_survived() {
     assert!(operations > 30, "{operations} operations");
 }
 
-/// Goal: a crash while old segments are removed leaves no gap. Method: stopped after every number of
-/// operations, with the worst that can become of unsynced names: each kept or lost at random.
+/// Goal: a crash during the removal of old segments leaves no gap. Method: stopped after every
+/// number of operations; each unsynced name is kept or lost at random.
 #[test]
 fn a_crash_while_segments_are_removed_leaves_no_gap() {
     for operations in 0..24 {
@@ -230,8 +230,8 @@ fn a_crash_while_segments_are_removed_leaves_no_gap() {
     }
 }
 
-/// A killed process may leave a name that is not durable. Found by taking the directory's sync out of
-/// recovery: an empty segment was reused, and its durable records went with its name.
+/// A killed process may leave a name that is not durable. Found by taking the directory's sync out
+/// of recovery: an empty segment was reused, and its durable records went with its name.
 #[test]
 fn a_name_that_a_killed_process_left_is_made_durable_before_use() {
     for operations in 0..16 {

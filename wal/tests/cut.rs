@@ -1,4 +1,5 @@
-//! A cut leaves exactly what stands before it, whatever is damaged behind, and whatever dies meanwhile.
+//! A cut leaves exactly the records before it, after any damage behind it and a crash at any
+//! moment.
 
 use wal::cut::{Cause, Survey, finish, unfinished};
 use wal::memory::Memory;
@@ -7,10 +8,10 @@ use wal::{Error, Medium, SEGMENT_HEADER_BYTES, Sequence, record_bytes, segment_n
 use crate::harness::{Dice, Entry, IDENTITY, append, change, prepare, read, recover, start};
 
 const RECORDS: u64 = 30;
-/// Eleven records a segment.
+/// Eleven records per segment.
 const PAYLOAD_BYTES: usize = 1_000;
 
-/// A dead log of three segments, every record of it durable, and claimed so by the next.
+/// A dead log of three segments. Every record is durable, and the next one claims so.
 fn specimen() -> (Memory, Vec<Entry>) {
     let memory = Memory::new();
     let (mut log, _) = start(&memory).unwrap();
@@ -26,14 +27,14 @@ fn specimen() -> (Memory, Vec<Entry>) {
     (memory, entries)
 }
 
-/// The segment of a record of [`specimen`], and where it begins there.
+/// The segment of a record of [`specimen`], and its begin there.
 fn place(sequence: Sequence) -> (String, usize) {
     let index = sequence - 1;
     let offset = SEGMENT_HEADER_BYTES + index % 11 * record_bytes(PAYLOAD_BYTES);
     (segment_name(index / 11 + 1), usize::try_from(offset).unwrap())
 }
 
-/// Cuts, as far as it comes.
+/// Cuts; an error ends it.
 fn cut_at(memory: &Memory, from: Sequence) -> Result<(), Error> {
     let lock = memory.lock()?;
     let mut survey = Survey::open(memory.clone(), 0, Some(IDENTITY))?;
@@ -43,7 +44,7 @@ fn cut_at(memory: &Memory, from: Sequence) -> Result<(), Error> {
     finish(memory, &lock)
 }
 
-/// Asserts that a log holds `entries`, and can be gone on with.
+/// Asserts that a log holds `entries`, and that a start can continue it.
 fn assert_holds(memory: &Memory, entries: &[Entry]) {
     assert_eq!(recover(memory, entries.len() as u64).unwrap(), entries);
     let mut survey = Survey::open(memory.clone(), 0, None).unwrap();
@@ -60,8 +61,8 @@ fn assert_holds(memory: &Memory, entries: &[Entry]) {
     assert_eq!((&found[..entries.len()], &found[entries.len()]), (entries, &entry));
 }
 
-/// Goal: whatever is cut, exactly the records before it are left. Method: a whole log cut at every record, and behind the
-/// last.
+/// Goal: after a cut exactly the records before it are left. Method: a whole log is cut at every
+/// record, and behind the last.
 #[test]
 fn a_log_cut_at_any_record_recovers_to_the_one_before() {
     let (specimen, entries) = specimen();
@@ -70,7 +71,7 @@ fn a_log_cut_at_any_record_recovers_to_the_one_before() {
         cut_at(&memory, from).unwrap();
         let kept = usize::try_from(from - 1).unwrap();
         assert_holds(&memory, &entries[..kept]);
-        // What was claimed before is still claimed by whoever has been told.
+        // A caller's claim from before the cut still holds.
         if from <= RECORDS {
             let memory = specimen.kill();
             cut_at(&memory, from).unwrap();
@@ -79,8 +80,8 @@ fn a_log_cut_at_any_record_recovers_to_the_one_before() {
     }
 }
 
-/// Goal: the survey finds the first bad record, and everything else that can be read; the cut there opens the log again.
-/// Method: one bit of each record in turn.
+/// Goal: the survey finds the first bad record, and every other readable one; the cut there opens
+/// the log again. Method: one bit of each record in turn.
 #[test]
 fn a_damaged_record_ends_the_survey_and_hides_nothing_else() {
     let (specimen, entries) = specimen();
@@ -109,8 +110,8 @@ fn a_damaged_record_ends_the_survey_and_hides_nothing_else() {
     }
 }
 
-/// A way in which whole segments are lost: the first sequence that cannot be read, how many records can be read from there
-/// on, and what is done.
+/// A loss of whole segments: the first unreadable sequence, the count of readable records from
+/// there on, and the change.
 type Loss = (Sequence, u64, fn(&Memory));
 
 #[test]
@@ -132,7 +133,7 @@ fn headers_lengths_and_whole_segments_may_be_lost() {
         let stop = survey.stop().expect("the end");
         assert!(matches!(stop.cause, Cause::Damage(_)), "{stop:?}");
         assert_eq!(stop.place.sequence, bad, "{stop:?}");
-        // What stands under a header that cannot be read is read all the same.
+        // Records under an unreadable header are still read.
         let mut rest = survey.rest();
         let mut count = 0;
         while rest.next().unwrap().is_some() {
@@ -162,9 +163,10 @@ fn a_log_of_which_no_header_is_left_is_cut_only_by_who_knows_it() {
     assert!(survey.cut().unwrap().is_none());
 }
 
-/// Goal: wherever a cut dies, by a kill or a power cut, a start finds the old log, or a refusal that names the cut, or what
-/// was wanted; and the same cut again finishes it. Method: every operation in turn is the last one; then the process is
-/// killed, or the power is cut with a random part of what was not synced surviving.
+/// Goal: after a kill or a power cut at any moment of a cut, a start finds the old log, a refusal
+/// that names the cut, or the wanted log; the same cut again finishes it. Method: every operation
+/// in turn is the last one. Then the process is killed, or the power is cut and a random part of
+/// the unsynced bytes survives.
 #[test]
 fn a_cut_that_dies_anywhere_is_finished_by_the_same_cut() {
     let (specimen, entries) = specimen();

@@ -1,15 +1,15 @@
-//! Whatever is done to a file, what comes back is a prefix with every durable record, or a refusal.
+//! After any damage to a file, a prefix with every durable record comes back, or a refusal.
 
 use wal::memory::Memory;
 use wal::{Claim, Ending, Error, Reader, SEGMENT_HEADER_BYTES, record_bytes, segment_name};
 
 use crate::harness::{Entry, append, change, prepare, read, recover, start};
 
-/// A dead log of one segment: 8 records, of which the 6th and later know 5 durable.
+/// A dead log of one segment: 8 records; the 6th and later show that 5 are durable.
 struct Specimen {
     memory: Memory,
     entries: Vec<Entry>,
-    /// Where each record begins, and where the last ends.
+    /// The begin of each record, and the end of the last.
     offsets: Vec<usize>,
 }
 
@@ -36,7 +36,7 @@ impl Specimen {
         Self { memory, entries, offsets }
     }
 
-    /// Which record the byte belongs to, from 0; none behind the last.
+    /// The record of the byte, from 0; none behind the last.
     fn record_at(&self, offset: usize) -> Option<usize> {
         (0..RECORDS).find(|&record| offset < self.offsets[record + 1])
     }
@@ -49,7 +49,7 @@ impl Specimen {
     }
 }
 
-/// The place a refusal names, as (offset, sequence).
+/// The place in a refusal, as (offset, sequence).
 fn place(error: &Error) -> (u64, u64) {
     match error {
         Error::Damaged { place, .. }

@@ -10,8 +10,8 @@ fn directory() -> (tempfile::TempDir, Directory) {
     (temporary, directory)
 }
 
-/// Goal: what goes in comes out, over many rolls and restarts. Method: 5 starts, 100 records each of
-/// every length; every start replays everything before it.
+/// Goal: records come back unchanged over many rolls and restarts. Method: 5 starts, 100 records of
+/// every length each; every start replays everything before it.
 #[test]
 fn records_come_back_over_rolls_and_restarts() {
     let (_temporary, directory) = directory();

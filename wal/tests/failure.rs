@@ -1,4 +1,4 @@
-//! A medium that fails stops the log, or is waited for where nothing is lost.
+//! A failing medium stops the log; the log waits if nothing is lost.
 
 use wal::memory::{Fault, Memory};
 use wal::{
@@ -8,7 +8,7 @@ use wal::{
 
 use crate::harness::{Entry, IDENTITY, SMALL, append, prepare, recover, start};
 
-/// Goal: after a failed sync nothing counts as durable any more, and recovery believes the disk, not
+/// Goal: after a failed sync no more records count as durable, and recovery trusts the disk, not
 /// the page cache. Method: the failing sync leaves its pages clean and unwritten, as Linux does.
 #[test]
 fn a_failed_sync_poisons_the_log_for_ever() {
@@ -212,8 +212,9 @@ fn a_reused_segment_keeps_its_length_whatever_the_options() {
     assert_eq!(recover(&memory, 40).unwrap().len(), 40);
 }
 
-/// Story: the sync of the directory failed after a segment had been removed, and the log lived on. The failure is told once;
-/// the next segment's name would have been called durable by a sync that was told nothing.
+/// Story: the sync of the directory failed after the removal of a segment, and the log lived on.
+/// The kernel reports the failure once. A later sync reported none, and would have called the next
+/// segment's name durable.
 #[test]
 fn a_removal_that_cannot_be_synced_poisons_the_log() {
     let memory = Memory::new();

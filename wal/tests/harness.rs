@@ -1,4 +1,4 @@
-//! A log on one thread, and what it must hold.
+//! A log on one thread, and its expected content.
 
 use wal::memory::Memory;
 use wal::{
@@ -27,7 +27,7 @@ impl Entry {
     }
 }
 
-/// Everything a recovery reads, checked to be numbered from 1 without gaps.
+/// All records of a recovery, checked to be numbered from 1 without gaps.
 pub(crate) fn recover<M: Medium>(medium: &M, claim: Sequence) -> Result<Vec<Entry>, Error> {
     let mut recovery = Recovery::open(medium.clone(), claim, 0)?;
     let mut entries = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn prepare<M: Medium>(log: &mut Log<M>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything a reader sees, and how it ends.
+/// All records of a reader, and their ending.
 pub(crate) fn read<M: Medium>(medium: &M) -> Result<(Vec<Entry>, Ending), Error> {
     let mut reader = Reader::open(medium.clone(), 0)?;
     let mut entries = Vec::new();

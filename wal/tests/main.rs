@@ -4,25 +4,25 @@
 /// The bytes on disk never change their meaning.
 mod format;
 
-/// Whatever is done to a file, what comes back is a prefix with every durable record, or a refusal.
+/// After any damage to a file, a prefix with every durable record comes back, or a refusal.
 mod damage;
 /// Segments that do not belong together are refused.
 mod refusal;
 
 /// No crash loses a durable record, and none makes the log refuse.
 mod crash;
-/// A medium that fails stops the log, or is waited for where nothing is lost.
+/// A failing medium stops the log; the log waits if nothing is lost.
 mod failure;
 
-/// A part that is given up on purpose, and nothing before it.
+/// An operator gives up a part on purpose, and nothing before it is lost.
 mod cut;
 
-/// A copy is what a crash at its last record would have left.
+/// A copy equals the log after a crash at its last record.
 mod copy;
 
 /// The same on real files.
 mod directory;
-/// A reader looks on and changes nothing.
+/// A reader reads beside the log and changes nothing.
 mod reader;
 
 /// The only helpers.

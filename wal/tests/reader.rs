@@ -1,4 +1,4 @@
-//! A reader looks on and changes nothing.
+//! A reader reads beside the log and changes nothing.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -156,8 +156,8 @@ fn a_reader_does_not_mind_what_is_removed_behind_it() {
     assert_eq!(reader.headers().count(), 1, "what lies behind it takes no memory");
 }
 
-/// Goal: a reader that was too slow says which records it has not seen, and never goes on behind a gap. Method: what it
-/// is about to read is removed, once before it has heard of it and once after.
+/// Goal: a reader that was too slow names the records that it has missed, and never goes on behind
+/// a gap. Method: the next segment is removed, once before the reader has listed it and once after.
 #[test]
 fn a_reader_that_is_overtaken_by_a_removal_names_what_is_missing() {
     for heard in [false, true] {
@@ -177,8 +177,8 @@ fn a_reader_that_is_overtaken_by_a_removal_names_what_is_missing() {
     }
 }
 
-/// Goal: a reader follows a log over restarts that cut torn tails, and tells how many were cut. Method: a record is torn
-/// twice in a row, each time under the reader's eyes.
+/// Goal: a reader follows a log over restarts that cut torn tails, and counts the cuts. Method: a
+/// record is torn twice in a row, each time in view of the reader.
 #[test]
 fn a_reader_follows_a_log_over_restarts_that_cut_torn_tails() {
     let memory = Memory::new();
@@ -210,7 +210,7 @@ fn a_reader_follows_a_log_over_restarts_that_cut_torn_tails() {
     }
 }
 
-/// A sealed segment that has lost nothing but zeros is read past, and told.
+/// A sealed segment that has lost only zeros is read past, and counted.
 #[test]
 fn a_sealed_segment_that_lost_only_its_unused_end_is_counted() {
     let memory = Memory::new();

@@ -19,7 +19,7 @@ fn four_segments(identity: Identity, salt: u64) -> Memory {
     memory
 }
 
-/// Replaces one segment by what `from` holds under that number.
+/// Replaces one segment by the segment of that number in `from`.
 fn replace(memory: &Memory, from: &Memory, number: u64) {
     memory.put(&segment_name(number), from.content(&segment_name(number)).unwrap());
 }
@@ -33,15 +33,15 @@ fn a_missing_segment_is_refused_by_name() {
         assert_eq!(place.file, segment_name(number));
         assert_eq!(place.sequence, number * 11);
     }
-    // Nothing in the log names its last segment; the caller does.
+    // No part of the log names its last segment; the caller does.
     let memory = four_segments(IDENTITY, 0);
     memory.remove(&segment_name(4)).unwrap();
     let Error::Damaged { place, .. } = recover(&memory, 44).unwrap_err() else { panic!() };
     assert_eq!((place.file, place.sequence), (segment_name(3), 34));
 }
 
-/// Whose log it is can be asked before anything is read, what is known to be durable can be told later, and every record
-/// that was read is counted.
+/// The log's identity is known before anything is read, a claim of durability can be added later,
+/// and every record read is counted.
 #[test]
 fn a_log_names_itself_counts_its_records_and_hears_a_late_claim() {
     assert_eq!(Recovery::open(Memory::new(), 0, 0).unwrap().identity(), None);
@@ -96,8 +96,8 @@ fn swapped_segments_are_refused() {
     assert_eq!(place.file, segment_name(2));
 }
 
-/// An older copy of a segment, brought back beside a newer one that was cut earlier, holds a valid
-/// record of which its successor knows nothing.
+/// An older copy of a segment, restored beside a newer one that was cut earlier, holds a valid
+/// record that contradicts its successor.
 #[test]
 fn a_record_behind_the_last_that_the_successor_names_is_refused() {
     let memory = four_segments(IDENTITY, 0);
@@ -153,7 +153,7 @@ fn a_start_may_skip_whole_segments_and_no_others() {
     let mut nothing_left = Recovery::open(memory.clone(), 0, 45).unwrap();
     assert!(nothing_left.next().unwrap().is_none());
     drop(nothing_left);
-    // Whoever has a snapshot of 45 records knows that there were 45.
+    // A caller with a snapshot of 45 records knows that there were 45.
     let mut ahead = Recovery::open(memory.clone(), 0, 46).unwrap();
     assert!(matches!(ahead.next(), Err(Error::Damaged { .. })));
     drop(ahead);
