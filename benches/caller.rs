@@ -1,4 +1,4 @@
-//! What the benches of the engine ask it: rounds of orders whose sum is known beforehand, one at a time.
+//! The calls of the engine's benches: rounds of orders with a sum known beforehand, one at a time.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -16,15 +16,16 @@ use ubscore::config::Config;
 use ubscore::config::engine::Wait;
 
 const ASSET: u32 = 1;
-/// What a deposit puts in, smallest units.
+/// The amount of a deposit, smallest units.
 const DEPOSIT: u64 = 2;
-/// What a withdrawal takes out, smallest units.
+/// The amount of a withdrawal, smallest units.
 const WITHDRAWAL: u64 = 1;
 
-/// The engine of the default configuration, with as many places for outcomes as `orders` orders need.
+/// The engine of the default configuration, with as many places for outcomes as `orders` orders
+/// need.
 pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
     let config = Config::default();
-    // A deposit takes one place; a withdrawal, which is no more than every second order, takes two.
+    // A deposit takes one place. A withdrawal takes two, and at most every second order is one.
     let needed = usize::try_from(orders + orders / 2).expect("a count of records in memory");
     Options {
         snapshot_dir: log_dir.with_extension("snapshots"),
@@ -44,7 +45,7 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
     }
 }
 
-/// What has to be asked before any order.
+/// The commands before any order.
 pub(crate) fn asset() -> Command {
     Command::RegisterAsset { asset: ASSET, precision: 8, symbol: Text::EMPTY }
 }
@@ -69,12 +70,13 @@ pub(crate) fn order(user: u64, round: u64) -> Command {
     })
 }
 
-/// What a user holds after so many rounds, smallest units.
+/// A user's balance after this many rounds, smallest units.
 pub(crate) fn balance_after(rounds: u64) -> u128 {
     u128::from(rounds.div_ceil(2) * DEPOSIT - rounds / 2 * WITHDRAWAL)
 }
 
-/// A thread that asks and waits for the answer. Its own, since it is this thread that is woken.
+/// A caller that waits for each answer. It belongs to one thread, because the engine wakes that
+/// thread.
 pub(crate) struct Caller {
     handle: Handle,
     clock: SystemClock,
@@ -88,7 +90,7 @@ impl Caller {
         Caller { handle, clock: SystemClock::new(), waker }
     }
 
-    /// Asks, and sleeps until the answer is durable.
+    /// Sends a command, and sleeps until its answer is durable.
     pub(crate) fn ask(&mut self, command: Command) -> Answer {
         let Ok(pending) = self.handle.submit(command, self.clock.now_ns()) else {
             return Answer::Overloaded;
@@ -97,17 +99,17 @@ impl Caller {
         let mut context = Context::from_waker(&self.waker);
         loop {
             match pending.as_mut().poll(&mut context) {
-                Poll::Ready(answer) => return answer.expect("the engine answers everything"),
+                Poll::Ready(answer) => return answer.expect("the engine answers every command"),
                 Poll::Pending => thread::park(),
             }
         }
     }
 
-    /// What a user holds, smallest units; `None` where there is no account.
+    /// A user's balance, smallest units; `None` if there is no account.
     pub(crate) fn balance(&mut self, user: u64) -> Option<u128> {
         match self.ask(Command::ReadBalance { user, asset: ASSET }) {
             Answer::Balance { available, .. } => available,
-            other => panic!("a balance was asked for, not {other:?}"),
+            other => panic!("a balance was requested, not {other:?}"),
         }
     }
 }

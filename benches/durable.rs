@@ -1,14 +1,14 @@
-//! How long does UBSCore take to make one order durable, and how many a second does it make durable for callers that
-//! wait for each?
+//! How long does UBSCore take to make one order durable? How many per second, for callers that wait
+//! for each?
 //!
-//! Base case: the disk alone. One caller cannot be faster than one write and fdatasync, `D50`; callers whose orders
-//! are synced together get more than one order out of each.
+//! Base case: the disk alone. One caller cannot be faster than one write and fdatasync, `D50`.
+//! Callers with orders in one sync get more than one order out of each.
 //!
-//! And what does it cost them that a snapshot is taken meanwhile? One caller's orders while one snapshot after the other is
-//! folded, written and read back, against the same without.
+//! How much slower are they during a snapshot? One caller's orders are measured while snapshots are
+//! folded, written and read back one after the other, and again without.
 //!
-//! `cargo bench --bench durable -- N`: N orders a caller, in the engine of the default configuration. Every order is
-//! answered once it is durable. All balances are read at the end.
+//! `cargo bench --bench durable -- N`: N orders per caller, in the engine of the default
+//! configuration. Every order is answered once it is durable. All balances are read at the end.
 
 mod caller;
 mod environment;
@@ -35,16 +35,16 @@ use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
 
 /// Orders of each caller.
 const ORDERS: u64 = 10_000;
-/// Orders of the first caller that are not counted: meanwhile the spare segment is filled.
+/// Uncounted orders of the first caller: the spare segment is filled meanwhile.
 const WARM_UP: u64 = 10_000;
 /// Callers at the same time.
 const CALLERS: u64 = 32;
-/// Between two times that a snapshot is asked for.
+/// Pause between two requests for a snapshot.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-/// Between two tries of an order that was not taken.
+/// Pause between two tries of an order that was not taken.
 const BACKOFF: Duration = Duration::from_micros(100);
 
-/// What one caller saw.
+/// The results of one caller.
 struct Run {
     latencies: Latencies,
     overloads: u64,
@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<()> {
     let mut first = Caller::new(engine.handle());
     assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
 
-    // The first user is the single caller's, and those behind it are the many's.
+    // The first user belongs to the single caller, the later ones to the many.
     run(&mut first, 1, 0, WARM_UP);
     let before_bytes = device_bytes(scratch.path());
     let one = run(&mut first, 1, WARM_UP, orders);
@@ -100,8 +100,8 @@ fn main() -> anyhow::Result<()> {
         _ => println!("1 caller: the system does not tell what the device writes"),
     }
     println!("{snapshots} snapshots of {total} outcomes: p99 rises to {rise} x");
-    println!("not taken and asked again: {}", one.overloads + many.overloads);
-    println!("balances: as they must be\n");
+    println!("not taken and retried: {}", one.overloads + many.overloads);
+    println!("balances: correct\n");
     let bound = environment.d50 * 3 / 2;
     environment.judge("S5, 1 caller: p50 at most 1.5 x D50", one.latencies.quantile(0.5) <= bound);
     let bound = before.latencies.quantile(0.99) * 3 / 2;
@@ -131,7 +131,7 @@ fn run(caller: &mut Caller, user: u64, first_round: u64, orders: u64) -> Run {
     run
 }
 
-/// One order at a time by each of many callers, and how long they took together.
+/// One order at a time by each of many callers, and their time together.
 fn run_all(engine: &Engine, orders: u64) -> (Run, Duration) {
     let began = Instant::now();
     let mut all = Run { latencies: Latencies::new(), overloads: 0 };
@@ -149,7 +149,7 @@ fn run_all(engine: &Engine, orders: u64) -> (Run, Duration) {
     (all, began.elapsed())
 }
 
-/// Does something while snapshots are taken one after the other; returns how many there were.
+/// Runs a step while snapshots are taken one after the other; returns their number.
 fn run_beside_snapshots(
     engine: &Engine,
     options: engine::Options,
@@ -195,9 +195,10 @@ fn run_beside_snapshots(
     Ok((run, snapshots))
 }
 
-/// Bytes written so far to the device that `directory` is on, by whomever; `None` where the system does not say.
+/// Bytes written so far to the device of `directory`, by any process; `None` if the system does not
+/// report it.
 fn device_bytes(directory: &Path) -> Option<u64> {
-    /// A sector in the system's own count, whatever the device's are.
+    /// A sector in the system's own count, not the device's.
     const SECTOR_BYTES: u64 = 512;
     let device = fs::metadata(directory).ok()?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -1,10 +1,13 @@
-//! What do the parts of UBSCore cost, and how long does an answer take when commands come at a pace of their own?
+//! How long do the parts of UBSCore take, and how long does an answer take when commands come at a
+//! fixed rate?
 //!
-//! Base cases: reading the clock twice, which every figure below includes; and the disk alone, for what is durable.
+//! Base cases: reading the clock twice, which every figure below includes; and the disk alone, for
+//! durable orders.
 //!
-//! `cargo bench --bench engine -- N`: N commands of each kind. For what is asked the core thread is in busy wait, for orders
-//! it waits as the default configuration has it, and leaves a processor to the sync. The open loops stamp a command
-//! at the time it was planned for, so that an engine that stands still is seen to. All balances are read at the end.
+//! `cargo bench --bench engine -- N`: N commands of each kind. For reads the core thread waits
+//! busily. For orders it waits as in the default configuration, and leaves a processor to the sync.
+//! The open loops stamp a command with its planned time, so that a stall of the engine is counted.
+//! All balances are read at the end.
 
 mod caller;
 mod environment;
@@ -30,13 +33,13 @@ use crate::caller::{Caller, balance_after, order};
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
 
 const COMMANDS: u64 = 200_000;
-/// After a start, in which the spare segment is filled.
+/// The warm-up after a start, during which the spare segment is filled.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Bytes of a record's payload: an order with a cid.
 const PAYLOAD_BYTES: usize = 120;
-/// Records between two syncs while records are stored.
+/// Records between two syncs in the storing case.
 const SYNC_RECORDS: u64 = 1_024;
-/// Reads a second in an open loop, and orders that are made durable.
+/// Reads per second in an open loop, and durable orders per second.
 const READS_RATE: u64 = 100_000;
 const ORDERS_RATE: u64 = 10_000;
 /// Orders published with one wake-up.
@@ -55,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     let mut handle = engine.handle();
     let one = one_at_a_time(&mut handle, commands, read);
     let paced = open_loop(&mut handle, commands, READS_RATE, read);
-    assert_eq!(Caller::new(engine.handle()).balance(1), None, "nobody has anything");
+    assert_eq!(Caller::new(engine.handle()).balance(1), None, "no account exists yet");
     engine.stop();
 
     let engine = start(scratch.path().join("orders"), 2 * commands, false)?;
@@ -70,7 +73,7 @@ fn main() -> anyhow::Result<()> {
     environment.table(&[
         ("clock, read twice", &clock),
         ("store a record", &append),
-        ("ask, one at a time", &one),
+        ("read, one at a time", &one),
         ("ask, 100 K/s", &paced),
         ("order durable, 10 K/s", &durable),
         ("order durable, batched", &batched),
@@ -80,7 +83,7 @@ fn main() -> anyhow::Result<()> {
         "batched: {rate} orders/s, {} x one order a sync",
         ratio(rate, per_second(1, Duration::from_nanos(environment.d50)))
     );
-    println!("balances: as they must be\n");
+    println!("balances: correct\n");
     let within = |latencies: &Latencies, quantile, ns| latencies.quantile(quantile) <= ns;
     let net = append.quantile(0.5).saturating_sub(clock.quantile(0.5));
     environment.judge(
@@ -106,7 +109,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An engine that knows the asset and has settled.
+/// An engine that knows the asset and has finished starting.
 fn start(log_dir: PathBuf, orders: u64, busy: bool) -> anyhow::Result<Engine> {
     let mut options = caller::options(log_dir, orders);
     options.busy = busy;
@@ -159,7 +162,7 @@ fn check(answer: Answer) {
     }
 }
 
-/// Asks, and looks for the answer without pause.
+/// Sends commands, and polls for the answer without pause.
 fn one_at_a_time(handle: &mut Handle, count: u64, command: impl Fn(u64) -> Command) -> Latencies {
     let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
     for number in 0..count {
@@ -177,7 +180,7 @@ fn one_at_a_time(handle: &mut Handle, count: u64, command: impl Fn(u64) -> Comma
     latencies
 }
 
-/// Takes out what has been answered: answers come in the order of the commands.
+/// Takes out the finished answers: they come in the order of the commands.
 fn take_answered(waiting: &mut VecDeque<(Instant, Pending)>, latencies: &mut Latencies) {
     while let Some((asked, pending)) = waiting.front_mut()
         && let Some(answer) = poll(pending)
@@ -188,7 +191,7 @@ fn take_answered(waiting: &mut VecDeque<(Instant, Pending)>, latencies: &mut Lat
     }
 }
 
-/// Asks at a rate, whatever becomes of what was asked before.
+/// Sends commands at a rate, without waiting for earlier answers.
 fn open_loop(
     handle: &mut Handle,
     count: u64,
@@ -214,7 +217,8 @@ fn open_loop(
     latencies
 }
 
-/// Publishes many orders with one wake-up, as long as there is room; returns how long all took together.
+/// Publishes many orders with one wake-up, as long as there is room; returns the time of all
+/// together.
 fn batches(
     handle: &mut Handle,
     count: u64,

@@ -1,8 +1,9 @@
-//! The machine that a bench runs on, measured before anything else, and how figures are printed.
+//! The machine of a bench, measured before anything else, and the printing of figures.
 //!
-//! No figure is worth more than its surroundings: the same program is ten times slower on another disk. So every
-//! latency is set against `D50`, the p50 of one 4 KiB write and its fdatasync on the same file system in the same run,
-//! and nothing is judged where the machine itself stands still for a millisecond.
+//! A figure depends on its surroundings: the same program is ten times slower on another disk. So
+//! every latency is compared with `D50`: the p50 of one 4 KiB write and its fdatasync on the same
+//! file system in the same run. No goal is judged if the machine itself stands still for a
+//! millisecond.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,15 +20,16 @@ use serde_json::Value;
 use tempfile::TempDir;
 use ubscore::commands::load::{QUANTILES, histogram};
 
-/// How long each probe takes.
+/// The length of each probe.
 const PROBE: Duration = Duration::from_secs(2);
-/// What the hiccup probe sleeps at a time; whatever it sleeps longer is the machine's.
+/// One sleep of the hiccup probe; any longer sleep is the machine's fault.
 const NAP: Duration = Duration::from_millis(1);
-/// The hiccup probe's p99.9 above which nothing is judged, ns.
+/// Above this p99.9 of the hiccup probe no goal is judged, ns.
 const HICCUP_MAX_NS: u64 = 1_000_000;
-/// What the disk-sync probe writes at a time, bytes.
+/// One write of the disk-sync probe, bytes.
 const PAGE: [u8; 4096] = [1; 4096];
-/// Pages of the probe's file, which is filled before: an appending write would measure the journal too.
+/// Pages of the probe's file, which is filled before: an appending write would measure the journal
+/// too.
 const PAGES: u64 = 4096;
 /// Latencies in ns, kept to three digits.
 pub(crate) struct Latencies(Histogram<u64>);
@@ -38,12 +40,12 @@ impl Latencies {
         Latencies(histogram())
     }
 
-    /// Adds one; longer than a minute counts as a minute.
+    /// Adds one; more than a minute counts as a minute.
     pub(crate) fn record(&mut self, latency: Duration) {
         self.0.saturating_record(nanoseconds(latency));
     }
 
-    /// The latency that this part of them does not exceed, ns.
+    /// The latency that this share of them does not exceed, ns.
     pub(crate) fn quantile(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
@@ -63,14 +65,14 @@ impl Latencies {
     }
 }
 
-/// Adds what another thread has recorded.
+/// Adds the latencies of another thread.
 impl AddAssign<&Latencies> for Latencies {
     fn add_assign(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 }
 
-/// What the machine can do at its best.
+/// The machine's best possible figures.
 pub(crate) struct Environment {
     /// The p50 of the disk-sync probe, ns.
     pub(crate) d50: u64,
@@ -78,9 +80,9 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Prints what the machine is, and probes it; `directory` is on the file system in question.
+    /// Prints the machine's data, and probes it; `directory` is on the file system in question.
     ///
-    /// `postgres`: the server's version and settings, where one takes part.
+    /// `postgres`: the server's version and settings, if one takes part.
     pub(crate) fn probe(directory: &Path, postgres: Option<&str>) -> anyhow::Result<Environment> {
         let cores = thread::available_parallelism()?;
         let facts = [
@@ -120,7 +122,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Prints whether a goal was reached, unless the machine is too noisy to tell.
+    /// Prints whether a goal was reached, or that the machine is too noisy.
     pub(crate) fn judge(&self, goal: &str, reached: bool) {
         let verdict = match (self.noisy, reached) {
             (true, _) => "environment too noisy",
@@ -142,12 +144,12 @@ fn keep(line: &Value, further: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A new directory on the file system that the project is built on, removed when dropped.
+/// A new directory on the file system of the build, removed when dropped.
 pub(crate) fn scratch() -> anyhow::Result<TempDir> {
     Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
 }
 
-/// The number behind `--` on the command line, `default` where there is none.
+/// The number behind `--` on the command line, or `default`.
 pub(crate) fn count(default: u64) -> anyhow::Result<u64> {
     // `cargo bench` itself passes `--bench`.
     match std::env::args().skip(1).find(|argument| argument != "--bench") {
@@ -165,7 +167,7 @@ pub(crate) fn ratio(value: u64, base: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-/// How many happen in a second, if `count` take `duration`.
+/// The rate per second, if `count` take `duration`.
 pub(crate) fn per_second(count: u64, duration: Duration) -> u64 {
     let rate = u128::from(count) * 1_000_000_000 / u128::from(nanoseconds(duration).max(1));
     u64::try_from(rate).unwrap_or(u64::MAX)
@@ -179,7 +181,7 @@ fn microseconds(ns: u64) -> String {
     format!("{}.{:02}", ns / 1_000, ns % 1_000 / 10)
 }
 
-/// How much longer than asked for a thread that does nothing sleeps.
+/// The excess sleep of an idle thread.
 fn hiccups() -> Latencies {
     let mut latencies = Latencies::new();
     let began = Instant::now();
@@ -191,10 +193,10 @@ fn hiccups() -> Latencies {
     latencies
 }
 
-/// One page and its fdatasync at a time, over a file that is there already.
+/// One page and its fdatasync at a time, over an existing file.
 fn disk_syncs(directory: &Path) -> anyhow::Result<Latencies> {
     let file = File::create(directory.join("probe"))?;
-    // Page by page, since the page cache keeps a write's size as its unit, and syncs whole units.
+    // Page by page, because the page cache keeps a write's size as its unit, and syncs whole units.
     let offsets = (0..PAGES).map(|page| page * PAGE.len() as u64);
     for offset in offsets.clone() {
         file.write_all_at(&PAGE, offset)?;
@@ -222,7 +224,7 @@ fn cpu() -> String {
     model.map_or(std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
 }
 
-/// Type, device and options of the mount that `directory` is on.
+/// Type, device and options of the mount that holds `directory`.
 fn file_system(directory: &Path) -> anyhow::Result<String> {
     let directory = directory.canonicalize()?;
     let text = read("/proc/self/mountinfo");

@@ -1,6 +1,7 @@
-//! How many instructions do the parts of UBSCore take? Counted by callgrind, so that neither the machine nor its mood shows.
+//! How many instructions do the parts of UBSCore take? Callgrind counts them, so that neither the
+//! machine nor its load matters.
 //!
-//! Base case: an order that is known already, which is looked up and nothing else.
+//! Base case: a known order, which is only looked up.
 //!
 //! `make instructions`: needs valgrind, and gungraun's runner of the version in Cargo.lock.
 
@@ -15,7 +16,7 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 use wal::memory::Memory;
 use wal::{Identity, Log, Recovery, Writer};
 
-/// Users, each of whom has made one deposit.
+/// Users, each with one deposit.
 const USERS: u64 = 10_000;
 
 fn order(number: u64, op: Op) -> Command {
@@ -52,7 +53,7 @@ fn filled(command: Command) -> (Ledger, Command) {
 #[bench::query(args = (Command::Query { req_id: 7, op: Op::Deposit }), setup = filled)]
 fn apply((mut ledger, command): (Ledger, Command)) -> (Ledger, Answer) {
     let answer = decide(&mut ledger, black_box(&command));
-    // Given back, so that its memory is not freed within what is counted.
+    // Returned, so that the freeing of its memory is not counted.
     (ledger, answer)
 }
 
@@ -80,7 +81,7 @@ fn written(bytes: usize) -> (Writer<Memory>, Vec<u8>) {
     (writer, vec![7; bytes])
 }
 
-// Encodes, checks and stores one record, in memory that stands for the disk.
+// Encodes, checks and stores one record, in memory instead of on a disk.
 #[library_benchmark]
 #[bench::of_120_bytes(written(120))]
 fn append((mut writer, payload): (Writer<Memory>, Vec<u8>)) -> (Writer<Memory>, Vec<u8>) {

@@ -1,10 +1,11 @@
-//! How much memory does a Spot account take, how much an outcome, and what does an order cost among that many?
+//! How much memory does a Spot account take, how much an outcome, and how long does an order take
+//! among that many?
 //!
-//! Base case: the bytes of the same facts in a snapshot, one behind the other and found by nothing.
+//! Base case: the bytes of the same facts in a snapshot, one behind the other and without an index.
 //!
-//! `cargo bench --bench memory -- N`: N outcomes, and an account with two balances for every eighth of them. Resident
-//! bytes are what Linux counts for the process; latencies are of decision and effect in memory, without a log, and
-//! with the clock's own.
+//! `cargo bench --bench memory -- N`: N outcomes, and an account with two balances for every eighth
+//! of them. Resident bytes are Linux's count for the process. Latencies cover decision and effect
+//! in memory, without a log, and include the clock's own.
 
 mod environment;
 
@@ -24,9 +25,9 @@ use crate::environment::{Environment, per_second, ratio, scratch};
 const OUTCOMES: u64 = 1_000_000;
 const OUTCOMES_PER_ACCOUNT: u64 = 8;
 const ASSETS: u64 = 2;
-/// Has no factor in common with the number of accounts: neighbors in time are not neighbors in memory.
+/// Shares no factor with the number of accounts: neighbors in time are not neighbors in memory.
 const STRIDE: u64 = 7_919;
-/// What the goal allows for eight million outcomes, bytes.
+/// The goal's limit for eight million outcomes, bytes.
 const BYTES_MAX: u64 = 1_500_000_000;
 const OUTCOMES_OF_GOAL: u64 = 8_000_000;
 /// The goal's p50 of an order, ns.
@@ -84,7 +85,7 @@ fn main() -> anyhow::Result<()> {
     let batch = LOOK_AHEAD as u64;
     let batches = asked / batch;
     let name = format!("a batch of {batch} orders, each");
-    // One histogram entry a batch: what an order takes while others are fetched for.
+    // One histogram entry per batch: an order's time while the next ones are prefetched.
     latencies(&name, batches, batch, |number| {
         let first = filled + asked + number * batch;
         let commands: Vec<Command> = (first..first + batch).map(mixed).collect();
@@ -92,7 +93,7 @@ fn main() -> anyhow::Result<()> {
     })?;
     let raise = Command::RaiseWatermark { order_number: outcomes / 2 };
     assert_eq!(run(&mut ledger, &raise), Answer::Done, "the watermark");
-    latencies("an order, half of them to be forgotten", asked, 1, |number| {
+    latencies("an order, half of them forgotten later", asked, 1, |number| {
         decide(&mut ledger, &[mixed(filled + 2 * asked + number)]);
     })?;
     let looked = Instant::now();
@@ -100,7 +101,7 @@ fn main() -> anyhow::Result<()> {
     println!("\nthe rest forgotten at once in {:.1?}", looked.elapsed());
     assert!(ledger.outcome_count() as u64 <= filled + 3 * asked - outcomes / 2, "not forgotten");
     assert_eq!(sum(&ledger), ledger.digest(), "the digest");
-    println!("digest of {filled} deposits and what followed: as it must be\n");
+    println!("digest of {filled} deposits and later orders: correct\n");
 
     if outcomes == OUTCOMES_OF_GOAL {
         environment.judge("S15, memory: at most 1.5 GB", full <= BYTES_MAX);
@@ -113,7 +114,7 @@ fn row(name: &str, bytes: u64, count: u64) {
     println!("{name:<44}{bytes:>16}{:>14}", ratio(bytes, count));
 }
 
-/// What an empty ledger takes, all its places included.
+/// The memory of an empty ledger, with all its places.
 fn resident_of(places: Places) -> anyhow::Result<u64> {
     let before = resident()?;
     let mut ledger = Ledger::new(places);
@@ -155,7 +156,7 @@ fn run(ledger: &mut Ledger, command: &Command) -> Answer {
     }
 }
 
-/// As the core does it.
+/// In the way of the core.
 fn decide(ledger: &mut Ledger, commands: &[Command]) {
     ledger.expect(commands.iter().filter_map(Command::order));
     for command in commands {
@@ -167,7 +168,7 @@ fn decide(ledger: &mut Ledger, commands: &[Command]) {
     }
 }
 
-/// Prints how long each of so many batches takes, divided by what is in one; returns the p50, ns.
+/// Prints the time of each of this many batches, divided by the batch size; returns the p50, ns.
 fn latencies(name: &str, count: u64, batch: u64, mut one: impl FnMut(u64)) -> anyhow::Result<u64> {
     let mut histogram = Histogram::<u64>::new(3)?;
     for number in 0..count {

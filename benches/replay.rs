@@ -1,11 +1,12 @@
-//! How long does a restart read its log, and how long do the operators' tools?
+//! How long does a restart read its log, and how long do the operators' tools take?
 //!
-//! Base case: reading the same files by 1 MiB, which checks nothing and rebuilds nothing. The tools are run as their
-//! commands are, with an output that goes nowhere.
+//! Base case: reading the same files by 1 MiB, which checks nothing and rebuilds nothing. The tools
+//! run like their commands, with discarded output.
 //!
-//! `cargo bench --bench replay -- N`: N orders of 10,000 users, written by the core itself. The page cache lets go of
-//! the files before each reading, so that both come from the disk; a host's cache below it may still hold them. All
-//! balances are read from an engine that is started on the replayed state.
+//! `cargo bench --bench replay -- N`: N orders of 10,000 users, written by the core itself. The
+//! page cache drops the files before each reading, so that both come from the disk; a host's cache
+//! below it may still hold them. All balances are read from an engine that is started on the
+//! replayed state.
 
 mod caller;
 mod environment;
@@ -31,13 +32,13 @@ use crate::environment::{Environment, per_second, ratio, scratch};
 
 const ORDERS: u64 = 1_000_000;
 const USERS: u64 = 10_000;
-/// Has no factor in common with [`USERS`]: neighbors in the log are not neighbors in memory.
+/// Shares no factor with [`USERS`]: neighbors in the log are not neighbors in memory.
 const USER_STRIDE: u64 = 7_919;
-/// Orders between two syncs while the log is written.
+/// Orders between two syncs during the writing of the log.
 const SYNC_ORDERS: u64 = 4_096;
 const IDENTITY: Identity = Identity(1);
 const READ_BYTES: usize = 1 << 20;
-/// Readings of each kind, of which the median counts.
+/// Readings of each kind; the median counts.
 const READINGS: usize = 5;
 
 fn main() -> anyhow::Result<()> {
@@ -87,13 +88,13 @@ fn main() -> anyhow::Result<()> {
     }
     let times = ratio(per_second(bytes, plain), per_second(bytes, replay));
     println!("\nreplay takes {times} x the plain read of {bytes} bytes, unused ends included");
-    println!("balances of {USERS} users: as they must be\n");
+    println!("balances of {USERS} users: correct\n");
     let reached = per_second(records, replay) >= 3_000_000;
     environment.judge("S9, replay: at least 3 M records/s", reached);
     Ok(())
 }
 
-/// The operators' tools, as they are called.
+/// The operators' tools, by their commands.
 const TOOLS: [&str; 4] = ["wal verify", "wal dump", "wal dump --format json", "wal stat"];
 
 fn run_tool(words: &str, log_dir: &Path) -> anyhow::Result<()> {
@@ -149,14 +150,14 @@ fn segments(log_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 fn drop_cache(segments: &[PathBuf]) -> anyhow::Result<()> {
     for segment in segments {
         let file = File::open(segment)?;
-        // Only clean pages are let go.
+        // Only clean pages are dropped.
         file.sync_all()?;
         fadvise(&file, 0, None, Advice::DontNeed)?;
     }
     Ok(())
 }
 
-/// Reads all files; returns how many bytes they hold.
+/// Reads all files; returns their bytes.
 fn read_plain(segments: &[PathBuf]) -> anyhow::Result<u64> {
     let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;
@@ -176,7 +177,7 @@ fn check_balances(options: Options, orders: u64) -> anyhow::Result<()> {
     let engine = Closed::open(options)?.replay(0, |_| {})?.start(IDENTITY, |sync| sync())?;
     let mut caller = Caller::new(engine.handle());
     for number in 0..USERS.min(orders) {
-        // In each round a user comes at the same place as in the first.
+        // A user has the same place in each round.
         let (user, _) = place(number);
         let rounds = orders / USERS + u64::from(number < orders % USERS);
         assert_eq!(caller.balance(user), Some(balance_after(rounds)), "user {user}");

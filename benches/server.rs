@@ -15,7 +15,7 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) http: SocketAddr,
     pub(crate) ops: SocketAddr,
-    /// Kept open: what else the server says there must find a reader.
+    /// Kept open: the server's later output must find a reader.
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn connect_postgres(data_dir: &Path) -> anyhow::Result<tokio_po
     Ok(client)
 }
 
-/// The version, and the settings that decide how long a commit takes.
+/// The version, and the settings that decide the time of a commit.
 pub(crate) async fn settings(postgres: &tokio_postgres::Client) -> anyhow::Result<String> {
     let mut settings = postgres.query_one("SHOW server_version", &[]).await?.get::<_, String>(0);
     for name in
@@ -83,7 +83,7 @@ pub(crate) async fn settings(postgres: &tokio_postgres::Client) -> anyhow::Resul
     Ok(settings)
 }
 
-/// Where that server's socket is.
+/// The directory of that server's socket.
 pub(crate) fn socket_directory(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let pid_file = fs::read_to_string(data_dir.join("postgres").join("postmaster.pid"))
         .context("read postmaster.pid")?;

@@ -1,13 +1,15 @@
-//! How long does one client wait for one transfer over HTTP, from the request to its final state, in either direction?
+//! How long does one client wait for one transfer over HTTP, from the request to its final state,
+//! in either direction?
 //!
-//! Base case: PostgreSQL alone, holding both balances: one transaction of BEGIN, two guarded updates, one insert and
-//! COMMIT, prepared, one at a time, on the server that ubscore itself uses, in the same run. And below both: `D50`,
-//! since nothing durable takes less than one write and fdatasync.
+//! Base case: PostgreSQL alone, with both balances: one transaction of BEGIN, two guarded updates,
+//! one insert and COMMIT, prepared, one at a time, on ubscore's own server, in the same run. The
+//! lower bound of both is `D50`: a durable step takes at least one write and fdatasync.
 //!
-//! Then the same for many at once, in `whole.rs`.
+//! `whole.rs` measures many at once.
 //!
-//! `cargo bench --bench transfer -- N`: N transfers each way, in turn, one at a time, against the release binary with
-//! `serve --dev` and its embedded PostgreSQL, both new. The final balances are read over HTTP.
+//! `cargo bench --bench transfer -- N`: N transfers each way, in turn, one at a time, against the
+//! release binary with `serve --dev` and its embedded PostgreSQL, both new. The final balances are
+//! read over HTTP.
 
 mod environment;
 mod server;
@@ -27,21 +29,22 @@ use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
 use crate::server::{Server, connect_postgres, settings};
 
 const TRANSFERS: u64 = 1_000;
-/// Transfers each way that are not counted.
+/// Uncounted transfers each way.
 const WARM_UP: u64 = 100;
-/// The development user that `serve --dev` gives money to, and its decimals.
+/// The development user that gets money from `serve --dev`, and its decimals.
 const USER: &str = "1001";
 const ASSET: &str = "USDT";
 const PRECISION: u8 = 8;
-/// What Funding holds at first, smallest units.
+/// Funding's first balance, smallest units.
 const FUNDING: u64 = 1_000_000_000_000;
-/// Smallest units of one transfer. They differ, so that the final balances tell that both directions took place.
+/// Smallest units of one transfer. They differ, so that the final balances prove that both
+/// directions took place.
 const TO_SPOT: u64 = 2_000;
 const TO_FUNDING: u64 = 500;
-/// What the final balances gain or lose by one transfer each way, smallest units.
+/// The change of the final balances by one transfer each way, smallest units.
 const NET: u64 = TO_SPOT - TO_FUNDING;
 
-/// Each alone is what PostgreSQL does for one transfer at the least.
+/// Each is PostgreSQL's least work for one transfer.
 const BASE: [&str; 5] = [
     "BEGIN",
     "UPDATE bench.accounts SET units = units - $2 WHERE id = $1 AND units >= $2",
@@ -88,7 +91,7 @@ async fn run(data_dir: &Path, server: &Server, transfers: u64) -> anyhow::Result
         let rate = per_second(1, Duration::from_nanos(latencies.quantile(0.5)));
         println!("{name}: {rate}/s at p50, one at a time");
     }
-    println!("balances: as they must be\n");
+    println!("balances: correct\n");
     let within = |latencies: &Latencies, times| latencies.quantile(0.5) <= times * environment.d50;
     environment.judge("S12b, Funding to Spot: p50 at most 5 x D50", within(&to_spot, 5));
     environment.judge("S12b, Spot to Funding: p50 at most 6 x D50", within(&to_funding, 6));
@@ -96,7 +99,7 @@ async fn run(data_dir: &Path, server: &Server, transfers: u64) -> anyhow::Result
     whole::run(data_dir, server, &postgres, &environment).await
 }
 
-/// Both directions in turn, so that whatever disturbs the machine disturbs both.
+/// Both directions in turn, so that a disturbance of the machine hits both.
 async fn run_transfers(user: &mut User, transfers: u64) -> anyhow::Result<[Latencies; 2]> {
     let body = |from, to, units: u64| {
         let amount = units_text(u128::from(units), PRECISION);
@@ -158,7 +161,7 @@ async fn run_base(postgres: &tokio_postgres::Client, transfers: u64) -> anyhow::
     Ok(latencies)
 }
 
-/// A token of the development user, made as a person would make it.
+/// A token of the development user, made by the command line.
 fn token() -> anyhow::Result<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_ubscore"))
         .args(["token", "--dev", "--user", USER])
@@ -178,7 +181,7 @@ impl User {
         self.send(Method::POST, "/api/v1/internal_transfer", body.to_owned()).await
     }
 
-    /// What Funding and Spot hold, smallest units.
+    /// The balances in Funding and Spot, smallest units.
     async fn balances(&mut self) -> anyhow::Result<(u128, u128)> {
         let path = format!("/api/v1/balances?asset={ASSET}");
         let answer = self.send(Method::GET, &path, String::new()).await?;

@@ -1,10 +1,11 @@
-//! How many transfers a second does the whole do, both ways mixed, over HTTP, until they are final? And how long does one take
-//! when there is room?
+//! How many final transfers per second does the whole system do over HTTP, both ways mixed? How
+//! long does one take without overload?
 //!
-//! Base cases, in the same run, on the same PostgreSQL with the same settings: both balances in PostgreSQL, (a) as BEGIN, two
-//! guarded updates, one insert, COMMIT, and (b) as one function, by `pgbench -M prepared` at its best number of clients.
-//! Both are without HTTP, without tokens, without a second system, and without a record of who asked.
-//! Server, PostgreSQL and load share the machine.
+//! Base cases, in the same run, on the same PostgreSQL with the same settings. Both balances are in
+//! PostgreSQL: (a) as BEGIN, two guarded updates, one insert, COMMIT, and (b) as one function. Both
+//! run by `pgbench -M prepared` at its best number of clients. Both are without HTTP, without
+//! tokens, without a second system, and without a record of the caller. Server, PostgreSQL and load
+//! share the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,22 +18,22 @@ use crate::server::{Server, socket_directory};
 
 /// Seconds of each measurement.
 const SECONDS: u64 = 4;
-/// Clients of pgbench that are tried: more of them are slower on few cores.
+/// The tried numbers of pgbench clients: more are slower on few cores.
 const CLIENTS: [u64; 4] = [1, 8, 16, 32];
-/// Connections of the load that are tried.
+/// The tried numbers of connections.
 const CONNECTIONS: [u64; 4] = [1, 32, 128, 256];
-/// All of one asset, so that the asset is as hot as can be in every row.
+/// All of one asset, so that the asset is as hot as possible in every row.
 const USERS: u64 = 1_000;
-/// Connections whose transfers are all of one user.
+/// Connections in the case with one user for all transfers.
 const HOT_CONNECTIONS: u64 = 1_000;
 
-/// What PostgreSQL has done so far.
+/// PostgreSQL's counters so far.
 struct Done {
     commits: i64,
     bytes: i64,
 }
 
-/// Prints what both base cases and ubscore reach, and what PostgreSQL does for it.
+/// Prints the rates of both base cases and of ubscore, and PostgreSQL's work for it.
 pub(crate) async fn run(
     data_dir: &Path,
     server: &Server,
@@ -62,7 +63,7 @@ pub(crate) async fn run(
                 .context("pgbench")?;
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let rate =
-                tps(&String::from_utf8_lossy(&output.stdout)).context("pgbench tells no rate")?;
+                tps(&String::from_utf8_lossy(&output.stdout)).context("pgbench printed no rate")?;
             println!("{name:<16}{clients:>4} clients {rate:>8}/s");
             *best = rate.max(*best);
         }
@@ -115,7 +116,7 @@ pub(crate) async fn run(
         p50 <= 8 * d50_us && p99 <= 30 * d50_us,
     );
     let committed = number(row, "committed")?;
-    ensure!(committed > 0, "nothing was done");
+    ensure!(committed > 0, "no transfer was committed");
     Ok(())
 }
 
@@ -129,14 +130,14 @@ fn pgbench() -> anyhow::Result<PathBuf> {
     found.context("pgbench is not there; on Debian it comes with the package postgresql")
 }
 
-/// Transactions a second, as pgbench tells them.
+/// Transactions per second, from pgbench's output.
 fn tps(said: &str) -> Option<u64> {
     let line = said.lines().find_map(|line| line.strip_prefix("tps = "))?;
     line.split('.').next()?.parse().ok()
 }
 
 async fn done(postgres: &tokio_postgres::Client) -> anyhow::Result<Done> {
-    // Its own counters are behind by up to a second.
+    // PostgreSQL's own counters lag by up to a second.
     let settled = "SELECT pg_stat_force_next_flush(), pg_sleep(1.5)";
     postgres.batch_execute(settled).await?;
     let row = postgres

@@ -1,19 +1,21 @@
-//! Moves money between Funding and Spot, and knows in the end whether it did.
+//! Moves money between Funding and Spot, and knows the outcome in the end.
 //!
 //! ```text
 //! UBSCORE_TOKEN=... cargo run --example transfer -- FUNDING SPOT USDT 12.5 --cid order-77
 //! ```
 //!
-//! What makes it safe:
+//! Why it is safe:
 //!
-//! - The `cid` names the transfer, and is told before anything is sent: whoever is killed here runs the same command again,
-//!   and is told what became of the first.
-//! - No answer, or a 5xx, says nothing about the money: the same request is sent again, with the same `cid`.
-//! - 202 is a promise: the transfer is asked for until it has ended.
-//! - Any other refusal ends it: nothing moves, or it has ended and nothing has moved. Only a token that is not accepted says
-//!   nothing about an attempt before it.
+//! - The `cid` names the transfer, and is printed before anything is sent. If this program is
+//!   killed, run the same command again: it returns the first one's outcome.
+//! - No answer, or a 5xx, does not show the outcome: the same request is sent again, with the same
+//!   `cid`.
+//! - 202 is a promise: the transfer is polled until it has ended.
+//! - Any other refusal ends it: nothing moves, or it has ended and nothing has moved. The exception
+//!   is a refused token: it does not show the outcome of an earlier attempt.
 //!
-//! Prints the last answer. Exit code 0: the money is there; 1: it has not moved; 2: wrong arguments; 3: not known yet.
+//! Prints the last answer. Exit code 0: the money has arrived; 1: it has not moved; 2: wrong
+//! arguments; 3: not known yet.
 
 use std::process::ExitCode;
 use std::thread;
@@ -23,7 +25,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use ulid::Ulid;
 
-/// The server holds a long poll for at most as long as asked, and must be given time to say so.
+/// The server holds a long poll for at most the requested time, and then needs time to answer.
 const POLL_MS: u64 = 10_000;
 const TIMEOUT: Duration = Duration::from_secs(15);
 const BACKOFF: Duration = Duration::from_millis(100);
@@ -40,10 +42,10 @@ struct Arguments {
     asset: String,
     /// Decimal text, for example 12.5.
     amount: String,
-    /// The transfer's name; made where it is absent.
+    /// The transfer's name; generated if absent.
     #[arg(long)]
     cid: Option<String>,
-    /// Where the service is.
+    /// The service's address.
     #[arg(long, default_value = "http://127.0.0.1:8080")]
     url: String,
     /// Seconds before giving up.
@@ -67,7 +69,7 @@ struct Client {
 }
 
 impl Client {
-    /// One request; `None` where nobody has answered: not connected, cut off, timed out, or half an answer.
+    /// One request; `None` without an answer: not connected, cut off, timed out, or half an answer.
     fn ask(&self, path: &str, body: Option<&Value>) -> Option<Told> {
         let url = format!("{}/api/v1/internal_transfer{path}", self.url.trim_end_matches('/'));
         let bearer = format!("Bearer {}", self.token);
@@ -88,7 +90,7 @@ impl Client {
         Some(Told { status, body, retry_after: Duration::from_secs(retry_after) })
     }
 
-    /// The first answer that is one; `None` when patience has run out.
+    /// The first usable answer; `None` when patience has run out.
     fn insist(&self, path: &str, body: Option<&Value>) -> Option<Told> {
         let mut backoff = BACKOFF;
         loop {
@@ -98,7 +100,8 @@ impl Client {
             if told.as_ref().is_some_and(|told| !again(told)) {
                 return told;
             }
-            // Never all at once: half of the time is chance. The last bits of a ULID are.
+            // Clients must not retry all at once: half of the pause is random. The last bits of a
+            // ULID are.
             let chance = u32::try_from(Ulid::generate().random() % 512).unwrap_or(0);
             let wait = asked.max(backoff / 2 + backoff * chance / 1_024);
             if Instant::now() + wait > self.deadline {
@@ -109,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Carries one transfer through: its last answer, `None` where patience has run out.
+    /// Runs one transfer to its end: its last answer, `None` if patience has run out.
     fn transfer(&self, body: &Value) -> Option<Told> {
         let mut told = self.insist("", Some(body))?;
         while told.status < 300 && told.body["final"] != true {
@@ -127,7 +130,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let cid = arguments.cid.unwrap_or_else(|| Ulid::generate().to_string());
-    // Before the first byte is sent. A program keeps it with its order, in the same transaction.
+    // Before the first byte is sent. A real program stores it with its order, in the same
+    // transaction.
     eprintln!("cid {cid}");
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(TIMEOUT))

@@ -562,7 +562,10 @@ fn an_older_log_under_a_newer_database_is_refused() {
     assert_eq!(code, Some(1), "{said}{why}");
     let (code, said) = restored.start_refused();
     assert_eq!(code, 70, "{said}");
-    assert!(said.contains("the caller knows that record") && said.contains("was durable"), "{said}");
+    assert!(
+        said.contains("the caller knows that record") && said.contains("was durable"),
+        "{said}"
+    );
     let server = site.start();
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));
     let again = server.post(USER, &told[0].0);

@@ -9,7 +9,7 @@ const MARKER: &str = "sesame";
 
 /// The text of a configuration file.
 pub fn check(bytes: &[u8]) {
-    // What is not text is refused by the standard library.
+    // The standard library refuses bytes that are not text.
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let directory = scratch();
     let path = directory.path().join("ubscore.toml");
@@ -30,7 +30,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// An error says what the operator has to look for: the key, or file and line.
+/// An error names the key, or file and line, for the operator.
 fn check_error(error: &Error, text: &str, file: &str) {
     let said = error.to_string();
     match error {

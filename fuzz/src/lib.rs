@@ -1,8 +1,8 @@
-//! What every fuzz target asks of the code that reads bytes from outside: one function a target, which panics where a
-//! promise is broken. `tests/fuzz.rs` calls the same functions with every file of `fuzz/corpus`.
+//! The promises of the code that reads bytes from outside: one function per target, which panics if
+//! a promise is broken. `tests/fuzz.rs` calls the same functions with every file of `fuzz/corpus`.
 //!
-//! Checksums would keep a fuzzer out. So most inputs are not the bytes themselves but a recipe for them, which writes
-//! checksums that fit, and damages them where the recipe says so.
+//! Checksums would stop a fuzzer. So most inputs are not the bytes themselves but a recipe for
+//! them. The recipe writes correct checksums, and damages them on purpose.
 
 /// TOML text as a configuration.
 pub mod configuration;
@@ -31,7 +31,7 @@ pub const TARGETS: [(&str, Check); 5] = [
     ("snapshot", snapshot::check),
 ];
 
-/// A directory for one run, in memory where there is such a place: targets sync what they write.
+/// A directory for one run, in memory if possible: targets sync their files.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };

@@ -39,9 +39,9 @@ pub fn check(bytes: &[u8]) {
     for (record, due) in records.iter().zip(from.max(1)..) {
         assert_eq!(record.sequence, due, "{recovered:?}");
     }
-    assert_eq!(read.0, *records, "one who looks on reads what recovery reads");
+    assert_eq!(read.0, *records, "the reader and recovery read the same records");
     if known_durable == 0 && from <= 1 {
-        assert_eq!(read.1, *ending, "and comes to the same end");
+        assert_eq!(read.1, *ending, "the reader and recovery find the same end");
     }
     if ending.is_ok() {
         start(&medium, known_durable, from, records.last().map_or(from.max(1) - 1, |r| r.sequence));
@@ -51,7 +51,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// What a record has said, without its place.
+/// A record's content, without its place.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sequence: Sequence,
@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-/// Records, and how they end: well, or with what is said of the place.
+/// Records, and their end: clean, or the text of the error.
 type Read = (Vec<Seen>, Result<Option<Ending>, String>);
 
 fn read(medium: &Memory, from: Sequence) -> Read {
@@ -110,7 +110,7 @@ fn recovery_of(
     Recovery::open(medium.clone(), known_durable, from)
 }
 
-/// The error's text, which tells where in the log to look.
+/// The error's text, which names the place in the log.
 fn said(error: Error) -> String {
     let text = error.to_string();
     match error {
@@ -124,13 +124,13 @@ fn said(error: Error) -> String {
             let parts = ["segment-", " offset ", " sequence "];
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
-        // A medium in memory does not fail, and nobody else has it open.
+        // A medium in memory does not fail, and no other process has it open.
         other => panic!("{other:?}"),
     }
     text
 }
 
-/// A log that opens can be appended to, and a power cut leaves all of it.
+/// A log that opens can be appended to, and keeps all of it after a power cut.
 fn start(medium: &Memory, known_durable: Sequence, from: Sequence, last: Sequence) {
     let recovery = recovery_of(medium, known_durable, from).expect("it did before");
     let identity = recovery.identity().unwrap_or(IDENTITY);
@@ -148,7 +148,7 @@ fn start(medium: &Memory, known_durable: Sequence, from: Sequence, last: Sequenc
     assert_eq!((seen.sequence, seen.kind, &seen.payload[..]), (last + 1, 9, &b"one more"[..]));
 }
 
-/// What a log says is replayed up to the first record that cannot have been decided.
+/// The log is replayed up to the first record that cannot have been decided.
 fn replay(medium: &Memory, from: Sequence) {
     let Ok(mut recovery) = recovery_of(&medium.kill(), 0, from) else { return };
     let mut replay = Replay::begin(None, Ledger::new(PLACES)).expect("nothing to load");
@@ -162,7 +162,7 @@ fn replay(medium: &Memory, from: Sequence) {
     }
 }
 
-/// What must be so in any ledger that has been let in.
+/// The invariants of any accepted ledger.
 pub(super) fn check_ledger(ledger: &Ledger) {
     let digest = ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add);
     assert_eq!(digest, ledger.digest());
@@ -176,7 +176,7 @@ pub(super) fn check_ledger(ledger: &Ledger) {
     ledger.settled(ledger.order_numbers_end()).expect("not below the watermark");
 }
 
-/// A log's directory in the making.
+/// An unfinished log directory.
 struct Draft {
     medium: Memory,
     /// The segment that is being written.
@@ -186,7 +186,7 @@ struct Draft {
     offset: usize,
     last: Sequence,
     chain: u32,
-    /// What the records decided so far make.
+    /// The effect of the records decided so far.
     ledger: Ledger,
 }
 
@@ -240,7 +240,7 @@ impl Draft {
                 self.medium.put(&format!("segment-{name}.wal"), recipe.take(64).to_vec());
             }
             8 => self.offset += usize::from(recipe.byte()) * 8,
-            // A segment that is not there.
+            // A missing segment.
             9 => self.bytes.clear(),
             10 => {
                 // A record of an earlier sequence becomes due again.
@@ -291,7 +291,7 @@ impl Draft {
         }
     }
 
-    /// Appends what the ledger decides, if it decides anything new.
+    /// Appends the ledger's decision, if it decides anything new.
     fn decide(&mut self, command: &Command) {
         let Step::Append(entry) = self.ledger.step(command) else { return };
         let mut payload = [0; PAYLOAD_BYTES_MAX];
@@ -308,7 +308,7 @@ impl Draft {
         self.put(self.last.wrapping_add(1), self.chain, [kind, 1, 0, 0], durable, payload);
     }
 
-    /// Appends a record with whatever it is to say, and a checksum that fits.
+    /// Appends a record with any content, and a correct checksum.
     fn put(&mut self, sequence: u64, chain: u32, kind: [u8; 4], durable: u64, payload: &[u8]) {
         let length = u32::try_from(40 + payload.len()).expect("short");
         let mut record = vec![0; 4];
@@ -358,7 +358,7 @@ pub(super) fn order(recipe: &mut Recipe<'_>) -> Command {
         direction,
         order_number,
     };
-    // The last three of all bytes: an operator's.
+    // The last three byte values: an operator's.
     let code = Code::ResolvedByOperator;
     if step >= 253 { Command::Refuse { order, code } } else { Command::Order(order) }
 }

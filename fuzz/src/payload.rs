@@ -8,7 +8,7 @@ pub fn check(bytes: &[u8]) {
     check_fact(kind, payload);
 }
 
-/// A payload that can be read is written again as the same bytes: nothing in the log has two spellings.
+/// A readable payload is written again as the same bytes: nothing in the log has two spellings.
 pub(super) fn check_entry(kind: u8, payload: &[u8]) {
     let Ok(entry) = Entry::decode(kind, payload) else { return };
     let mut buffer = [0; PAYLOAD_BYTES_MAX];
@@ -17,7 +17,7 @@ pub(super) fn check_entry(kind: u8, payload: &[u8]) {
     assert_eq!(Entry::decode(kind, &buffer[..length]), Ok(entry));
 }
 
-/// The same for a fact, as many bytes of it as its tag asks for.
+/// The same for a fact, with the tag's number of bytes.
 fn check_fact(tag: u8, bytes: &[u8]) {
     let Some(length) = Fact::bytes_of(tag) else {
         assert!(Fact::decode(tag, bytes).is_err(), "tag {tag}");

@@ -14,10 +14,10 @@ use ubscore::pause::Pauses;
 use ubscore::postgres::store::differing_fields;
 use ubscore::validation::Draft;
 
-/// As the service has it with `amount.safety_factor = 1000`.
+/// The service's value with `amount.safety_factor = 1000`.
 const UNITS_MAX: u64 = u64::MAX / 1_000;
 
-/// A line with what stands in a path, a query or a header, and behind it a body.
+/// A line with the content of a path, a query or a header, and behind it a body.
 pub fn check(bytes: &[u8]) {
     let end = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
     let (line, body) = bytes.split_at(end);
@@ -52,7 +52,7 @@ fn check_text(text: &str) {
     {
         Refusal::from(Code::NotFound).answer(id);
     }
-    // Whoever knows no secret is nobody.
+    // Without a secret there is no user.
     let secret = Some(Secret::new("a secret of the fuzz targets, and of no one else"));
     let verifier = Verifier::new(&Auth { secret, ..Auth::default() }).expect("a key");
     assert!(verifier.verify(Some(text), 1_700_000_000).is_err(), "{text:?}");
@@ -61,7 +61,8 @@ fn check_text(text: &str) {
     }
 }
 
-/// What is taken for an amount is the number that its digits say, and what is refused is none, or too fine or too much.
+/// An accepted amount is the number of its digits; a refused one is no number, too fine or too
+/// large.
 fn check_amount(text: &str, precision: u8) {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -96,7 +97,7 @@ fn check_body(body: &[u8]) {
         Err(code) => assert_eq!(code, Code::InvalidRequest),
     }
     let catalog = catalog();
-    // A known cid is compared before anything else is checked, so any draft may meet any transfer.
+    // A known cid is compared before any other check, so any draft may meet any transfer.
     let (mine, other) = (request_fingerprint(&draft, &catalog), "FUNDING:SPOT:USDT:100");
     assert_eq!(differing_fields(&mine, other).is_empty(), mine == other, "{mine}");
     match draft.check(&catalog, &Pauses::default(), UNITS_MAX) {
@@ -119,7 +120,7 @@ fn check_body(body: &[u8]) {
     }
 }
 
-/// A refusal can be answered, and blames the client.
+/// A refusal has an answer, and blames the client.
 fn check_refusal(refusal: &Refusal, code: Code) {
     assert_eq!(refusal.code, code);
     let status = refusal.answer("fuzz").status();

@@ -11,7 +11,8 @@ use super::{Recipe, scratch};
 
 const IDENTITY: Identity = Identity(0x5eed);
 
-/// A way to make the file, the sequence, and facts in bytes; behind them what the ledger is asked then.
+/// A way to make the file, the sequence, and facts in bytes; behind them the operations on the
+/// ledger.
 pub fn check(bytes: &[u8]) {
     let directory = scratch();
     let path = directory.path().join("a.snap");
@@ -53,7 +54,7 @@ fn assert_same(one: &Ledger, other: &Ledger) {
     assert_eq!(one.places_left(), other.places_left());
 }
 
-/// A file with a CRC that fits, and, unless `way` says otherwise, a digest and a number of facts that do.
+/// A file with a correct CRC and, unless `way` damages them, a correct digest and number of facts.
 fn drafted(way: u8, recipe: &mut Recipe<'_>) -> Vec<u8> {
     let sequence = recipe.number();
     let (mut facts, mut digest, mut count) = (Vec::new(), 0_u128, 0_u64);

@@ -503,8 +503,9 @@ mod tests {
         let sample = Sample::new();
         sample.store(4264 + 50, &[0xff]);
         let data = sample.data();
-        let damaged =
-            format!("damaged at {SEGMENT} offset 4264 sequence 3: record 5 shows that record 4 was durable");
+        let damaged = format!(
+            "damaged at {SEGMENT} offset 4264 sequence 3: record 5 shows that record 4 was durable"
+        );
         let stderr = format!("{}: {damaged}", sample.path(LOG_DIRECTORY));
 
         let done = ubscore_wal(&["dump", &data]);
