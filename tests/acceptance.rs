@@ -1,6 +1,8 @@
-//! The acceptance ids of the specification, one or more tests each, named by their id; `acceptance.md` is the list.
+//! The acceptance ids of the specification. Each id has one or more tests, named by the id;
+//! `acceptance.md` is the list.
 //!
-//! They ask what an auditor would, of the whole program. The corners of each matter are in the other files.
+//! They check the whole program as an auditor would. The corners of each subject are in the other
+//! files.
 
 use serde_json::Value;
 use ubscore::config::alert::Alert as AlertConfig;
@@ -11,35 +13,35 @@ use crate::http;
 /// INV: no transfer, however it ends, makes or loses money.
 mod conservation;
 
-/// ATK: what somebody who means harm would send.
+/// ATK: malicious requests.
 mod attacks;
 
-/// BAL: what a balance and a status admit.
+/// BAL: rules of balances and account statuses.
 mod balances;
 
-/// FSM: the states a transfer passes, and those it stays in.
+/// FSM: the states that a transfer passes, and the states in which it stays.
 mod states;
 
 /// CRA and the crash of FND: SIGKILL at named points.
 #[cfg(feature = "crash")]
 mod crashes;
 
-/// CON: several at once.
+/// CON: several callers at once.
 mod concurrency;
 
-/// IDP: the same thing twice.
+/// IDP: the same request twice.
 mod idempotency;
 
 /// FND: the ways in which funds are stolen, lost or made.
 mod funds;
 
-/// MON: what calls an operator.
+/// MON: alerts that call an operator.
 mod monitoring;
 
-/// Not those that a start gives money to: it would wait for what a test holds up.
+/// No user that a start gives money to: such a start would wait for rows that a test has locked.
 const USER: u64 = 1003;
 const OTHER: u64 = 1004;
-/// What each has, at first in Funding.
+/// The first balance of each user, in Funding.
 const GIFT: u128 = 10_000 * COIN;
 
 const SUCCEEDS: [&str; 5] =
@@ -67,7 +69,7 @@ fn start_endowed(site: &Site) -> Server {
     server
 }
 
-/// A balance after `units` have gone one way.
+/// A balance after `units` have moved one way.
 fn after(before: Balance, way: Way, units: u128) -> Balance {
     let (funding, spot) = (before.funding.expect("some"), before.spot.expect("some"));
     let (funding, spot) = match way {
@@ -87,8 +89,8 @@ fn wait_for_state(site: &Site, req_id: &str, state: &str) {
     eventually(state, || (stored_state(site, req_id) == state).then_some(()));
 }
 
-/// Funding's operations of a transfer and their outcomes, as `op:outcome` (1 withdraw, 2 deposit, 3 refund; 1 success,
-/// 2 refused).
+/// Funding's operations of a transfer and their outcomes, as `op:outcome` (1 withdraw, 2 deposit, 3
+/// refund; 1 success, 2 refused).
 fn funding_operations(site: &Site, req_id: &str) -> Vec<String> {
     let rows = site.sql(&format!(
         "SELECT op || ':' || outcome FROM transfer_operations WHERE req_id = '{req_id}' ORDER BY op"
@@ -130,18 +132,18 @@ fn count_of(replies: &[Reply], status: u16) -> usize {
     replies.iter().filter(|reply| reply.status == status).count()
 }
 
-/// How often a server has said that a call is held up, which it says once a try.
+/// How often a server has logged that a call is blocked. It logs this once per try.
 fn tries(server: &Server) -> usize {
     server.said().matches("held up; others go on").count()
 }
 
-/// Waits until a server has tried `more` times more.
+/// Waits until a server has made `more` further tries.
 fn wait_for_tries(server: &Server, more: usize) {
     let before = tries(server);
     eventually("more tries", || (tries(server) >= before + more).then_some(()));
 }
 
-/// A site that gives up on a lock soon, tries again soon and answers soon.
+/// A site with short limits: for a lock, until the next try, and until the answer.
 fn impatient(fuse: bool) -> Site {
     Site::fused(fuse)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
@@ -149,7 +151,7 @@ fn impatient(fuse: bool) -> Site {
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
 }
 
-/// After how long a transfer is stuck, where nobody has configured anything.
+/// The default time after which a transfer counts as stuck.
 fn stuck_ms_by_default() -> u64 {
     AlertConfig::default().stuck_ms
 }

@@ -1,4 +1,5 @@
-//! The operators' routes: external money, accounts and assets, each once, at once, and written down.
+//! The operators' routes: external money, accounts and assets. Each change is made once and at
+//! once, and is recorded.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -17,7 +18,7 @@ const NEW: u64 = 5005;
 const DEPOSITS: &str = "/admin/v1/deposits";
 const WITHDRAWALS: &str = "/admin/v1/withdrawals";
 
-/// What an external operation was decided to be: outcome, code, balance afterwards.
+/// The decision on an external operation: outcome, code, balance afterwards.
 fn decided(reply: &Reply) -> (Value, Value, Value) {
     assert_eq!(reply.status, 200, "{reply:?}");
     let json = reply.json();
@@ -46,7 +47,7 @@ fn external_money_moves_once_per_idem_key() {
     for _ in 0..3 {
         assert_eq!(decided(&server.admin("POST", WITHDRAWALS, &withdrawal)), success("6.5"));
     }
-    // The first answer is kept, whatever the balance is by now.
+    // The first answer is kept, with the first balance.
     assert_eq!(decided(&server.admin("POST", DEPOSITS, &deposit)), success("10.5"));
     for (path, body) in [
         (DEPOSITS, external(NEW, "USDT", "10.51", "in-1")),
@@ -100,7 +101,7 @@ fn a_refused_external_operation_stays_refused() {
     assert_eq!(post(DEPOSITS, "1", "disabled-in"), refusal("ACCOUNT_DISABLED"));
     server.set_status(NEW, "FUNDING", "ACTIVE");
     assert_eq!(post(DEPOSITS, "100", "more"), success("106"));
-    // The reasons are gone; the decisions are not.
+    // The reasons are gone; the decisions remain.
     assert_eq!(post(WITHDRAWALS, "1", "nobody"), refusal("SOURCE_ACCOUNT_NOT_FOUND"));
     assert_eq!(post(WITHDRAWALS, "5.00000001", "too-much"), refusal("INSUFFICIENT_BALANCE"));
     assert_eq!(post(WITHDRAWALS, "1", "frozen"), refusal("ACCOUNT_FROZEN"));
@@ -109,7 +110,7 @@ fn a_refused_external_operation_stays_refused() {
     site.assert_books(&server);
 }
 
-/// An operation's name may be any text, also one that looks like a transfer's.
+/// An operation's name may be any text, also the form of a transfer's name.
 #[test]
 fn an_idem_key_never_meets_a_req_id() {
     let site = Site::new();
@@ -122,8 +123,8 @@ fn an_idem_key_never_meets_a_req_id() {
     site.assert_books(&server);
 }
 
-/// Goal: a status that has been answered holds for every withdraw decided afterwards. Method: a crowd takes money out
-/// while the account is frozen; after the answer not one more may succeed.
+/// Goal: an answered status holds for every withdraw decided afterwards. Method: a crowd takes
+/// money out while the account is frozen; after the answer no further withdraw may succeed.
 #[test]
 fn a_status_holds_from_its_answer_on() {
     for (way, account) in [(Way::ToSpot, "FUNDING"), (Way::ToFunding, "SPOT")] {
@@ -194,13 +195,14 @@ fn an_assets_change_takes_effect_at_once_and_stays() {
     server.deposit(USER, "ETH", "20");
     assert_refused(&server.post(USER, &Way::ToSpot.body("ETH", "7.26")), 422, "AMOUNT_TOO_LARGE");
     assert_eq!(server.post(USER, &transfer).status, 200);
-    // What is suspended can still be counted.
+    // A suspended asset still appears in the totals.
     server.change_asset("ETH", json!({"status": "SUSPENDED"}));
     assert_eq!(server.balances(USER)["ETH"], Balance::at_rest(19 * COIN, COIN));
     site.assert_verified();
 }
 
-/// Story: an operator's client gave up while PostgreSQL was slow; the asset was suspended there, and nowhere else.
+/// Story: an operator's client disconnected while PostgreSQL was slow. The asset was suspended in
+/// PostgreSQL and in no other place.
 #[test]
 fn a_change_whose_client_hangs_up_comes_into_force_all_the_same() {
     let site = Site::new();
@@ -249,7 +251,8 @@ fn every_change_is_written_down_with_who_and_why() {
     site.assert_verified();
 }
 
-/// Goal: an operator's mistake changes nothing. Method: every wrong body and path, and then the rows.
+/// Goal: an operator's mistake changes nothing. Method: every wrong body and path, and then the
+/// rows.
 #[test]
 fn an_operators_mistake_changes_nothing() {
     let site = Site::new();
@@ -330,8 +333,9 @@ fn an_operators_mistake_changes_nothing() {
     assert_eq!(rows(), before);
 }
 
-/// Goal: no route is open to anybody by oversight. Method: every route of the table, by nobody, a user, a viewer and an
-/// admin; who is let in is told what is wrong with an empty body, so that nothing changes.
+/// Goal: every route checks the caller's role. Method: every route of the table, without a token,
+/// as a user, a viewer and an admin. The bodies are empty, so an admitted caller gets an error
+/// about the body and nothing changes.
 #[test]
 fn every_route_asks_for_its_role() {
     let site = Site::new();
@@ -355,7 +359,7 @@ fn every_route_asks_for_its_role() {
         assert!(!path.contains('{'), "{pattern}: what stands there?");
         let method = method.as_str();
         if !path.starts_with("/admin/") {
-            assert_eq!(ask("", method, &path).status, 200, "{path} is for everybody");
+            assert_eq!(ask("", method, &path).status, 200, "{path} is open to all roles");
             continue;
         }
         assert_refused(&ask("", method, &path), 401, "UNAUTHORIZED");
@@ -375,14 +379,15 @@ fn every_route_asks_for_its_role() {
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
 }
 
-/// A viewer sees what an admin sees, and whatever they ask for, nothing moves: not even their own money.
+/// A viewer reads everything that an admin reads. No request of a viewer moves money, not even
+/// their own.
 #[test]
 fn a_viewer_sees_everything_and_changes_nothing() {
     let site = Site::new();
     let server = site.start();
     let transfer = server.transfer(USER, Way::ToSpot, "3");
     let req_id = transfer.req_id();
-    // Lists are of what PostgreSQL has.
+    // Lists come from PostgreSQL.
     site.wait_for_rest();
     let viewer = token(USER + 1, Some(Role::Viewer));
     let get = |address, path: &str| {
@@ -395,7 +400,7 @@ fn a_viewer_sees_everything_and_changes_nothing() {
     let listed = get(server.ops, "/admin/v1/transfers?state=COMMITTED");
     assert_eq!(listed["transfers"][0]["req_id"], json!(req_id), "{listed}");
     assert_eq!(get(server.ops, "/admin/v1/conservation")["ok"], json!(true));
-    // Of balances everybody sees their own.
+    // The balances route returns the caller's own balances.
     assert_eq!(get(server.http, "/api/v1/balances")["balances"][0]["spot"], Value::Null);
 
     let reason = json!({"reason": "curiosity"});
@@ -442,7 +447,7 @@ fn health_readiness_and_metrics_need_no_token() {
         assert_eq!(reply.status, 200, "{reply:?}");
         assert!(reply.body.contains(says), "{path}: {reply:?}");
     }
-    // And none of them is the public's.
+    // No admin route exists on the public listener.
     let admin = token(ADMIN, Some(Role::Admin));
     for path in ["/healthz", "/metrics"] {
         let reply = send(server.http, &Request::new(&admin, "GET", path)).expect("an answer");

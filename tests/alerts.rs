@@ -1,4 +1,5 @@
-//! Each alert under its condition on the real parts: as a log event, in the metrics, and at the webhook.
+//! Each alert under its condition on the real parts: as a log event, in the metrics, and at the
+//! webhook.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +13,7 @@ use crate::harness::{COIN, Server, Site, Way, Webhook, eventually};
 
 const USER: u64 = 1001;
 
-/// A site whose alerts go to a webhook, and that webhook.
+/// A site that sends its alerts to a webhook, and that webhook.
 pub(crate) fn site() -> (Site, Webhook) {
     let webhook = Webhook::start();
     let site = Site::new()
@@ -22,13 +23,13 @@ pub(crate) fn site() -> (Site, Webhook) {
     (site, webhook)
 }
 
-/// How often a server has said an alert.
+/// How often a server has logged an alert.
 fn lines(said: &str, alert: Alert) -> usize {
     let event = format!("alert=\"{}\" severity=\"{}\"", alert.name(), alert.severity());
     said.matches(&event).count()
 }
 
-/// The first body of an alert at the webhook, in its form.
+/// The first body of an alert at the webhook, checked for its form.
 fn delivered(webhook: &Webhook, alert: Alert) -> Value {
     let name = alert.name();
     let body = eventually(name, || webhook.bodies().into_iter().find(|b| b["alert"] == name));
@@ -53,19 +54,20 @@ pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) ->
     body
 }
 
-/// And that no other than these was raised.
+/// Asserts that no other alert was raised.
 fn assert_only(server: &Server, alerts: &[Alert]) {
     said_only(&server.said(), alerts);
 }
 
-/// Asserts that no other alerts than these were said.
+/// Asserts that no other alert was logged.
 pub(crate) fn said_only(said: &str, alerts: &[Alert]) {
     for other in Alert::ALL.into_iter().filter(|alert| !alerts.contains(alert)) {
         assert_eq!(lines(said, other), 0, "{}: {said}", other.name());
     }
 }
 
-/// A disk that fills is said while there is still time. Method: a disk is called full that is not.
+/// The alert about little space comes before a refusal. Method: the configured limits make a disk
+/// count as full that is not.
 #[test]
 fn little_room_for_the_log_is_said_before_anybody_is_refused() {
     let (site, webhook) = site();
@@ -80,7 +82,7 @@ fn little_room_for_the_log_is_said_before_anybody_is_refused() {
     assert_only(&server, &[Alert::WalSpaceLow]);
 }
 
-/// What is raised again and again is counted every time, and said once in the time that is configured.
+/// A repeated alert is counted every time, and logged once per configured interval.
 #[test]
 fn postgresql_that_is_away_is_said_once_and_counted_always() {
     let (site, webhook) = site();
@@ -89,7 +91,7 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     let reply = server.transfer(USER, Way::ToSpot, "1");
     assert_eq!(reply.status, 503, "{reply:?}");
     assert_raised(&server, &webhook, Alert::PostgresUnreachable);
-    // Its worker looks for transfers and tries to commit, each with its own back-off.
+    // Its worker searches for transfers and tries to commit, each with its own back-off.
     eventually("it to be raised again", || {
         drop(server.transfer(USER, Way::ToSpot, "1"));
         let series = "ubscore_alerts_total{alert=\"postgres_unreachable\"}";
@@ -106,7 +108,8 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     site.assert_books(&server);
 }
 
-/// Goal: nobody takes silence for peace. Method: the audit's own table out of its reach, and back.
+/// Goal: an audit that cannot run raises an alert, since silence must not look like success.
+/// Method: the audit's own table is moved out of reach, and back.
 #[test]
 fn an_audit_that_cannot_be_made_is_said() {
     let (site, webhook) = site();
@@ -122,8 +125,9 @@ fn an_audit_that_cannot_be_made_is_said() {
     site.assert_books(&server);
 }
 
-/// Goal: an operation that is there with another body is said, moves nothing, and is asked for again until somebody mends
-/// it. Method: while the credit of a transfer waits, its row is written by hand with another amount.
+/// Goal: an existing operation with another body raises an alert, moves nothing, and is asked for
+/// again until it is repaired. Method: while the credit of a transfer waits, its row is written by
+/// hand with another amount.
 #[test]
 fn an_operation_that_is_there_with_another_body_is_said() {
     let (site, webhook) = site();
@@ -170,7 +174,7 @@ fn a_transfer_that_does_not_end_is_stuck() {
     site.assert_books(&server);
 }
 
-/// A refund that fails three times: Funding's, held up by a lock.
+/// A refund that fails three times: Funding's refund, blocked by a lock.
 #[test]
 fn a_refund_that_fails_three_times_is_said() {
     let (site, webhook) = site();
@@ -185,9 +189,9 @@ fn a_refund_that_fails_three_times_is_said() {
     site.assert_books(&server);
 }
 
-/// Goal: a transfer that is not what was decided for it is said before anything of it is repeated, and moves nothing, on
-/// either side. Method: the row of a transfer that UBSCore, or Funding, has decided is changed by hand before the server is
-/// started again; mended, it goes on.
+/// Goal: a transfer that differs from its recorded decision raises an alert before any of it is
+/// repeated, and moves nothing on either side. Method: UBSCore or Funding has decided a transfer;
+/// its row is changed by hand before the next start. After the repair the transfer continues.
 #[test]
 fn a_transfer_changed_under_way_is_said_and_halts() {
     for way in Way::BOTH {
@@ -218,7 +222,7 @@ fn a_transfer_changed_under_way_is_said_and_halts() {
         server.kill();
         set("12");
         let server = site.start();
-        let resumed = server.resume("mended");
+        let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
         site.assert_books(&server);
@@ -241,7 +245,7 @@ fn a_user_who_transfers_abnormally_often_is_said_and_served() {
     site.assert_books(&server);
 }
 
-/// A process that ends at once still tells the webhook why.
+/// A process that ends at once still sends the reason to the webhook.
 #[test]
 fn a_superseded_process_says_so_and_ends() {
     let (site, webhook) = site();
@@ -259,9 +263,9 @@ fn a_superseded_process_says_so_and_ends() {
     delivered(&webhook, Alert::Fenced);
 }
 
-/// Goal: a log that cannot be written any more ends the process, and says so on its way out; a webhook that does not
-/// answer does not keep it. Method: the log's directory is moved away under a running server, which finds out when it
-/// prepares the next segment.
+/// Goal: a log that can no longer be written ends the process, with an alert before the exit; a
+/// webhook that does not answer does not delay the exit. Method: the log's directory is moved away
+/// under a running server, which fails when it prepares the next segment.
 #[test]
 fn a_log_that_cannot_be_written_is_said_and_ends_the_process() {
     for answering in [true, false] {
@@ -280,13 +284,13 @@ fn a_log_that_cannot_be_written_is_said_and_ends_the_process() {
             server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)).err()
         });
         let (status, said) = server.wait();
-        // On a machine that is busy enough, the end comes before the last words.
+        // On a very busy machine the process ends before the alert is sent.
         assert!(status.code() == Some(70) || !answering && !status.success(), "{status} {said}");
         assert!(lines(&said, Alert::WalSyncFailed) >= 1, "{said}");
         if answering {
             delivered(&webhook, Alert::WalSyncFailed);
         }
-        // Nothing of it is lost.
+        // No data is lost.
         fs::rename(&away, site.log_dir()).expect("moved back");
         let server = site.start();
         site.wait_for_rest();
@@ -294,8 +298,9 @@ fn a_log_that_cannot_be_written_is_said_and_ends_the_process() {
     }
 }
 
-/// Goal: a disk without room for the next segment is said, and the service goes on with what it has. Method: the log's
-/// directory is a file system of two and a half segments, mounted for the server alone; it is to prepare two ahead.
+/// Goal: a disk without space for the next segment raises an alert, and the service continues with
+/// its present segments. Method: the log's directory is a file system of two and a half segments,
+/// mounted for the server alone; the server has to prepare two ahead.
 #[test]
 fn a_disk_without_room_for_the_next_segment_is_said() {
     let (site, webhook) = site();
@@ -311,8 +316,8 @@ fn a_disk_without_room_for_the_next_segment_is_said() {
     assert_only(&server, &[Alert::WalSpaceLow]);
 }
 
-/// A site's server with a file system of its own under its log, which goes with it. Needs no rights but those of a user
-/// namespace.
+/// A site's server with a file system of its own under its log; both end together. Needs only the
+/// rights of a user namespace.
 fn on_small_disk(site: &Site) -> Command {
     let server = site.command();
     let mut command = Command::new("unshare");
@@ -325,7 +330,7 @@ fn on_small_disk(site: &Site) -> Command {
     wrap(command, &server)
 }
 
-/// A command that sees the file systems a server sees.
+/// A command that runs in the mount namespace of a server.
 fn where_it_is(server: &Server, inner: &Command) -> Command {
     let mut command = Command::new("nsenter");
     command.arg("--target").arg(server.pid().to_string()).arg("--mount");

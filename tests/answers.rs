@@ -1,4 +1,4 @@
-//! Deaths at every named point while a participant gives every answer it has, both ways.
+//! Deaths at every named point while a participant gives each of its possible answers, both ways.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -16,17 +16,17 @@ use crate::harness::{
 
 const USER: u64 = USERS[0];
 
-/// What the participants of a transfer say, as the specification lists it, and how they are brought to it.
+/// The answers of the participants, as listed in the specification, and how the test causes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Success,
-    /// EXPLICIT_FAIL by the source, which has too little.
+    /// EXPLICIT_FAIL by the source: its balance is too small.
     SourceRefuses,
     /// EXPLICIT_FAIL by the target, which is closed; the source is refunded.
     TargetRefuses,
-    /// UBSCore's disk takes longer than anybody waits for it.
+    /// UBSCore's disk takes longer than any caller waits.
     Timeout,
-    /// A lock that Funding does not get in time: nothing is decided yet.
+    /// Funding does not get a lock in time: nothing is decided yet.
     Pending,
     /// PostgreSQL ends its connections again and again.
     NetworkError,
@@ -45,7 +45,7 @@ impl Said {
         Said::Unknown,
     ];
 
-    /// The state in which a transfer ends, and what its cid is answered from then on.
+    /// The final state of a transfer, and the HTTP status for its cid from then on.
     fn end(self) -> (&'static str, u16) {
         match self {
             Said::SourceRefuses => ("-10", 422),
@@ -54,7 +54,7 @@ impl Said {
         }
     }
 
-    /// What a server logs once it has been told so; nothing of what is no trouble.
+    /// A line in the server's log that shows this answer; empty for an answer that is not logged.
     fn trace(self) -> &'static str {
         match self {
             Said::Success | Said::SourceRefuses | Said::TargetRefuses => "",
@@ -66,18 +66,18 @@ impl Said {
     }
 }
 
-/// What became of the deaths under one answer.
+/// The counted deaths under one answer.
 #[derive(Debug, Default)]
 struct Count {
-    /// Of them, at the point.
+    /// Deaths at the point.
     died: usize,
-    /// Where the transfer ends without a visit of the point: killed at rest.
+    /// Transfers that ended without a visit of the point: the server is killed at rest.
     at_rest: usize,
-    /// Deaths of a server that had been told the answer already.
+    /// Deaths after the server had received the answer.
     told: usize,
 }
 
-/// One server after the other on one site, whose participants say one thing.
+/// Successive servers on one site, with participants that give one answer.
 struct Stage {
     said: Said,
     site: Site,
@@ -90,7 +90,7 @@ struct Stage {
 impl Stage {
     fn new(said: Said) -> Stage {
         let site = Site::new()
-            // A mark of the idle log would be a visit that is not the transfer's.
+            // A mark of the idle log would be a visit that is not part of the transfer.
             .with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000)
             .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 1_000)
             .with("UBSCORE__LOG__FILTER", "info,ubscore::coordinator=debug");
@@ -106,12 +106,13 @@ impl Stage {
         Stage { said, site, proxy, loses, slow }
     }
 
-    /// A server that will die at a point, at its first visit or a further one, and by way of the proxy.
+    /// A server that will die at a point, at its first visit or a later one; it connects through
+    /// the proxy.
     fn start_dying(&self, point: &str, further: u32) -> Server {
         start_alive_with(&self.site, &self.proxy.url, point, &mut 1, further)
     }
 
-    /// Runs `work` while the participants say what they are to say.
+    /// Runs `work` while the participants give this answer.
     fn play(&self, work: impl FnOnce()) {
         match self.said {
             Said::Success | Said::SourceRefuses | Said::TargetRefuses => work(),
@@ -140,7 +141,8 @@ impl Stage {
         }
     }
 
-    /// One transfer, whose server dies at a point; then a start, rest, the books, and the cid once more.
+    /// One transfer with a server that dies at a point; then a start, rest, the sums, and the cid
+    /// once more.
     fn act(&self, server: &mut Server, point: &str, way: Way, further: u32, count: &mut Count) {
         let (site, said) = (&self.site, self.said);
         let (_, target) = way.accounts();
@@ -154,7 +156,7 @@ impl Stage {
         let cid = format!("{point}-{way:?}-{further}");
         let body = way.body_with_cid("USDT", amount, &cid);
         self.play(|| {
-            // It may die before, while or after it answers.
+            // It may die before, during or after its answer.
             drop(dying.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
         });
         eventually("death or rest", || (dying.has_ended() || site.is_at_rest()).then_some(()));
@@ -185,10 +187,12 @@ impl Stage {
     }
 }
 
-/// Goal: wherever the process dies, whatever it was being told, the transfer ends once, as the recorded decisions say, with
-/// its money on one side. Method: each point, each way, each answer, at the first visit of the point and at the second,
-/// fused and not: armed by the environment; one transfer amid what makes a participant answer so; death by SIGKILL;
-/// restart; rest; sums; the cid again. `make test` takes one round of each answer, `make soak` the whole product.
+/// Goal: for a death at any point, under any answer, the transfer ends once, as the recorded
+/// decisions require, with its money on one side. Method: each point, each way, each answer, at the
+/// first visit of the point and at the second, fused and not. The point is armed by the
+/// environment. One transfer runs while the participant gives this answer; death by SIGKILL;
+/// restart; rest; sums; the cid again. `make test` takes one round of each answer, `make soak` the
+/// whole product.
 #[test]
 fn a_death_at_every_point_under_every_answer_is_recovered_from() {
     let all = soak_rounds().is_some();

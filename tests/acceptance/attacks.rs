@@ -12,7 +12,7 @@ const USER: u64 = 1001;
 const OTHER: u64 = 1002;
 const POST: &str = "/api/v1/internal_transfer";
 
-/// Asserts that each body is refused, and that nothing has come of any.
+/// Asserts that each body is refused and that none has an effect.
 fn assert_all_refused(bodies: &[Value], status: u16, code: &str) {
     let site = Site::new();
     let server = site.start();
@@ -30,7 +30,8 @@ fn amounts(amounts: &[&str]) -> Vec<Value> {
     amounts.iter().flat_map(both).collect()
 }
 
-/// Goal: whoever has one user's token reaches no other user. Method: the other's money, transfer and cid.
+/// Goal: the token of one user reaches no other user. Method: the other user's money, transfer and
+/// cid.
 #[test]
 fn atk_001_nobody_moves_or_sees_what_is_anothers() {
     let site = Site::new();
@@ -48,7 +49,7 @@ fn atk_001_nobody_moves_or_sees_what_is_anothers() {
     }
     let path = format!("{POST}/{}", theirs.req_id());
     assert_refused(&server.get(USER, &path), 404, "TRANSFER_NOT_FOUND");
-    // Spot has nothing of this user's, and what is in it of the other's does not count.
+    // Spot has no money of this user, and the other user's Spot balance does not count.
     let reply = server.transfer(USER, Way::ToFunding, "1");
     assert_refused(&reply, 422, "SOURCE_ACCOUNT_NOT_FOUND");
     assert_eq!(server.balances(OTHER), before);
@@ -89,7 +90,8 @@ fn atk_005_more_decimals_than_the_asset_has_are_refused() {
     assert_all_refused(&bodies, 400, "PRECISION_OVERFLOW");
 }
 
-/// One more than 64 bits hold, in coins and in smallest units; and what would be small if it wrapped around.
+/// One more than 64 bits hold, in coins and in smallest units, and an amount that would be small if
+/// it wrapped around.
 #[test]
 fn atk_006_an_amount_beyond_64_bits_is_refused() {
     let bodies = amounts(&[
@@ -114,7 +116,7 @@ fn atk_008_an_account_type_that_does_not_exist_is_refused() {
     assert_all_refused(&pairs.map(body), 400, "INVALID_ACCOUNT_TYPE");
 }
 
-/// The API names assets by their symbols; a number is none.
+/// The API names assets by their symbols; a number is not a symbol.
 #[test]
 fn atk_009_an_asset_that_does_not_exist_is_refused() {
     let bodies = ["999999", "NONE", "3", "usdt", ""].map(|asset| Way::ToSpot.body(asset, "1"));
@@ -154,7 +156,7 @@ fn post_with(server: &Server, headers: &str) -> Reply {
     send_text(server.http, "POST", POST, &headers, &body).expect("an answer")
 }
 
-/// Asserts that a transfer is refused under each of these headers, and that nothing has come of it.
+/// Asserts that a transfer is refused under each of these headers and that none has an effect.
 fn assert_all_unauthorized(headers: &[String]) {
     let site = Site::new();
     let server = site.start();
@@ -193,7 +195,8 @@ fn atk_012_an_expired_token_is_refused() {
     assert_all_unauthorized(&[expired(60), expired(86_400), expired(now_s())]);
 }
 
-/// Another secret, another algorithm, none at all, and another user's claims under a good signature.
+/// Another secret, another algorithm, no signature, and another user's claims under a good
+/// signature.
 #[test]
 fn atk_013_a_forged_token_is_refused() {
     let claims = json!({"sub": USER.to_string(), "exp": now_s() + 600});
@@ -203,7 +206,7 @@ fn atk_013_a_forged_token_is_refused() {
     // {"alg":"none","typ":"JWT"}
     let none = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0";
     let forged = [
-        signed(Algorithm::HS256, &claims, "a secret that somebody has guessed wrong"),
+        signed(Algorithm::HS256, &claims, "a secret that was guessed wrong"),
         signed(Algorithm::HS512, &claims, DEVELOPMENT_SECRET),
         format!("{none}.{}.", parts[1]),
         format!("{none}.{}.{}", parts[1], parts[2]),

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{FAILS, GIFT, USER, after, assert_passed, count_of, start_endowed};
 use crate::harness::{Balance, COIN, Site, Way, assert_refused, crowd};
 
-/// By one smallest unit, both ways.
+/// More by one smallest unit, both ways.
 #[test]
 fn bal_001_more_than_is_available_is_refused_and_changes_nothing() {
     for fuse in [true, false] {
@@ -55,7 +55,8 @@ fn bal_003_of_two_transfers_at_once_that_need_more_than_there_is_one_succeeds() 
     }
 }
 
-/// Asserts that a source in a status pays nothing, on either side, and pays again when it is open.
+/// Asserts that a source in a status pays nothing, on either side, and pays again once it is
+/// active.
 fn assert_pays_nothing(status: &str, code: &str) {
     for fuse in [true, false] {
         let site = Site::fused(fuse);

@@ -11,8 +11,9 @@ use crate::harness::{
     Balance, COIN, Site, Way, assert_refused, copy_files, crowd, external, while_watched,
 };
 
-/// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a transfer rests in
-/// TARGET_PENDING, its process is dead; eight sessions take the step that its worker would, at once.
+/// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a
+/// transfer rests in TARGET_PENDING and its process is dead; eight sessions take the next step of
+/// its worker at once.
 #[test]
 fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let site = impatient(false);
@@ -30,7 +31,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
              '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL)"
         ))
     });
-    assert_eq!(seen, ["40"; 8], "each is told where it stands");
+    assert_eq!(seen, ["40"; 8], "each gets the current state");
     assert_eq!(site.commits(&req_id), ["0", "10", "20", "30", "40"], "one has moved it");
     assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
     let server = site.start();
@@ -39,8 +40,9 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     site.assert_books(&server);
 }
 
-/// Goal: of two processes that hold the same transfer, one moves it. Method: a process is stopped while its deposit waits
-/// for a lock, and taken for dead; its successor ends the transfer from a copy of the log; the first one comes back.
+/// Goal: of two processes that hold the same transfer, one moves it. Method: a process is stopped
+/// while its deposit waits for a lock, and is taken for dead; its successor ends the transfer from
+/// a copy of the log; then the first one continues.
 #[test]
 fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
     for fuse in [true, false] {
@@ -87,8 +89,8 @@ fn con_002_two_equal_transfers_at_once_are_two_transfers() {
     }
 }
 
-/// Goal: a transfer and a withdrawal to the outside never spend the same money. Method: both at once, each of more than
-/// half of what there is, of two users whose batches share a worker or not.
+/// Goal: a transfer and a withdrawal to the outside never spend the same money. Method: both at
+/// once, each of more than half of the balance, for two users with and without a shared worker.
 #[test]
 fn con_003_a_transfer_and_an_external_withdrawal_share_one_balance() {
     for fuse in [true, false] {
@@ -123,8 +125,9 @@ fn con_003_a_transfer_and_an_external_withdrawal_share_one_balance() {
     }
 }
 
-/// Goal: no read between check and deduction lets the same money go twice. Method: thirty transfers at once of a tenth
-/// each, while others read the balance; ten succeed, and every read sums exactly.
+/// Goal: no read between check and deduction lets the same money go twice. Method: thirty transfers
+/// at once, each of a tenth, while other threads read the balance; ten succeed, and every read has
+/// the exact sum.
 #[test]
 fn con_004_a_balance_that_is_read_meanwhile_is_deducted_once() {
     for fuse in [true, false] {

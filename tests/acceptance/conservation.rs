@@ -63,8 +63,9 @@ fn inv_003_a_rollback_restores_the_source_whole() {
     }
 }
 
-/// Goal: after a crash every account has what it must have. Method: forty transfers of two users, both ways, at once;
-/// SIGKILL after the fifteenth answer; restart; every balance of every user and asset, and every answer that was given.
+/// Goal: after a crash every account has the right balance. Method: forty transfers of two users,
+/// both ways, at once; SIGKILL after the fifteenth answer; restart; compare every balance of every
+/// user and asset, and every answer.
 #[test]
 fn inv_004_a_crash_keeps_the_sum_of_every_account() {
     for fuse in [true, false] {
@@ -74,7 +75,7 @@ fn inv_004_a_crash_keeps_the_sum_of_every_account() {
                 server.balances(user).into_iter().map(sum).collect()
             })
         };
-        // On a machine that stood still meanwhile, the kill may come too late to hit anything.
+        // If the machine was paused, the kill may come too late to hit a transfer.
         let (site, before, told) = eventually("a kill that hits something", || {
             let site = Site::fused(fuse);
             let mut server = start_endowed(&site);

@@ -1,7 +1,8 @@
-//! CRA-001 to CRA-006 and FND-004: the process kills itself by SIGKILL at a named point of a transfer, with transitions
-//! sharing commits and without, and the next process takes the transfer up.
+//! CRA-001 to CRA-006 and FND-004. The process kills itself by SIGKILL at a named point of a
+//! transfer, with fused transitions and without, and the next process continues the transfer.
 //!
-//! Fusion leaves out some resting states: there only a process without it dies, and both kinds recover.
+//! Fusion skips some resting states. Only a process without fusion can die there; both kinds
+//! recover.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -18,21 +19,21 @@ use super::{
 use crate::crash::start_alive;
 use crate::harness::{COIN, Server, Site, Way};
 
-/// Where a process dies, and what it leaves.
+/// A point of death, and the state that it leaves.
 #[derive(Clone, Copy, Debug)]
 struct Death {
     way: Way,
     /// The target is disabled.
     refused: bool,
-    /// Whether the process that dies fuses.
+    /// Whether the process that dies fuses transitions.
     fused: bool,
-    /// At which visit of the transfer to which point, from 1 on.
+    /// The point, and the number of the transfer's visit to it, from 1.
     point: (&'static str, u32),
-    /// The state that PostgreSQL has then.
+    /// The state in PostgreSQL at the death.
     state: &'static str,
-    /// Funding's operations that are recorded then.
+    /// Funding's operations recorded by then.
     funding: &'static [&'static str],
-    /// UBSCore's.
+    /// UBSCore's operations recorded by then.
     spot: &'static [&'static str],
 }
 
@@ -60,7 +61,8 @@ impl Death {
     }
 }
 
-/// A site and its server, and the first visit of each point that is not a start's own.
+/// A site and its server. Also, per point, the number of the first visit that is not part of a
+/// start.
 struct Stage {
     site: Site,
     server: Option<Server>,
@@ -69,7 +71,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        // A mark of the idle log would be a visit that is not the transfer's.
+        // A mark of the idle log would be a visit that is not part of the transfer.
         let site = Site::new().with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000);
         let server = Some(start_endowed(&site));
         Stage { site, server, visits: BTreeMap::new() }
@@ -79,12 +81,14 @@ impl Stage {
         self.server.as_ref().expect("one runs")
     }
 
-    /// Ends the server and runs a transfer of 2 USDT into its death; returns the transfer's cid.
+    /// Ends the server and runs a transfer of 2 USDT until the process dies; returns the transfer's
+    /// cid.
     fn die(&mut self, death: Death, cid: &str) {
         self.server.take().expect("one runs").kill();
         let dying = self.site.clone().with("UBSCORE__COORDINATOR__FUSE", death.fused);
         let (point, visit) = death.point;
-        // The first visit that is not the start's own; the transfer's are counted from there.
+        // The first visit that is not part of the start; the transfer's visits are counted from
+        // there.
         let of_transfer = self.visits.entry(point).or_insert_with(|| {
             let mut visit = 1;
             start_alive(&dying, point, &mut visit, 0).kill();
@@ -107,7 +111,7 @@ impl Stage {
         self.site.sql_value(&format!("SELECT req_id FROM transfers_tb WHERE cid = '{cid}'"))
     }
 
-    /// Asserts what a transfer has left where its process died.
+    /// Asserts the recorded state of a transfer whose process died.
     fn assert_left(&self, death: Death, req_id: &str) {
         assert_eq!(stored_state(&self.site, req_id), death.state, "{death:?}");
         assert_eq!(funding_operations(&self.site, req_id), death.funding, "{death:?}");
@@ -117,7 +121,7 @@ impl Stage {
         assert_eq!(recorded, death.spot, "{death:?}");
     }
 
-    /// Asserts that a transfer of 2 USDT went every way it had to, once.
+    /// Asserts that a transfer of 2 USDT took each required step once.
     fn assert_recovered(&self, death: Death, req_id: &str) {
         let (states, funding, spot): (&[&str], &[&str], _) = match (death.refused, death.way) {
             (false, Way::ToSpot) => (&SUCCEEDS, &["1:1"], vec![success("DEPOSIT")]),
@@ -136,8 +140,9 @@ impl Stage {
     }
 }
 
-/// Lets a process die each death; asserts what it leaves, and what the next process makes of it: one like it where both
-/// kinds of process can die there, and else one of each kind.
+/// Makes a process die each death; asserts the state left, and the result of the next process. If
+/// both kinds of process can die there, the next process is of the same kind. Otherwise one of each
+/// kind is tried.
 fn each_is_recovered(deaths: &[Death]) {
     let mut stage = Stage::new();
     for (index, &death) in deaths.iter().enumerate() {
@@ -194,9 +199,9 @@ fn cra_003_a_death_after_the_withdraw_is_decided_is_told_the_decision() {
     each_is_recovered(&deaths);
 }
 
-/// Funding decides in the transaction of the state, so that no point lies between the two. Goal: a withdraw that was sent
-/// to PostgreSQL before the death, and may be carried out behind it, is made once. Method: it waits for a lock; SIGKILL;
-/// the lock is let go.
+/// Funding decides in the transaction of the state, so no point lies between the two. Goal: a
+/// withdraw that was sent to PostgreSQL before the death, and may be carried out after it, is made
+/// once. Method: it waits for a lock; SIGKILL; the lock is released.
 #[test]
 fn cra_003_a_withdraw_that_outlives_its_process_is_made_once() {
     for dies_fused in [true, false] {
@@ -280,8 +285,8 @@ fn cra_006_a_death_in_compensating_asks_for_the_refund_again() {
     each_is_recovered(&deaths);
 }
 
-/// Goal: wherever the process dies, nothing is lost on the way. Method: every point that a transfer meets, both ways,
-/// fused and not in turn; what was never accepted is posted again under its cid.
+/// Goal: a death at any point loses nothing in transit. Method: every point of a transfer, both
+/// ways, fused and not in turn; a request that was never accepted is posted again under its cid.
 #[test]
 fn fnd_004_a_death_at_any_point_loses_nothing_in_transit() {
     let mut stage = Stage::new();
@@ -300,7 +305,7 @@ fn fnd_004_a_death_at_any_point_loses_nothing_in_transit() {
             stage.assert_recovered(Death::new(way, fused, (point, 1), ""), &reply.req_id());
             assert_eq!(stage.server().usdt(USER), after(before, way, 2 * COIN), "{cid}");
         }
-        // The next point is met fused by the other way.
+        // The other way meets the next point with fusion.
         fused = !fused;
     }
     stage.site.assert_books(stage.server());

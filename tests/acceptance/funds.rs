@@ -1,4 +1,4 @@
-//! FND-001 to FND-003, FND-005 and FND-006; FND-004 needs the named points of `crashes`.
+//! FND-001 to FND-003, FND-005 and FND-006. FND-004 needs the named points of `crashes`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -15,8 +15,8 @@ use crate::harness::{
     Balance, COIN, Server, Site, Way, assert_refused, crowd, eventually, while_watched,
 };
 
-/// Goal: the source pays once, however often it is asked. Method: eight clients post one cid again and again, SIGKILL
-/// amid them, and all of them again after the restart.
+/// Goal: the source pays once, for any number of requests. Method: eight clients post one cid
+/// repeatedly, SIGKILL during it, and all of them again after the restart.
 #[test]
 fn fnd_001_a_source_that_is_asked_many_times_pays_once() {
     for fuse in [true, false] {
@@ -75,7 +75,8 @@ fn fnd_002_a_target_that_refuses_gives_the_source_its_money_back() {
     }
 }
 
-/// Goal: money whose target does not answer is in sight until it arrives, over the death of the process too.
+/// Goal: while its target does not answer, the money stays visible until it arrives, also after the
+/// process dies.
 #[test]
 fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
     for fuse in [true, false] {
@@ -101,8 +102,9 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
     }
 }
 
-/// Goal: the target is credited once, however often the deposit is asked for. Method: its COMMITTED cannot be written, so
-/// that each start, after a SIGKILL, and each connection, after a cut, asks for it again.
+/// Goal: the target is credited once, for any number of deposit requests. Method: COMMITTED cannot
+/// be written, so the deposit is requested again after each SIGKILL and start, and after each cut
+/// of the connection.
 #[test]
 fn fnd_003_a_target_that_is_asked_many_times_is_credited_once() {
     for fuse in [true, false] {
@@ -138,8 +140,9 @@ fn fnd_003_a_target_that_is_asked_many_times_is_credited_once() {
     }
 }
 
-/// Goal: a source that has paid while PostgreSQL does not say so is no inconsistency: the log's record and the key make
-/// up for the state. Method: SOURCE_DONE cannot be written; SIGKILL; `ubscore verify` on what is there; start; let go.
+/// Goal: a source that has paid without a state in PostgreSQL is not an inconsistency: the log's
+/// record and the key make up for the state. Method: SOURCE_DONE cannot be written; SIGKILL;
+/// `ubscore verify` on both stores; start; SOURCE_DONE can be written again.
 #[test]
 fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
     for fuse in [true, false] {
@@ -169,7 +172,7 @@ fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
     }
 }
 
-/// The same of a refusal by the target that only the log knows.
+/// The same for a refusal by the target that only the log has recorded.
 #[test]
 fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
     for fuse in [true, false] {
@@ -189,7 +192,7 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
         site.assert_verified();
 
         let server = site.start();
-        // The door is closed, though the account is open by now.
+        // The refusal stands, though the account is open by now.
         server.set_status(USER, "SPOT", "ACTIVE");
         hold.release();
         site.wait_for_rest();
@@ -200,9 +203,10 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
     }
 }
 
-/// Goal: a batch of which PostgreSQL has carried out a part is carried out whole or not at all. Method: one worker; the
-/// rows of the second user wait for a lock, so that those of the first, which come before them in the same batch, are
-/// written and not committed; then the connection is cut, and for the next batch the process is killed as well.
+/// Goal: a batch that PostgreSQL has carried out in part takes effect whole or not at all. Method:
+/// one worker. The rows of the second user wait for a lock. The rows of the first user come before
+/// them in the same batch: they are written and not committed. Then the connection is cut; for the
+/// next batch the process is killed as well.
 #[test]
 fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
     const POSTS: usize = 6;
@@ -223,7 +227,7 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             server.try_ask(user(index), "POST", "/api/v1/internal_transfer", Some(&body))
         };
         let (running, post) = (&server, &post);
-        // A serial number is taken by every row that was ever begun, also by one that is not there.
+        // Every row that was ever begun takes a serial number, also a row that was rolled back.
         let begun = || -> usize {
             let last = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END \
                         FROM transfers_tb_transfer_id_seq";
@@ -235,8 +239,8 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             let others: Vec<_> =
                 (0..POSTS - 1).map(|index| scope.spawn(move || post(running, index))).collect();
             for _ in 0..2 {
-                // All of the first user and one of the second: the next batch is in its middle. Who came too late for one batch
-                // is in the next.
+                // All transfers of the first user and one of the second: the next batch is in its
+                // middle. A transfer that came too late for one batch is in the next.
                 eventually("a batch of both", || {
                     let before = begun();
                     assert_ne!(site.cut_connections(), 0);
@@ -248,7 +252,7 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             }
             running.signal(Signal::KILL);
             for thread in others.into_iter().chain([first]) {
-                thread.join().expect("no panic").expect_err("nobody was answered");
+                thread.join().expect("no panic").expect_err("no client was answered");
             }
         });
         server.wait();

@@ -12,12 +12,12 @@ use super::{
 use crate::harness::{COIN, Site, Way, block_on, crowd};
 use crate::layers::{ask, engine, funding, outcome};
 
-/// The transfer that the tests of adapters ask about; 4 USDT.
+/// The transfer of the adapter tests; 4 USDT.
 const REQ_ID: u128 = 1;
-/// Another one, which brings the money.
+/// Another transfer, which brings the money.
 const BEFORE: u128 = 2;
 
-/// Asks for an operation of one transfer twice, and then four times at once: each time it has succeeded.
+/// Asks for an operation of one transfer twice, and then four times at once: it succeeds each time.
 fn repeat(adapter: &impl Adapter, op: Op) {
     for _ in 0..2 {
         assert_eq!(outcome(adapter, ask(op, REQ_ID)), Outcome::Success);
@@ -63,7 +63,7 @@ fn idp_002_a_deposit_called_twice_credits_once() {
     engine.stop();
 }
 
-/// The refund has the name of its withdraw, and is no repeat of it.
+/// The refund has the name of its withdraw, and is not a repeat of it.
 #[test]
 fn idp_003_a_refund_called_twice_credits_once() {
     let site = Site::new();
@@ -81,8 +81,9 @@ fn idp_003_a_refund_called_twice_credits_once() {
     engine.stop();
 }
 
-/// Goal: however often a transfer is recovered, it happens once. Method: PostgreSQL does not let the last state be
-/// written; SIGKILL and start, three times, each of which asks the participant again; then the state is let be.
+/// Goal: for any number of recoveries, a transfer happens once. Method: PostgreSQL does not accept
+/// the last state; SIGKILL and start, three times, each of which asks the participant again; then
+/// the state is accepted.
 #[test]
 fn idp_004_many_recoveries_are_one_transfer() {
     for fuse in [true, false] {

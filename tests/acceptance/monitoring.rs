@@ -21,7 +21,8 @@ fn mon_001_a_transfer_stuck_in_target_pending_is_critical() {
         let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let body = assert_raised(&server, &webhook, Alert::TransferStuck);
         assert_eq!(body["severity"], json!("CRITICAL"));
-        // On a machine that stood still, others may have been stuck before, or this one in another state.
+        // If the machine was paused, other transfers may have been stuck before, or this one in
+        // another state.
         eventually("its alert", || {
             let says = |body: &Value| {
                 let message = text(&body["message"]);
@@ -29,7 +30,7 @@ fn mon_001_a_transfer_stuck_in_target_pending_is_critical() {
             };
             webhook.bodies().iter().any(says).then_some(())
         });
-        // It calls for somebody, and does nothing else.
+        // It raises an alert and changes no state.
         assert_eq!(stored_state(&site, &req_id), "30");
         hold.release();
         site.wait_for_rest();
@@ -60,8 +61,9 @@ fn mon_002_a_refund_that_fails_three_times_is_critical() {
     }
 }
 
-/// Goal: money that nobody has paid in calls for somebody, by user, asset and difference, and nothing moves until it is
-/// explained; a restart forgets nothing. Method: a balance changed by SQL; SIGKILL and start; mended; resume.
+/// Goal: money without a recorded deposit raises an alert with user, asset and difference. Nothing
+/// moves until it is explained, and a restart keeps the halt. Method: a balance changed by SQL;
+/// SIGKILL and start; repair; resume.
 #[test]
 fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     let (site, webhook) = site();
@@ -87,7 +89,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     assert_refused(&server.transfer(USER, Way::ToFunding, "1"), 503, "SERVICE_HALTED");
 
     change("-0.00000001");
-    let resumed = server.resume("mended");
+    let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     let before = server.usdt(USER);
     server.transfer_accepted(USER, Way::ToSpot, "1");
@@ -107,7 +109,7 @@ fn mon_004_an_abnormal_frequency_of_one_user_is_a_warning() {
     let body = assert_raised(&server, &webhook, Alert::UserFrequencyAbnormal);
     assert_eq!(body["severity"], json!("WARNING"));
     assert!(text(&body["message"]).contains(&USER.to_string()), "{body}");
-    // A warning refuses nobody.
+    // A warning does not refuse transfers.
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER).spot, Some(6 * COIN));

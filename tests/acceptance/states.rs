@@ -1,4 +1,4 @@
-//! FSM-001 to FSM-006: what is recorded of a transfer's way, with transitions sharing commits and without.
+//! FSM-001 to FSM-006: the recorded states of a transfer, with fused transitions and without.
 
 use serde_json::json;
 
@@ -8,7 +8,8 @@ use super::{
 };
 use crate::harness::{COIN, Site, Way, assert_refused, eventually};
 
-/// A transfer that succeeds, and how many states each of its commits takes it through when they are fused.
+/// A transfer that succeeds. `fused_commits`: the states that each of its commits takes it through
+/// when they are fused.
 fn succeeds(way: Way, fused_commits: &[&str]) {
     for fuse in [true, false] {
         let site = Site::fused(fuse);
@@ -76,11 +77,12 @@ fn fsm_004_a_target_that_refuses_ends_in_rolled_back() {
     }
 }
 
-/// Tries after which a state that would change with any try has shown that it stays.
+/// Tries after which an unchanged state counts as stable.
 const TRIES: usize = 4;
 
-/// Goal: a target that does not answer is asked again for ever, and nothing is compensated meanwhile. Method: Funding's
-/// deposit waits for a lock longer than the server does; after several tries the state is the same; the lock is let go.
+/// Goal: a target that does not answer is asked again without end, and nothing is compensated
+/// meanwhile. Method: Funding's deposit waits for a lock longer than the server does; after several
+/// tries the state is the same; the lock is released.
 #[test]
 fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
     for fuse in [true, false] {
@@ -94,7 +96,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         wait_for_state(&site, &req_id, "30");
         wait_for_tries(&server, TRIES);
         assert_eq!(stored_state(&site, &req_id), "30");
-        // A restart goes on where these tries have come to.
+        // A restart continues with the stored number of tries.
         eventually("the tries to be stored", || {
             let tries = "SELECT retry_count >= 4 AND next_retry_at IS NOT NULL FROM transfers_tb";
             (site.sql_value(&format!("{tries} WHERE req_id = '{req_id}'")) == "t").then_some(())
@@ -113,7 +115,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
     }
 }
 
-/// The same of a refund: Funding's own, and that of Spot, whose end PostgreSQL cannot write down.
+/// The same for a refund: Funding's own, and one of Spot whose final state PostgreSQL cannot write.
 #[test]
 fn fsm_006_a_refund_that_is_not_answered_is_asked_for_ever() {
     for fuse in [true, false] {
