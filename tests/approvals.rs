@@ -1,4 +1,4 @@
-//! What needs two operators: one asks, another one approves, and it is done once.
+//! Actions that need two operators: one asks, another one approves, and the action is done once.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ const APPROVALS: &str = "/admin/v1/approvals";
 const RESUME: &str = "/admin/v1/resume";
 const REQUIRED: &str = "UBSCORE__APPROVAL__REQUIRED";
 
-/// A site on which everything needs two.
+/// A site on which every such action needs two operators.
 fn site() -> Site {
     Site::new()
         .with(REQUIRED, "resolve, repair, resume, external")
@@ -27,7 +27,7 @@ fn site() -> Site {
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300)
 }
 
-/// A request with a body as one of the operators; its answer, where the server lives to give it.
+/// A request with a body as one of the operators; its answer, if the server lives to send it.
 fn try_post(server: &Server, who: u64, path: &str, body: &Value) -> std::io::Result<Reply> {
     let token = token(who, Some(Role::Admin));
     send(server.ops, &Request { body: Some(body), ..Request::new(&token, "POST", path) })
@@ -37,7 +37,7 @@ fn post(server: &Server, who: u64, path: &str, body: &Value) -> Reply {
     try_post(server, who, path, body).expect("an answer")
 }
 
-/// The name of what an answer says is waited for.
+/// The approval's name in an answer that waits for another operator.
 fn pending(reply: &Reply, action: &str) -> String {
     assert_eq!(reply.status, 202, "{reply:?}");
     let json = reply.json();
@@ -52,7 +52,7 @@ fn decide(server: &Server, who: u64, id: &str, action: &str) -> Reply {
     post(server, who, &format!("{APPROVALS}/{id}/{action}"), &json!({"reason": reason}))
 }
 
-/// Asks again while PostgreSQL is too slow for it.
+/// Approves, and asks again while PostgreSQL is too slow for it.
 fn approve(server: &Server, id: &str) -> Reply {
     eventually("a decision", || {
         let reply = decide(server, APPROVER, id, "approve");
@@ -61,7 +61,7 @@ fn approve(server: &Server, id: &str) -> Reply {
     })
 }
 
-/// Asks for a deposit of 3 coins, as everybody does here.
+/// Asks for a deposit of 3 coins, the standard request of these tests.
 fn ask(server: &Server, idem_key: &str) -> String {
     let reply = post(server, MAKER, DEPOSITS, &external(NEW, "USDT", "3", idem_key));
     pending(&reply, "external")
@@ -73,7 +73,7 @@ fn list(server: &Server, query: &str) -> Vec<Value> {
     reply.json()["approvals"].as_array().expect("an array").clone()
 }
 
-/// What PostgreSQL has of one: state, whether it was carried out.
+/// The row of an approval: its state, and whether it was carried out.
 fn row(site: &Site, id: &str) -> [String; 2] {
     let find = format!(
         "SELECT state, carried_out_at IS NOT NULL FROM approvals_tb WHERE approval_id = '{id}'"
@@ -82,14 +82,15 @@ fn row(site: &Site, id: &str) -> [String; 2] {
     [row[0].clone(), row[1].clone()]
 }
 
-/// Who has done what and why, in order; what is no operator's own left out.
+/// The audit rows in order: actor, action and reason. Rows without an operator are left out.
 fn audit(site: &Site) -> Vec<String> {
     let rows = "SELECT actor, action, subject, reason FROM admin_audit \
                 WHERE actor LIKE 'admin/%' ORDER BY id";
     site.sql(rows).into_iter().map(|row| row.join(" | ")).collect()
 }
 
-/// A transfer of 12 coins whose deposit Funding does not decide, and what holds it up.
+/// A transfer of 12 coins with a deposit that Funding does not decide, and the session that blocks
+/// it.
 fn stick(site: &Site, server: &Server) -> (String, Session) {
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
@@ -101,8 +102,9 @@ fn stick(site: &Site, server: &Server) -> (String, Session) {
     (reply.req_id(), lock)
 }
 
-/// Goal: money enters once two people have said so, whoever says it how often. Method: asked for again and again; by somebody
-/// who is no other operator; by a crowd of others at once; again later.
+/// Goal: money enters once, after two people have approved it, for any number of requests and
+/// approvals. Method: repeated requests; approvals by every caller but another operator; a crowd
+/// of other operators at once; again later.
 #[test]
 fn money_from_outside_waits_for_another_operator_and_enters_once() {
     let site = site();
@@ -149,7 +151,7 @@ fn money_from_outside_waits_for_another_operator_and_enters_once() {
         assert_eq!((reply.status, reply.json()), (200, done.clone()), "{reply:?}");
     }
     assert_eq!(approve(&server, &id).json(), done);
-    // Known by now: told, whoever asks.
+    // The deposit is recorded by now, so each operator gets its result.
     for who in [MAKER, APPROVER] {
         let reply = post(&server, who, DEPOSITS, &body);
         assert_eq!((reply.status, reply.json()), (200, done.clone()));
@@ -169,8 +171,9 @@ fn money_from_outside_waits_for_another_operator_and_enters_once() {
     site.assert_books(&server);
 }
 
-/// Goal: a transfer is ended once two people have said so, and both are written down. Method: one that Funding does not decide;
-/// asked for, approved by its maker, by another, and again.
+/// Goal: a transfer is ended after two people have approved it, and both are recorded. Method: a
+/// transfer that Funding does not decide; requested, approved by its maker, by another operator,
+/// and again.
 #[test]
 fn a_transfer_is_resolved_by_two() {
     let site = site();
@@ -181,7 +184,7 @@ fn a_transfer_is_resolved_by_two() {
     let id = pending(&post(&server, MAKER, &path, &why), "resolve");
     let again = post(&server, MAKER, &path, &json!({"reason": "it still hangs"}));
     assert_eq!(pending(&again, "resolve"), id);
-    // Somebody else's is another one.
+    // The request of another operator is another approval.
     let other = pending(&post(&server, APPROVER, &path, &why), "resolve");
     assert_ne!(other, id);
     assert_eq!(list(&server, "?state=PENDING_APPROVAL").len(), 2);
@@ -198,7 +201,7 @@ fn a_transfer_is_resolved_by_two() {
         let reply = decide(&server, who, id, "approve");
         assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("ROLLED_BACK")));
     }
-    // There is nothing left to approve: answered at once.
+    // No decision is left to approve: the answer comes at once.
     let reply = post(&server, MAKER, &path, &why);
     assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("ROLLED_BACK")), "{reply:?}");
     let actions = format!(
@@ -210,8 +213,9 @@ fn a_transfer_is_resolved_by_two() {
     site.assert_books(&server);
 }
 
-/// Goal: a resume that was approved ends the halt that it was asked for, and no later one, however often it is approved; a halt
-/// never waits. Method: halt, ask, approve; halt again, the same approval; a halt between the request and the approval.
+/// Goal: an approved resume ends the halt that it was requested for, and no later one, for any
+/// number of approvals; a halt never waits. Method: halt, request, approve; halt again, the same
+/// approval; a halt between the request and the approval.
 #[test]
 fn a_resume_by_two_ends_one_halt_and_no_other() {
     let site = site();
@@ -257,8 +261,8 @@ fn a_resume_by_two_ends_one_halt_and_no_other() {
     site.assert_books(&server);
 }
 
-/// Goal: what is rejected or has expired is never done, and says so. Method: each decision after each other; time that passes, and
-/// time that is over by hand where something has to be done before.
+/// Goal: a rejected or expired request is never carried out, and its state shows why. Method: each
+/// decision after each other; real expiry, and expiry set by hand if a step has to come before.
 #[test]
 fn what_is_rejected_or_has_expired_is_never_done() {
     let site = site();
@@ -267,7 +271,7 @@ fn what_is_rejected_or_has_expired_is_never_done() {
     eventually("it has expired", || list(&hasty, "?state=EXPIRED").pop());
     hasty.kill();
     let server = site.start();
-    // By its maker, who takes it back, and by another.
+    // Rejected by its maker, which takes it back, and by another operator.
     for (who, key) in [(MAKER, "back"), (APPROVER, "no")] {
         let id = ask(&server, key);
         for _ in 0..2 {
@@ -284,7 +288,7 @@ fn what_is_rejected_or_has_expired_is_never_done() {
         assert!(text(&refused.json()["message"]).contains("EXPIRED"), "{refused:?}");
     }
     assert_eq!(server.usdt(NEW).sum(), 0);
-    // Asked for anew, it is another one.
+    // A new request is another approval.
     let anew = ask(&server, "late");
     assert_ne!(anew, late);
     assert_eq!(approve(&server, &anew).status, 200);
@@ -299,11 +303,12 @@ fn what_is_rejected_or_has_expired_is_never_done() {
     assert_eq!(server.usdt(NEW).sum(), 3 * COIN);
     let unknown = approve(&server, "01JFVQ2X8Z0Y1M3N4P5R6S7T8V");
     assert_refused(&unknown, 404, "NOT_FOUND");
-    assert_refused(&approve(&server, "nobody"), 404, "NOT_FOUND");
+    assert_refused(&approve(&server, "unknown"), 404, "NOT_FOUND");
     site.assert_books(&server);
 }
 
-/// Goal: whoever asks is told of their mistake, and nobody is asked to approve it. Method: every wrong body; what is halted.
+/// Goal: a wrong request is refused to its maker and never waits for approval. Method: every wrong
+/// body, and a request about a halted service.
 #[test]
 fn a_mistake_is_told_to_its_maker_and_waits_for_nobody() {
     let site = site();
@@ -340,8 +345,9 @@ fn a_mistake_is_told_to_its_maker_and_waits_for_nobody() {
     site.assert_verified();
 }
 
-/// Goal: a request outlives a kill, and so does an approval that was not carried out, or was and nobody wrote it down: approved
-/// again, it is done once. Method: SIGKILL while it waits, and at each point between the approval and its end.
+/// Goal: a request survives a kill. So does an approval with an action that was not carried out, or
+/// was carried out and not recorded: approved again, the action is done once. Method: SIGKILL while
+/// it waits, and at each point between the approval and its end.
 #[cfg(feature = "crash")]
 #[test]
 fn an_approval_that_is_killed_anywhere_is_carried_out_once() {
@@ -359,7 +365,7 @@ fn an_approval_that_is_killed_anywhere_is_carried_out_once() {
         server.wait();
         assert_eq!(row(&site, &id), ["2", "f"], "{point}");
         let server = site.start();
-        // Whoever has asked cannot finish it either, nor take it back.
+        // The maker cannot finish it either, nor take it back.
         assert_refused(&decide(&server, MAKER, &id, "approve"), 403, "FORBIDDEN");
         assert_refused(&decide(&server, MAKER, &id, "reject"), 409, "INVALID_REQUEST");
         for _ in 0..2 {
@@ -372,7 +378,7 @@ fn an_approval_that_is_killed_anywhere_is_carried_out_once() {
     }
 }
 
-/// PostgreSQL itself knows that two are not one, and that a decision stands.
+/// PostgreSQL itself requires two different operators and keeps a decision.
 #[test]
 fn postgresql_refuses_an_approval_by_its_maker_and_another_decision() {
     let site = site();
@@ -390,8 +396,8 @@ fn postgresql_refuses_an_approval_by_its_maker_and_another_decision() {
     assert_eq!(session.sql_refused(&by(APPROVER, 2)), "UB003");
 }
 
-/// Goal: where it is asked for, a repair needs the tokens of two admins, and changes nothing without. Method: a database that
-/// lacks a transfer; every wrong pair of tokens; the right one.
+/// Goal: if two admins are required, a repair needs the tokens of both, and changes nothing without
+/// them. Method: a database that lacks a transfer; every wrong pair of tokens; the right pair.
 #[test]
 fn a_repair_needs_the_tokens_of_two_admins() {
     let site = site();
@@ -437,7 +443,7 @@ fn a_repair_needs_the_tokens_of_two_admins() {
         assert!(code == Some(2) && done.is_empty() && why.contains(says), "{says}: {done}{why}");
     }
     assert_eq!(tables(), before);
-    assert_eq!(repair(&restored, &["--plan"]).0, Some(0), "a plan needs nobody");
+    assert_eq!(repair(&restored, &["--plan"]).0, Some(0), "a plan needs no approval");
 
     let (code, done, why) = with(&one, &other);
     assert_eq!(code, Some(0), "{done}{why}");
@@ -449,7 +455,7 @@ fn a_repair_needs_the_tokens_of_two_admins() {
     assert_eq!(server.usdt(USER), Balance::at_rest(9_943 * COIN, 57 * COIN));
 }
 
-/// Goal: all of it from the command line, with an exit code of its own for what waits.
+/// Goal: all of it from the command line, with an exit code of its own for a request that waits.
 #[test]
 fn the_command_line_says_that_it_waits_and_approves() {
     let site = site();

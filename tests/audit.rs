@@ -1,4 +1,5 @@
-//! The audit: what is changed behind the service's back is found, named and halts; and nothing else does.
+//! The audit: a change outside the service is found, named and halts the service; no other event
+//! does.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 
-/// A site whose audit looks many times a second.
+/// A site with several audit rounds per second.
 fn watched() -> Site {
     Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 50)
 }
@@ -40,7 +41,7 @@ fn runs(server: &Server, result: &str) -> u64 {
     line.map_or(0, |count| count.parse().expect("a count"))
 }
 
-/// One change behind the service's back, and what the alert must say.
+/// One change outside the service, and the words that the alert must contain.
 struct Tampering {
     action: &'static str,
     undo: &'static str,
@@ -108,7 +109,7 @@ const TAMPERINGS: &[Tampering] = &[
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
         says: &["user 1001", "USDT", "no such transfer"],
     },
-    // With all that belongs to it, so that only the log knows.
+    // With all rows of the transfer, so that only the log has it.
     Tampering {
         action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
@@ -137,12 +138,13 @@ const TAMPERINGS: &[Tampering] = &[
     },
 ];
 
-/// Goal: whatever is changed in PostgreSQL behind the service's back is found while it runs, is named by user, asset and
-/// difference, and halts; mended, a resume goes on. Method: each change by SQL on a service at rest.
+/// Goal: any change in PostgreSQL outside the service is found while it runs, is named by user,
+/// asset and difference, and halts; after the repair a resume continues. Method: each change by SQL
+/// on a service at rest.
 #[test]
 fn what_is_changed_by_sql_is_found_named_and_halts() {
-    // Story: on a busy machine the watermark rose over a changed row before the audit saw it, so that its sum was wrong once the
-    // row was mended.
+    // Story: on a busy machine the watermark rose over a changed row before the audit read it.
+    // After the repair of the row its sum was wrong.
     let site = watched().with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 3_600_000);
     let server = site.start();
     history(&site, &server);
@@ -151,7 +153,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
         let said_before = server.said().len();
         site.sql(action);
         eventually("the halt", || (server.ready() == 503).then_some(()));
-        // The last line of it: nobody is served from before the first.
+        // The last line of the halt: no caller is served before it is logged.
         let halted = "halted actor=\"audit\"";
         eventually("the halt in the log", || {
             server.said()[said_before..].contains(halted).then_some(())
@@ -160,7 +162,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
         let refused = server.transfer(USER, Way::ToSpot, "1");
         assert_eq!(refused.refusal(), (503, "SERVICE_HALTED".to_owned()));
 
-        // Not mended, it stays halted.
+        // Without a repair it stays halted.
         let resumed = server.resume("too early");
         assert_ne!(resumed.status, 200, "{action}: {resumed:?}");
         let report = server.admin_get("/admin/v1/conservation").json();
@@ -169,7 +171,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
         site.sql(undo);
         let report = server.admin_get("/admin/v1/conservation").json();
         assert_eq!((&report["ok"], &report["mismatches"]), (&json!(true), &json!([])), "{action}");
-        let resumed = server.resume("mended");
+        let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{action}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -177,7 +179,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
     site.assert_books(&server);
 }
 
-/// The first line of defense: nothing that is written down is changed or removed by an ordinary statement.
+/// The first line of defense: an ordinary statement cannot change or remove a journal row.
 #[test]
 fn journals_refuse_to_be_changed() {
     let site = watched();
@@ -193,7 +195,8 @@ fn journals_refuse_to_be_changed() {
     site.assert_books(&server);
 }
 
-/// Goal: a change made while the service was down is found at the start. Method: the same changes, after a kill.
+/// Goal: a change made while the service was down is found at the start. Method: the same changes,
+/// after a kill.
 #[test]
 fn what_is_changed_while_it_is_down_is_found_at_the_start() {
     let site = watched();
@@ -207,7 +210,7 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
         server.kill();
         site.sql(undo);
         server = site.start();
-        let resumed = server.resume("mended");
+        let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{action}: {resumed:?}");
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -215,8 +218,9 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
     site.assert_books(&server);
 }
 
-/// Goal: PostgreSQL behind the log is found at the start, transfer by transfer. Method: a copy of the database, more
-/// transfers, and then the copy in the database's place, as a restored backup.
+/// Goal: a PostgreSQL that is older than the log is found at the start, transfer by transfer.
+/// Method: a copy of the database, more transfers, and then the copy in the database's place, like
+/// a restored backup.
 #[test]
 fn a_database_restored_from_a_backup_is_found_at_the_start() {
     let site = watched();
@@ -239,8 +243,9 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
     );
 }
 
-/// Goal: a PostgreSQL that goes back under the running service is found, with every transfer that went. Method: the
-/// database copied; more transfers, which rounds have seen; and the copy in the database's place, without a restart.
+/// Goal: a PostgreSQL that goes back under the running service is found, with every lost transfer.
+/// Method: the database copied; more transfers, which rounds have checked; and the copy in the
+/// database's place, without a restart.
 #[test]
 fn a_database_that_goes_back_under_the_service_is_found() {
     let site = watched();
@@ -250,7 +255,7 @@ fn a_database_that_goes_back_under_the_service_is_found() {
     let copy = site.with_copied_database();
     site.admit_connections(true);
     copy.admit_connections(true);
-    // The first may find a connection that is gone.
+    // The first transfer may meet a broken connection.
     let lost = [Way::ToSpot, Way::ToFunding].map(|way| server.transfer(USER, way, "2"));
     site.wait_for_rest();
     let seen = runs(&server, "clean") + 2;
@@ -271,8 +276,8 @@ fn a_database_that_goes_back_under_the_service_is_found() {
     assert_eq!(resumed.status, 503, "{resumed:?}");
 }
 
-/// Goal: what no round counts again, `ubscore verify` does. Method: a balance changed together with the sum that the
-/// rounds compare it with; a total below the watermark.
+/// Goal: `ubscore verify` counts again the parts that no round counts again. Method: a balance
+/// changed together with the sum that the rounds compare it with; a total below the watermark.
 #[test]
 fn a_verify_counts_everything_again() {
     let site = forgetful(watched());
@@ -308,8 +313,8 @@ fn a_verify_counts_everything_again() {
     }
 }
 
-/// Goal: an older copy of the log, with its snapshots, is found at the start. Method: more transfers after the copy was
-/// made, and the copy in the log's place.
+/// Goal: an older copy of the log, with its snapshots, is found at the start. Method: more
+/// transfers after the copy was made, and the copy in the log's place.
 #[test]
 fn an_older_copy_of_the_log_is_found_at_the_start() {
     let site = watched();
@@ -330,8 +335,8 @@ fn an_older_copy_of_the_log_is_found_at_the_start() {
     assert!(code != 0 && said.contains("durable"), "{code} {said}");
 }
 
-/// Goal: a segment of another log is found at the start, wherever it is slipped in. Method: a segment of another site
-/// behind the last, and in the place of the last.
+/// Goal: a segment of another log is found at the start, at any place. Method: a segment of another
+/// site after the last, and in the place of the last.
 #[test]
 fn a_segment_of_another_log_is_found_at_the_start() {
     let [other, site] = [watched(), watched()];
@@ -339,7 +344,7 @@ fn a_segment_of_another_log_is_found_at_the_start() {
         let server = site.start();
         history(site, &server);
         server.kill();
-        // Every start with something new has a segment of its own.
+        // Every start that writes records begins a segment of its own.
         site.start().kill();
     }
     let (_, foreign) = segments(&other).pop().expect("a segment");
@@ -361,9 +366,10 @@ fn assert_alerted(said: &str, words: &[&str]) {
     assert!(alerts.any(all), "no alert says {words:?} in {said}");
 }
 
-/// Goal: no false alarm. Method: rounds without a pause under a load of both ways and refusals, while outcomes are
-/// forgotten and snapshots made, connections are cut and the process is stopped for a while; a SIGKILL, and the same
-/// again. `make soak` asks for more rounds ([`soak_rounds`]).
+/// Goal: no false alarm. Method: rounds without a pause under a load of both ways and refusals.
+/// Meanwhile outcomes are evicted and snapshots made, connections are cut and the process is
+/// stopped for a while; a SIGKILL, and the same again. `make soak` asks for more rounds
+/// ([`soak_rounds`]).
 #[test]
 fn a_busy_service_is_never_called_wrong() {
     const KILLS: usize = 2;
@@ -391,7 +397,8 @@ fn a_busy_service_is_never_called_wrong() {
                     let user = USER + u64::try_from(caller % 2).expect("small");
                     let mut load = caller;
                     while !done.load(Ordering::Relaxed) {
-                        // Its answer does not matter here; some find no money, some lose PostgreSQL.
+                        // Its answer does not matter here: some find no money, some lose
+                        // PostgreSQL.
                         server.transfer(user, Way::BOTH[load % 2], ["1", "2", "5000"][load % 3]);
                         if caller == 0 && runs(&server, "clean") >= rounds {
                             done.store(true, Ordering::Relaxed);

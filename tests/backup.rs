@@ -1,4 +1,5 @@
-//! Backups: a pair that a crash could have left, taken while both stores work; brought back elsewhere, whole or by halves.
+//! Backups: a pair of stores that a crash could have left, taken while both stores work, and
+//! restored elsewhere, whole or by halves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +41,7 @@ fn back_up(site: &Site) -> PathBuf {
     directory
 }
 
-/// Restores, and asserts that the result is found to be clean.
+/// Restores, and asserts that the check afterwards finds no mismatch.
 fn restore(site: &Site, directory: &Path) {
     let (code, said, why) = output(tool(site, "restore", directory, &[]));
     assert_eq!(code, Some(0), "{said}{why}");
@@ -71,7 +72,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A site whose log rolls, whose snapshots come often, which forgets soon and audits often.
+/// A site with short segments, frequent snapshots, short retention of outcomes and frequent audits.
 fn busy(site: Site) -> Site {
     forgetful(site)
         .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
@@ -95,13 +96,14 @@ fn assert_audited(server: &Server) {
     assert_eq!((reply.status, &reply.json()["ok"]), (200, &json!(true)), "{reply:?}");
 }
 
-/// A body and what was answered to it.
+/// A user, a body and its answer.
 type Told = (u64, Value, Reply);
 
-/// The most transfers of one user in one round of load, where nobody tells it to end.
+/// The most transfers of one user in one round of load, if the round does not end it before.
 const LOAD_MAX: usize = 5_000;
 
-/// Transfers of a user both ways, some refused and some refunded, deposits and statuses, until told to end.
+/// Transfers of a user both ways, some refused and some refunded, deposits and statuses, until
+/// `done`.
 fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<Told> {
     let user = USERS[index];
     let mut told = Vec::new();
@@ -117,7 +119,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<T
         told.push((user, body, reply));
         match number % 17 {
             3 => server.deposit(user, "USDT", "0.5"),
-            // Whoever is asked for a deposit meanwhile refuses, and the source is refunded.
+            // While its target is disabled, a deposit is refused and the source is refunded.
             5 => server.set_status(user, ["SPOT", "FUNDING"][number % 2], "DISABLED"),
             7 => {
                 ["SPOT", "FUNDING"].iter().for_each(|side| server.set_status(user, side, "ACTIVE"))
@@ -128,7 +130,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<T
     told
 }
 
-/// What the database of a restored site says of each cid, before any service has run on it.
+/// The name and state of each transfer by user and cid, before a service runs on the restored site.
 fn states(site: &Site) -> BTreeMap<(String, String), (String, String)> {
     let rows =
         site.sql("SELECT user_id, cid, req_id, state FROM transfers_tb WHERE cid IS NOT NULL");
@@ -137,11 +139,13 @@ fn states(site: &Site) -> BTreeMap<(String, String), (String, String)> {
     rows.iter().map(entry).collect()
 }
 
-/// Goal: a backup that is taken at any moment of a busy service is a pair that a crash could have left: it is restored
-/// elsewhere, found clean, goes on by itself, keeps every answer that was given before it began, and conserves all money.
-/// Method: rounds of load of four users at once, with refusals, refunds, deposits, statuses, snapshots every 150 records
-/// and a watermark that rises; a backup in the middle of each; each restored on another cluster, served, brought to rest
-/// and added up; every cid again; new transfers; rounds of the audit. With transitions sharing commits or not.
+/// Goal: a backup taken at any moment of a busy service is a pair that a crash could have left. It
+/// is restored elsewhere, passes the check and continues by itself. It keeps every answer from
+/// before the backup, and conserves all money. Method: rounds of load of four users at once, with
+/// refusals, refunds, deposits, statuses, snapshots every 150 records and a watermark that rises.
+/// In the middle of each round a backup is taken. Each backup is restored on another cluster,
+/// served, brought to rest and added up; then every cid again; new transfers; rounds of the audit.
+/// With fused transitions and without.
 #[test]
 fn a_backup_under_load_restores_elsewhere_and_goes_on() {
     for fuse in [true, false] {
@@ -196,7 +200,8 @@ fn a_backup_under_load_restores_elsewhere_and_goes_on() {
     }
 }
 
-/// Asserts everything of a restored site that no service has run on; returns how many transfers were under way.
+/// Checks a restored site before and after its first start; returns how many transfers were under
+/// way.
 fn assert_goes_on(site: &Site, directory: &Path, before: &[Told]) -> usize {
     let known = states(site);
     let manifest = manifest(directory);
@@ -259,8 +264,9 @@ fn backed_up() -> (Site, PathBuf) {
     (site, directory)
 }
 
-/// Goal: no changed byte of a backup is taken, and its file is named; nothing is made of such a backup. Method: a byte in the
-/// middle and the last byte of every file, a file cut short, and a file that is gone.
+/// Goal: a backup with a changed byte is refused with the name of the file, and nothing is restored
+/// from it. Method: a byte in the middle and the last byte of every file, a file cut short, and a
+/// missing file.
 #[test]
 fn a_changed_file_is_refused_by_name() {
     let (site, directory) = backed_up();
@@ -285,8 +291,9 @@ fn a_changed_file_is_refused_by_name() {
     restore(&elsewhere, &directory);
 }
 
-/// Goal: nothing that is there is ever written over. Method: a used database with a fresh data directory, a used data
-/// directory with a fresh database, a running service; both stay as they were.
+/// Goal: a restore never overwrites existing data. Method: a used database with a fresh data
+/// directory, a used data directory with a fresh database, a running service; both stay as they
+/// were.
 #[test]
 fn a_used_data_directory_or_database_is_refused() {
     let (site, directory) = backed_up();
@@ -315,8 +322,8 @@ fn a_used_data_directory_or_database_is_refused() {
     assert!(code == Some(1) && why.contains("no log"), "{code:?} {why}");
 }
 
-/// Goal: whoever was killed over a backup has left nothing that is taken for one, and the next backup says what is in the
-/// way. Method: SIGKILL at every point of a backup beside a running service.
+/// Goal: a killed backup leaves nothing that passes for a backup, and the next backup names the
+/// obstacle. Method: SIGKILL at every point of a backup beside a running service.
 #[cfg(feature = "crash")]
 #[test]
 fn a_killed_backup_leaves_nothing_that_is_restored() {
@@ -343,9 +350,10 @@ fn a_killed_backup_leaves_nothing_that_is_restored() {
     }
 }
 
-/// Goal: a restore that was killed anywhere is never served, and the same command finishes it. Method: SIGKILL at every point
-/// of a restore on a cluster where transactions have lower numbers; no service, no verify, no repair and no other restore;
-/// the same again, killed again at the same point; then to its end.
+/// Goal: a restore that was killed at any point is never served, and the same command finishes it.
+/// Method: SIGKILL at every point of a restore on a cluster with lower transaction numbers. No
+/// service, verify, repair or other restore is possible. The same restore is killed again at the
+/// same point, and then runs to its end.
 #[cfg(feature = "crash")]
 #[test]
 fn a_killed_restore_is_never_served_and_goes_on() {
@@ -380,8 +388,9 @@ fn a_killed_restore_is_never_served_and_goes_on() {
     }
 }
 
-/// Goal: the `pg_restore` of a killed restore, which may have all it needs, is waited for and not run beside. Method: a lock
-/// that holds it up; SIGKILL of its parent; the same command, refused while it is there; again when it has ended.
+/// Goal: the `pg_restore` of a killed restore may be able to finish, so a second restore does not
+/// run beside it. Method: a lock that blocks it; SIGKILL of its parent; the same command, refused
+/// while `pg_restore` runs; again after it has ended.
 #[test]
 fn what_a_killed_restore_has_left_running_is_not_run_beside() {
     let (site, directory) = backed_up();
@@ -411,7 +420,7 @@ fn what_a_killed_restore_has_left_running_is_not_run_beside() {
     assert_eq!(server.ready(), 200);
 }
 
-/// Transfers both ways that move something in all, whose answers are to be kept.
+/// Transfers both ways with a net effect, and their answers to compare later.
 fn transfers_after(site: &Site, server: &Server) -> Vec<(Value, Reply)> {
     let mut told = Vec::new();
     for (index, way) in Way::BOTH.into_iter().cycle().take(5).enumerate() {
@@ -424,8 +433,8 @@ fn transfers_after(site: &Site, server: &Server) -> Vec<(Value, Reply)> {
     told
 }
 
-/// A site on a cluster whose transactions have come far; its backup, and what was answered afterwards. It was killed, without
-/// another incarnation since the backup.
+/// A site on a cluster with high transaction numbers, its backup, and the answers given after the
+/// backup. The site was killed; it had no further incarnation since the backup.
 fn older_and_newer() -> (Site, Arc<Cluster>, PathBuf, Vec<(Value, Reply)>, Balance) {
     let (site, cluster) = Site::on_its_own_cluster();
     let site = site.with("UBSCORE__CONSERVATION__EVERY_MS", 100);
@@ -444,10 +453,10 @@ fn older_and_newer() -> (Site, Arc<Cluster>, PathBuf, Vec<(Value, Reply)>, Balan
     (site, cluster, directory, told, balance)
 }
 
-/// Goal: PostgreSQL alone restored from a backup, on a cluster where transactions have lower numbers, is caught at the start and
-/// finished with the documented steps: nothing that UBSCore has is lost. Method: a backup; transfers; the log that is there
-/// with the backup's database; verify, start, repair, resume; balances and answers as before; new transfers; rounds of the
-/// audit.
+/// Goal: PostgreSQL alone is restored from a backup, on a cluster with lower transaction numbers.
+/// The start detects it, the documented steps complete it, and nothing in UBSCore is lost. Method:
+/// a backup; transfers; the present log with the backup's database; verify, start, repair, resume;
+/// balances and answers as before; new transfers; rounds of the audit.
 #[test]
 fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     let (site, cluster, directory, told, balance) = older_and_newer();
@@ -486,8 +495,9 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     assert_audited(&server);
 }
 
-/// Goal: the same without ever starting the service in between, and by hand: what a repair writes has numbers of this cluster,
-/// and must not stand among those of another. Method: `pg_restore` of the backup's dump; the repair; the start.
+/// Goal: the same by hand, without a start in between. The repair writes numbers of this cluster,
+/// and these must not mix with numbers of another. Method: `pg_restore` of the backup's dump; the
+/// repair; the start.
 #[test]
 fn a_database_restored_by_hand_is_repaired_and_audited() {
     let (site, cluster, directory, told, balance) = older_and_newer();
@@ -510,8 +520,9 @@ fn a_database_restored_by_hand_is_repaired_and_audited() {
     assert_audited(&server);
 }
 
-/// Goal: tables that have come into a cluster by hand begin the audit anew, whether its transactions have lower or higher
-/// numbers. Method: `pg_restore` of both halves; the start; transfers; rounds of the audit.
+/// Goal: if tables were brought into a cluster by hand, the audit begins anew, with lower and with
+/// higher transaction numbers. Method: `pg_restore` of both halves; the start; transfers; rounds of
+/// the audit.
 #[test]
 fn tables_from_another_cluster_are_audited_anew() {
     let (site, cluster, directory, ..) = older_and_newer();
@@ -552,8 +563,8 @@ fn back_up_of_a_small_cluster() -> PathBuf {
     directory
 }
 
-/// Goal: an older log under a newer database is refused at the start, and the newer log goes on in its place. Method: the log's
-/// half of a backup beside the database that has gone on since.
+/// Goal: an older log under a newer database is refused at the start, and the newer log works again
+/// in its place. Method: the log's half of a backup beside the database that has continued since.
 #[test]
 fn an_older_log_under_a_newer_database_is_refused() {
     let (site, _cluster, directory, told, balance) = older_and_newer();
@@ -574,8 +585,8 @@ fn an_older_log_under_a_newer_database_is_refused() {
     server.stop();
 }
 
-/// Goal: the log's half finds its place beside a database that has not gone on. Method: the data directory is lost, the
-/// database is as the backup has it.
+/// Goal: the log's half can be restored beside a database that has not continued. Method: the data
+/// directory is lost; the database is as in the backup.
 #[test]
 fn a_lost_log_comes_back_beside_the_database_of_that_moment() {
     let (site, directory) = backed_up();
@@ -588,7 +599,8 @@ fn a_lost_log_comes_back_beside_the_database_of_that_moment() {
     assert!(!segments(&restored).is_empty());
 }
 
-/// Goal: a halted service is backed up, and is halted when it is brought back. Method: halt, backup, restore, resume.
+/// Goal: a halted service is backed up, and is halted when it is restored. Method: halt, backup,
+/// restore, resume.
 #[test]
 fn a_halted_service_comes_back_halted() {
     let site = Site::new();
@@ -606,8 +618,9 @@ fn a_halted_service_comes_back_halted() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
 }
 
-/// Goal: the same from end to end with the server that `serve --dev` runs for itself. Method: a backup beside the running
-/// service, and one of the stopped service; each into a data directory that does not exist.
+/// Goal: the same from end to end with the embedded server of `serve --dev`. Method: a backup
+/// beside the running service, and one of the stopped service; each into a data directory that does
+/// not exist.
 #[test]
 fn the_embedded_postgresql_is_backed_up_and_brought_back() {
     let site = Site::new();

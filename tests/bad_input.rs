@@ -1,5 +1,5 @@
-//! Everything that can be wrong with what comes in: bodies, amounts, connections, configuration, files, PostgreSQL. It
-//! is refused clearly, and nothing is half done.
+//! All kinds of wrong input: bodies, amounts, connections, configuration, files, PostgreSQL. It is
+//! refused with a clear error, and nothing is half done.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 const USER: u64 = 1001;
-/// What a segment begins with.
+/// The length of a segment's header, bytes.
 const HEADER_BYTES: usize = 4096;
 const POST: &str = "/api/v1/internal_transfer";
 
@@ -28,7 +28,7 @@ fn headers() -> String {
     format!("Authorization: Bearer {}\r\nContent-Type: application/json\r\n", token(USER, None))
 }
 
-/// Asserts that a server has accepted nothing and that everybody has what they were given.
+/// Asserts that a server has accepted nothing and that all balances are the initial ones.
 pub(crate) fn assert_nothing_done(site: &Site, server: &Server) {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
     let given = Balance { funding: Some(10_000 * COIN), spot: None, in_flight: 0 };
@@ -92,7 +92,7 @@ fn a_body_that_is_not_exactly_a_transfer_is_refused() {
     request.extend_from_slice(b"Content-Length: 12\r\n\r\n{\"from\":\"\xff\"}");
     assert_refused(&exchange(server.http, &request).expect("an answer"), 400, "INVALID_REQUEST");
     assert_nothing_done(&site, &server);
-    // The longest cid there may be, and null for none.
+    // The longest allowed cid, and null for no cid.
     let body = Way::ToSpot.body_with_cid("USDT", "1", &"x".repeat(64));
     assert_eq!(server.post(USER, &body).status, 200);
     let null = r#"{"from":"FUNDING","to":"SPOT","asset":"USDT","amount":"1","cid":null}"#;
@@ -151,8 +151,8 @@ fn an_amount_is_a_plain_decimal_number_and_nothing_else() {
     site.assert_verified();
 }
 
-/// Goal: what is not whole has not happened. Method: bodies that stop in the middle, with the connection closed or
-/// left open, and heads that are none.
+/// Goal: an incomplete request has no effect. Method: bodies that stop in the middle, with the
+/// connection closed or left open, and malformed heads.
 #[test]
 fn a_request_that_is_not_whole_does_nothing() {
     let site = Site::new().with("UBSCORE__HTTP__BODY_READ_TIMEOUT_MS", 300);
@@ -161,7 +161,7 @@ fn a_request_that_is_not_whole_does_nothing() {
     let head = |length: usize| {
         format!("POST {POST} HTTP/1.1\r\nHost: x\r\n{}Content-Length: {length}\r\n\r\n", headers())
     };
-    // A whole transfer, of which more was announced.
+    // A whole transfer, with a longer length announced.
     let half = format!("{}{body}", head(body.len() + 1));
     let mut closed = TcpStream::connect(server.http).expect("connected");
     closed.write_all(half.as_bytes()).expect("sent");
@@ -172,7 +172,7 @@ fn a_request_that_is_not_whole_does_nothing() {
     let close = half.replacen("\r\n", "\r\nConnection: close\r\n", 1);
     let slow = exchange(server.http, close.as_bytes()).expect("an answer");
     assert_refused(&slow, 408, "INVALID_REQUEST");
-    // More than there may be, announced or come upon.
+    // A body above the limit, announced or found while reading.
     let large = exchange(server.http, head(1 << 30).as_bytes()).expect("an answer");
     assert_refused(&large, 413, "INVALID_REQUEST");
     let chunk = format!("4000\r\n{}\r\n", " ".repeat(0x4000));
@@ -244,7 +244,7 @@ fn a_data_directory_that_cannot_be_used_is_named() {
         let name = data_dir.display().to_string();
         assert!(last_line(&said).contains(&name), "{name}: {said}");
     }
-    // Whatever kept the log's directory from being made, PostgreSQL was not asked for anything.
+    // If the log's directory could not be made, no statement reached PostgreSQL.
     let tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'";
     assert_eq!(site.sql_value(tables), "0");
 }
@@ -265,9 +265,9 @@ fn an_occupied_port_is_named_with_its_holder() {
     site.start().stop();
 }
 
-/// Goal: damage that a crash cannot have made is refused, and not one record is skipped. Method: one byte of an early
-/// record is flipped, in several places; each start names file, offset and sequence; with the byte as it was, all is
-/// there.
+/// Goal: damage that a crash cannot cause is refused, and no record is skipped. Method: one byte of
+/// an early record is flipped, in several places; each start names file, offset and sequence; after
+/// the byte is restored, all records are there.
 #[test]
 fn a_log_that_is_damaged_in_the_middle_is_refused_by_place() {
     let site = Site::new();
@@ -296,7 +296,8 @@ fn a_log_that_is_damaged_in_the_middle_is_refused_by_place() {
     site.assert_books(&server);
 }
 
-/// A torn tail is what a kill leaves, and no damage: the records that were never acknowledged are cut.
+/// A kill leaves a torn tail, which is not damage: the records that were never acknowledged are
+/// cut.
 #[test]
 fn zeros_and_rubbish_after_the_last_record_are_cut_off() {
     let site = Site::new();
@@ -306,7 +307,8 @@ fn zeros_and_rubbish_after_the_last_record_are_cut_off() {
     server.stop();
     let first = site.log_dir().join("segment-0000000000000001.wal");
     let mut bytes = fs::read(&first).expect("the first segment");
-    // Each record says its length at its fifth byte, and begins at a multiple of 8; a length of 0 is the end.
+    // Each record has its length at its fifth byte, and begins at a multiple of 8; a length of 0 is
+    // the end.
     let length = |at: usize| u32::from_le_bytes(bytes[at + 4..at + 8].try_into().expect("four"));
     let mut tail = HEADER_BYTES;
     while length(tail) > 0 {
@@ -361,7 +363,7 @@ fn a_schema_of_a_later_version_is_left_alone() {
     assert!(last_line(&said).contains("newer"), "{said}");
     assert_eq!(site.sql_value("SELECT incarnation FROM engine_state"), incarnation);
     site.sql("DELETE FROM refinery_schema_history WHERE version = 999");
-    // Nor is one that was changed by hand.
+    // A migration that was changed by hand is refused as well.
     site.sql("UPDATE refinery_schema_history SET checksum = '1' WHERE version = 1");
     let (code, said) = site.start_refused();
     assert_eq!(code, 70, "{said}");

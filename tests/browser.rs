@@ -1,5 +1,5 @@
-//! The operators' console as a person meets it, in a real Chromium: what it shows and to whom, what it changes, and what becomes
-//! of strings that mean harm.
+//! The operators' console in a real Chromium: its contents for each role, its actions, and its
+//! handling of malicious strings.
 
 use std::env;
 use std::fs;
@@ -19,11 +19,11 @@ const APPROVER: u64 = ADMIN + 1;
 const DESK: Screen = Screen { width: 1280, height: 900, phone: false, dark: false };
 const DARK: Screen = Screen { dark: true, ..DESK };
 const PHONE: Screen = Screen { width: 390, height: 844, phone: true, dark: false };
-/// Markup that tells on itself wherever it is taken for some.
+/// Markup that sets a mark in the page if the page ever executes it.
 const HOSTILE: &str =
     "<img src=x onerror='window.harmed=1'><script>window.harmed=1</script>&lt;b&gt;\"'`${1}";
 
-/// A site on which a transfer is called stuck soon, and gives up on a lock soon.
+/// A site on which a transfer counts as stuck soon and lock waits end soon.
 fn site() -> Site {
     Site::new()
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
@@ -39,7 +39,7 @@ fn sign_in(browser: &Browser, server: &Server, operator: u64) {
     browser.wait_for("#operator", &format!("operator {operator}"));
 }
 
-/// Gives a reason for what has been proposed, and does it.
+/// Gives a reason for the proposed action, and confirms it.
 fn confirm(browser: &Browser, title: &str, reason: &str) {
     browser.wait_for("#deed-title", title);
     browser.type_into("#reason", reason);
@@ -51,7 +51,8 @@ fn find(browser: &Browser, text: &str) {
     browser.press("#find button");
 }
 
-/// A transfer of 12 coins that rests while the session holds the user's balance, once all before it have ended.
+/// A transfer of 12 coins that rests while the session holds the user's balance. All earlier
+/// transfers have ended before.
 fn stick(site: &Site, server: &Server, cid: &str) -> (Session, String) {
     site.wait_for_rest();
     let lock = site.lock_usdt(&[USER]);
@@ -64,7 +65,7 @@ fn assert_no_complaints(browser: &Browser) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// What an action left behind in `admin_audit`, newest first: action, actor and reason.
+/// The rows of an action in `admin_audit`, newest first: action, actor and reason.
 fn audit(site: &Site, action: &str) -> Vec<String> {
     let rows = format!(
         "SELECT action, actor, reason FROM admin_audit WHERE action = '{action}' ORDER BY id DESC"
@@ -72,8 +73,9 @@ fn audit(site: &Site, action: &str) -> Vec<String> {
     site.sql(&rows).into_iter().map(|row| row.join(" ")).collect()
 }
 
-/// Goal: an operator sees what is stuck without loading the page again, sees where its money is, has it tried at once, and finds it
-/// later by its cid. Method: a transfer whose target is locked, from its first moment to its end.
+/// Goal: an operator sees a stuck transfer without loading the page again, sees where its money is,
+/// retries it at once, and finds it later by its cid. Method: a transfer with a locked target, from
+/// its first moment to its end.
 #[test]
 fn a_stuck_transfer_is_seen_tried_and_found() {
     let site = site();
@@ -87,13 +89,13 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     browser.wait_for("#money", "USDT");
 
     let (lock, req_id) = stick(&site, &server, "stuck-1");
-    // A slow machine may be on the way to there when it is first called stuck.
+    // On a slow machine it may still be in an earlier state when it first counts as stuck.
     let row = browser.wait_for("#stuck", "FUNDING to DEPOSIT");
     for shown in [&req_id, "stuck-1", "12 USDT", "SPOT → FUNDING"] {
         assert!(row.contains(shown), "{shown:?}: {row}");
     }
     browser.wait_for("#stuck-title", "Stuck: 1");
-    // Where the money is: UBSCore has paid, Funding has not been given it, and both add up.
+    // The place of the money: UBSCore has paid, Funding has not credited, and both add up.
     browser.wait_for("#money", "12");
     let cells = "return [...document.querySelectorAll('#money tr')]\
                  .filter((row) => row.cells[0].innerText === 'USDT')\
@@ -111,12 +113,13 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     assert!(places.is_sorted(), "{shown}");
     assert!(!shown.contains("COMMITTED"), "{shown}");
 
-    // While the lock stands, so that it cannot end by itself before.
+    // The retry is pressed while the lock is held, so that the transfer cannot end by itself
+    // before.
     browser.press_button("#found", "Retry");
     confirm(&browser, "Retry now", "the lock is going");
     browser.wait_for("#said", &format!("Transfer {req_id} is tried now"));
     lock.sql("ROLLBACK");
-    // Seen without a hand on the page.
+    // The page updates without any input.
     let ended = browser.wait_for("#found", "COMMITTED");
     assert!(ended.contains("FUNDING DEPOSIT 12: SUCCESS"), "{ended}");
     browser.wait_for("#stuck", "Nothing is stuck.");
@@ -128,7 +131,7 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     find(&browser, "stuck-1");
     let found = browser.wait_for("#found", "With this cid");
     assert!(found.contains(&req_id) && found.contains("COMMITTED"), "{found}");
-    // The address names what is looked at, and brings it back after the next signing in.
+    // The address names the shown item, and restores it after the next sign-in.
     find(&browser, &req_id);
     browser.wait_for("#found", "What happened");
     browser.run("location.reload()", Value::Null);
@@ -141,7 +144,8 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     site.assert_books(&server);
 }
 
-/// Goal: an account is found by its user, frozen with a reason, and thawed. Method: by keyboard alone.
+/// Goal: an account is found by its user, frozen with a reason, and unfrozen. Method: by keyboard
+/// alone.
 #[test]
 fn an_account_is_frozen_by_keyboard_alone() {
     let site = site();
@@ -151,7 +155,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     let browser = Browser::start();
     sign_in(&browser, &server, ADMIN);
     let focused = || browser.run("return document.activeElement.innerText ?? ''", Value::Null);
-    // From the field to the button, as far as Tab has to go.
+    // From the field to the button, with as many Tabs as needed.
     let tab_to = |wanted: &str| {
         for _ in 0..200 {
             browser.key(Key::Tab);
@@ -173,7 +177,8 @@ fn an_account_is_frozen_by_keyboard_alone() {
     tab_to("Freeze FUNDING");
     browser.key(Key::Enter);
     browser.wait_for("#deed-title", "Freeze FUNDING of user 1001");
-    // Escape is no consent, and an empty reason none either. The focus is back where it was, though what is there is newer.
+    // Escape is no consent, and an empty reason is none either. The focus returns to its place,
+    // though the element there has been replaced.
     let button = "return (window.button ??= document.querySelector('[data-key=\"Freeze FUNDING\"]')).isConnected";
     eventually("the user is shown anew", || {
         (browser.run(button, Value::Null) == json!(false)).then_some(())
@@ -207,7 +212,8 @@ fn an_account_is_frozen_by_keyboard_alone() {
     site.assert_books(&server);
 }
 
-/// A number that JavaScript would round is another user's: once, the page asked about the one and froze the other.
+/// Story: JavaScript rounds a long number to another user's. The page asked about the one user and
+/// froze the other.
 #[test]
 fn a_user_with_a_long_number_is_frozen_and_nobody_else() {
     const LONG: u64 = 9_007_199_254_740_993;
@@ -234,8 +240,8 @@ fn a_user_with_a_long_number_is_frozen_and_nobody_else() {
     assert_no_complaints(&browser);
 }
 
-/// Goal: halts, pauses and what needs two people work from the page. Method: one operator halts and asks for the resume, another one
-/// approves it.
+/// Goal: halts, pauses and actions of two people work from the page. Method: one operator halts and
+/// asks for the resume, another one approves it.
 #[test]
 fn two_operators_end_a_halt() {
     let site = site().with("UBSCORE__APPROVAL__REQUIRED", "resume");
@@ -258,7 +264,7 @@ fn two_operators_end_a_halt() {
     maker.wait_for("#said", "This waits for another operator: approval ");
     approver.wait_for("#approvals", "the exercise is over");
     maker.wait_for("#approvals", "the exercise is over");
-    // Nobody approves what they have asked for.
+    // An operator cannot approve their own request.
     maker.press_button("#approvals", "Approve");
     confirm(&maker, "Approve: resume", "myself");
     maker.wait_for("#deed-problem", "FORBIDDEN");
@@ -290,15 +296,16 @@ fn two_operators_end_a_halt() {
     maker.press("#check");
     maker.wait_for("#checked", "Everything adds up");
     let mut complaints = maker.complaints();
-    // The refusal above, which the browser reports as a failed request.
+    // The browser reports the refusal above as a failed request.
     complaints.retain(|complaint| !(complaint.contains("/approve") && complaint.contains("403")));
     assert_eq!((complaints, approver.complaints()), (vec![], vec![]));
     site.wait_for_rest();
     site.assert_books(&server);
 }
 
-/// Goal: whoever is no admin sees nothing but the entrance, and nothing of a session is left behind anywhere. Method: no token,
-/// nonsense, a user's, a viewer's; then a session that signs out, and one whose key is changed under it.
+/// Goal: without the admin role the page shows only the sign-in, and no part of a session is left
+/// behind. Method: no token, nonsense, a user's token, a viewer's; then a session that signs out,
+/// and a session during a change of its key.
 #[test]
 fn whoever_is_no_admin_sees_nothing() {
     let site = site();
@@ -331,7 +338,7 @@ fn whoever_is_no_admin_sees_nothing() {
         let field = browser.run("return document.querySelector('#token').value", Value::Null);
         assert_eq!(field, json!(""), "a token stays to be read");
     }
-    // None of them was refused by the page alone.
+    // The server itself checks the roles, and not only the page.
     for (role, status) in [(None, 403), (Some(Role::Viewer), 403), (Some(Role::Admin), 200)] {
         let given = token(USER, role);
         let session = send(server.ops, &Request::new(&given, "GET", "/admin/v1/session"));
@@ -345,7 +352,7 @@ fn whoever_is_no_admin_sees_nothing() {
     browser.wait_for("#entrance", "Sign in");
     assert_eq!(seen(&browser), nothing);
 
-    // The server is gone, and back with another key.
+    // The server is stopped, and returns with another key.
     sign_in(&browser, &server, ADMIN);
     browser.wait_for("#money", "USDT");
     let ops = server.ops.to_string();
@@ -358,9 +365,9 @@ fn whoever_is_no_admin_sees_nothing() {
     assert_eq!(seen(&browser), nothing);
 }
 
-/// Goal: what others have written is text on the page, whatever it says. Method: markup as the reason of a pause and of a halt, as a
-/// cid that was slipped into PostgreSQL, as what is looked for, in the address and by hand; and the browser's own word that neither
-/// inline scripts nor markup out of strings are let through.
+/// Goal: text from other people stays text on the page. Method: markup as the reason of a pause and
+/// of a halt, as a cid written into PostgreSQL, as a search text, in the address and by hand; and
+/// the browser's report that it admits neither inline scripts nor markup out of strings.
 #[test]
 fn hostile_strings_stay_text() {
     let site = site();
@@ -398,7 +405,7 @@ fn hostile_strings_stay_text() {
     println!("{shown}");
     let harm = "return [window.harmed ?? null, document.querySelectorAll('img, script:not([src]), b').length]";
     assert_eq!(browser.run(harm, Value::Null), json!([null, 0]));
-    // The second line of defense, should the page ever make markup of a string.
+    // The second line of defense, in case the page ever makes markup of a string.
     for attempt in [
         "document.querySelector('#said').innerHTML = '<b>x</b>'",
         "document.querySelector('#said').setAttribute('onclick', 'window.harmed=1'); document.querySelector('#said').click()",
@@ -410,7 +417,7 @@ fn hostile_strings_stay_text() {
     }
 }
 
-/// Every file of the page has the headers that keep a browser from doing more with it than it must.
+/// Every file of the page has the headers that restrict a browser to the needs of the page.
 #[test]
 fn every_file_is_served_with_its_policy() {
     let site = site();
@@ -446,7 +453,7 @@ fn every_file_is_served_with_its_policy() {
     assert_refused(&get("/console/../metrics"), 404, "NOT_FOUND");
 }
 
-/// Where `make test` puts the rules that the page is held against, unless it says otherwise.
+/// The directory of the accessibility rules, as set by the environment or by `make test`.
 fn axe() -> String {
     let fixed = || {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("target/axe/axe_playwright_python/axe.min.js")
@@ -456,7 +463,7 @@ fn axe() -> String {
         .unwrap_or_else(|error| panic!("{}: {error}; `make test` puts it there", path.display()))
 }
 
-/// Everything that is shown keeps every rule of WCAG 2.2 AA that axe knows, and its best practice.
+/// The shown page keeps every rule of WCAG 2.2 AA that axe knows, and its best practice.
 fn assert_accessible(browser: &Browser, axe: &str, what: &str) {
     let judge = format!(
         "{axe}; return axe.run(document, {{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', \
@@ -468,9 +475,10 @@ fn assert_accessible(browser: &Browser, axe: &str, what: &str) {
     assert!(judged[0].as_u64().is_some_and(|passes| passes > 20), "{what}: {judged}");
 }
 
-/// Goal: the page can be read by everybody, on every screen. Method: with something to show everywhere, on a desk, in the dark and on
-/// a phone, every rule of WCAG 2.2 AA that axe knows; on the phone nothing is wider than the screen. The pictures are in
-/// `target/console`, to be looked at.
+/// Goal: the page is readable for all users, on every screen. Method: with contents in every part,
+/// on a desktop, in dark mode and on a phone, every rule of WCAG 2.2 AA that axe knows; on the
+/// phone no element is wider than the screen. The pictures are in `target/console` for a look by
+/// hand.
 #[test]
 fn the_page_is_accessible_in_light_in_dark_and_on_a_phone() {
     let site = site().with("UBSCORE__APPROVAL__REQUIRED", "external");
@@ -501,7 +509,7 @@ fn the_page_is_accessible_in_light_in_dark_and_on_a_phone() {
     browser.wait_for("#approvals", "a-large-one");
     browser.wait_for("#pauses", "a fork");
     browser.wait_for("#letters", "None.");
-    // So that the plots have lines.
+    // This gives the plots lines.
     let lines = "return document.querySelectorAll('#throughput polyline').length";
     for amount in 1..=20 {
         server.transfer(1002, Way::ToSpot, &format!("0.{amount}"));

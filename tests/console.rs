@@ -1,5 +1,5 @@
-//! What a console of operators reads: who asks, one user's accounts, transfers found by whatever is known of
-//! them, and what there is of each asset.
+//! The console's reads: the caller, one user's accounts, transfers by any known detail, and the
+//! totals of each asset.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ fn walk(server: &Server, query: &str, limit: usize) -> Vec<String> {
     }
 }
 
-/// The order in which a transfer's names come out of PostgreSQL.
+/// Transfer names in the order in which PostgreSQL returns them.
 fn names_by(site: &Site, condition: &str) -> Vec<String> {
     let names = format!("SELECT req_id FROM transfers_tb WHERE {condition}");
     site.sql(&names).into_iter().map(|row| row[0].clone()).collect()
@@ -86,8 +86,8 @@ fn a_session_tells_an_admin_who_and_how_things_are() {
     assert_eq!(session(&site.start())["halted"], json!({"reason": "a test"}));
 }
 
-/// Goal: an operator sees of a user what the user sees, and both statuses. Method: a user on both sides, one on either side
-/// only, and one whom nobody has heard of.
+/// Goal: an operator reads the same balances as the user, and both statuses. Method: a user on both
+/// sides, a user on either side only, and a user without accounts.
 #[test]
 fn a_users_accounts_are_shown_with_their_statuses() {
     let site = Site::new();
@@ -120,8 +120,9 @@ fn a_users_accounts_are_shown_with_their_statuses() {
     site.admit_connections(true);
 }
 
-/// Goal: whoever knows a cid finds its transfers, whosever they are and wherever they stand. Method: the same cid of two users
-/// in two states, another one, and one under way; with and without the user; by pages of one.
+/// Goal: a search by cid finds its transfers, for every user and in every state. Method: the same
+/// cid of two users in two states, another cid, and a transfer under way; with and without the
+/// user; by pages of one.
 #[test]
 fn a_cid_finds_its_transfers_without_their_user() {
     let site = Site::new();
@@ -158,8 +159,8 @@ fn a_cid_finds_its_transfers_without_their_user() {
     site.assert_books(&server);
 }
 
-/// Goal: all that one user has, newest first, what has ended and what has not. Method: each end, and one under way; pages of
-/// every size, and another user's in between.
+/// Goal: the list holds all transfers of one user, newest first, ended and not ended. Method: each
+/// end, and one under way; pages of every size, and another user's transfers in between.
 #[test]
 fn what_a_user_has_is_listed_with_what_has_ended() {
     let site = Site::new();
@@ -184,15 +185,16 @@ fn what_a_user_has_is_listed_with_what_has_ended() {
     site.assert_books(&server);
 }
 
-/// Goal: the oldest in flight comes first, and a cursor goes on to younger ones. Method: transfers that cannot end, in pages;
-/// what ends in between leaves the list, and nothing is told twice.
+/// Goal: the oldest transfer in flight comes first, and a cursor continues with younger ones.
+/// Method: transfers that cannot end, in pages; a transfer that ends in between leaves the list,
+/// and none is listed twice.
 #[test]
 fn what_has_not_ended_is_listed_oldest_first() {
     let site = Site::new()
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
     let server = site.start();
-    // One each: what a user asks for next waits behind what is held up.
+    // One transfer per user: a user's next call waits behind a blocked one.
     let users = [USER, OTHER, NEW, NEW + 1, NEW + 2];
     for user in users {
         server.deposit(user, "USDT", "10");
@@ -202,7 +204,8 @@ fn what_has_not_ended_is_listed_oldest_first() {
     let lock = site.lock_usdt(&users);
     for user in users {
         let body = Way::ToFunding.body_with_cid("USDT", "1", "waits");
-        // In the same flight with what waits for the lock an accept may be given up; the same again is told.
+        // If an accept shares its flight with a call that waits for the lock, it may be given up. A
+        // repeat of the same body is answered.
         eventually("it is accepted", || (server.post(user, &body).status == 202).then_some(()));
     }
     let want = names_by(&site, "state NOT IN (40, -10, -30) ORDER BY order_number");
@@ -265,9 +268,10 @@ fn the_command_line_finds_by_cid_by_user_and_by_age() {
     assert_eq!(said(&cli(&["transfer", "list", "--ended", "--dev"])).0, 2, "of which user?");
 }
 
-/// Goal: whoever reads one transfer can put all that happened to it in one order, whatever the clocks say. Method: a transfer
-/// that is refunded; its history has the order of its states though PostgreSQL's clock went back, and its operations that of
-/// their decisions though Spot's are read from elsewhere.
+/// Goal: a reader of one transfer can put all its events in one order, regardless of the clocks.
+/// Method: a transfer that is refunded. Its history has the order of its states though PostgreSQL's
+/// clock went back. Its operations have the order of their decisions though Spot's are read from
+/// elsewhere.
 #[test]
 fn a_transfers_timeline_has_one_order() {
     let site = Site::new().with("UBSCORE__COORDINATOR__FUSE", false);
@@ -301,7 +305,7 @@ fn a_transfers_timeline_has_one_order() {
 
 const TOTALS: &str = "/admin/v1/totals";
 
-/// The totals, if they can be told now.
+/// The totals, if they can be read now.
 fn try_totals(server: &Server) -> Option<Value> {
     let token = token(ADMIN, Some(Role::Viewer));
     let reply = send(server.ops, &Request::new(&token, "GET", TOTALS)).ok()?;
@@ -312,7 +316,7 @@ fn try_totals(server: &Server) -> Option<Value> {
     Some(reply.json())
 }
 
-/// Totals that were read after this.
+/// Totals that were read after this call.
 fn totals(server: &Server) -> Value {
     let asked = jiff::Timestamp::now();
     eventually("totals of now", || {
@@ -322,7 +326,8 @@ fn totals(server: &Server) -> Value {
     })
 }
 
-/// Of one asset: Funding, Spot, in flight, deposited, withdrawn, 10^-8; and the difference as it is told.
+/// The totals of one asset: Funding, Spot, in flight, deposited, withdrawn, in 10^-8; and the
+/// difference as text.
 fn of_asset(totals: &Value, symbol: &str) -> ([u128; 5], String) {
     let assets = totals["assets"].as_array().expect("an array");
     let row = assets.iter().find(|row| row["asset"] == json!(symbol)).expect("every asset");
@@ -341,10 +346,11 @@ fn assert_add_up(totals: &Value) {
     }
 }
 
-/// Goal: whatever runs, no read is off by the smallest unit, and none is guessed. Method: four clients move two assets of two
-/// users both ways, in from outside and out again, with refusals, while accounts open and close so that money is refunded;
-/// totals are read all the time, over a kill, a start that replays, a snapshot, another kill, and a start from the snapshot. Once
-/// with every outcome kept, and once where UBSCore forgets what it can at once.
+/// Goal: under any load, no read is off by the smallest unit, and no number is guessed. Method:
+/// four clients move two assets of two users both ways, in from outside and out again, with
+/// refusals, while accounts open and close so that money is refunded. Totals are read all the time:
+/// over a kill, a start that replays, a snapshot, another kill, and a start from the snapshot. Once
+/// with every outcome kept, and once with UBSCore evicting outcomes as early as possible.
 #[test]
 fn totals_add_up_at_every_read_whatever_moves_and_dies() {
     const READS: usize = 5;
@@ -375,7 +381,7 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
                             _ => {
                                 let way = Way::BOTH[turn / 4 % 2];
                                 let body = way.body(asset, amount);
-                                // It may be dead by now.
+                                // The server may be dead by now.
                                 server
                                     .try_ask(user, "POST", "/api/v1/internal_transfer", Some(&body))
                                     .ok();
@@ -438,15 +444,15 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
     }
 }
 
-/// Goal: what is on its way is in flight to the unit, and what UBSCore has already is not. Method: Funding's deposit is held up,
-/// and then PostgreSQL's mark of one on Spot.
+/// Goal: money under way is in flight to the unit, and money that UBSCore has already decided is
+/// not. Method: Funding's deposit is blocked, and then PostgreSQL's mark of a deposit on Spot.
 #[test]
 fn totals_tell_what_is_in_flight_by_recorded_operations() {
     let site = Site::new();
     let server = site.start();
     server.transfer_committed(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    // Each step is waited for: an accept is not yet a step.
+    // Each step is awaited, because an accept is not yet a step.
     let wait_for_usdt = |want: (u128, u128, u128)| {
         eventually(&format!("Funding, Spot and in flight of {want:?}"), || {
             let totals = totals(&server);
@@ -471,8 +477,8 @@ fn totals_tell_what_is_in_flight_by_recorded_operations() {
     site.assert_books(&server);
 }
 
-/// Goal: money that somebody makes or takes behind the service's back is told to the unit, and of that asset only; and what is
-/// away is not guessed.
+/// Goal: money made or taken outside the service is a difference to the unit, of that asset only; a
+/// store that is away is not guessed.
 #[test]
 fn a_change_behind_the_services_back_is_a_difference_of_just_that() {
     let site = Site::new();
@@ -495,7 +501,7 @@ fn a_change_behind_the_services_back_is_a_difference_of_just_that() {
         assert_eq!(of_asset(&told, "BTC").1, "0", "{told}");
         set(undo);
     }
-    // Whoever asks at the same time is told of one read.
+    // Concurrent callers share one read.
     let at = crowd(20, |_| text(&try_totals(&server).expect("totals")["at"]).to_owned());
     let read: BTreeSet<&String> = at.iter().collect();
     assert!(read.len() <= 10, "{read:?}");

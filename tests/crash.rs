@@ -1,4 +1,5 @@
-//! Kills, restarts and lost connections: nothing is made, nothing is lost, and nothing told is taken back.
+//! Kills, restarts and lost connections: nothing is made, nothing is lost, and no answer is taken
+//! back.
 
 #[cfg(feature = "crash")]
 use std::os::unix::process::ExitStatusExt;
@@ -58,15 +59,16 @@ fn a_restart_replays_balances_transfers_and_statuses() {
     }
 }
 
-/// Goal: no kill makes or loses money or takes an answer back. Method: 200 transfers of four users, both ways, at once;
-/// SIGKILL after a number of them has been answered; restart; wait for rest; add everything up; post every cid again.
+/// Goal: no kill makes or loses money or takes an answer back. Method: 200 transfers of four users,
+/// both ways, at once; SIGKILL after a number of answers; restart; wait for rest; add everything
+/// up; post every cid again.
 #[test]
 fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
     for (fuse, kill_after) in [(true, 20), (false, 90)] {
         let plan = plan(200);
-        // On a machine that stood still meanwhile, the kill may come too late to hit anything.
+        // If the machine was paused, the kill may come too late to hit a transfer.
         let (site, replies) = eventually("a kill that hits something", || {
-            // Small segments, so that the log rolls under way.
+            // Small segments, so that the log rolls during the test.
             let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
             let server = site.start();
             endow(&site, &server);
@@ -100,14 +102,15 @@ fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
     }
 }
 
-/// Goal: at every named point the process may die, and the transfer still ends once, with its money on one side.
-/// Method: each point, each way, fused and not, at the first and the second visit of the transfer: armed by the
-/// environment; one transfer; wait for the death by SIGKILL; restart without the point; wait for rest; add up.
+/// Goal: the process may die at any named point, and the transfer still ends once, with its money
+/// on one side. Method: each point, each way, fused and not, at the first and the second visit of
+/// the transfer. The point is armed by the environment; one transfer; wait for the death by
+/// SIGKILL; restart without the point; wait for rest; add up.
 #[cfg(feature = "crash")]
 #[test]
 fn a_death_at_every_named_point_is_recovered_from() {
     for fuse in [true, false] {
-        // A mark of the idle log would be a visit that is not the transfer's.
+        // A mark of the idle log would be a visit that is not part of the transfer.
         let site = Site::fused(fuse).with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000);
         let mut server = site.start();
         endow(&site, &server);
@@ -120,10 +123,10 @@ fn a_death_at_every_named_point_is_recovered_from() {
                 let mut dying = start_alive(&site, point, &mut visit, further);
                 let cid = format!("{point}-{way:?}-{further}");
                 let body = way.body_with_cid("USDT", "0.25", &cid);
-                // It may die before, while or after it answers.
+                // It may die before, during or after its answer.
                 drop(dying.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)));
                 if further > 0 {
-                    // Not every transfer comes there twice.
+                    // Not every transfer visits the point twice.
                     eventually("death or rest", || {
                         (dying.has_ended() || site.is_at_rest()).then_some(())
                     });
@@ -147,14 +150,15 @@ fn a_death_at_every_named_point_is_recovered_from() {
     }
 }
 
-/// Starts with a point armed at the first visit from `visit` on that the start itself survives, and `further` ones
-/// after that: it asks in commits of its own whether the development money has been given.
+/// Starts with a point armed at the first visit from `visit` on that the start itself survives,
+/// plus `further` visits. A start visits points too: it asks in commits of its own whether the
+/// development money has been given.
 #[cfg(feature = "crash")]
 pub(crate) fn start_alive(site: &Site, point: &str, visit: &mut u32, further: u32) -> Server {
     start_alive_with(site, &site.url(), point, visit, further)
 }
 
-/// The same with another way to PostgreSQL.
+/// The same with another address of PostgreSQL.
 #[cfg(feature = "crash")]
 pub(crate) fn start_alive_with(
     site: &Site,
@@ -163,7 +167,7 @@ pub(crate) fn start_alive_with(
     visit: &mut u32,
     further: u32,
 ) -> Server {
-    /// A start visits a point once a gift and once an asset at most.
+    /// A start visits a point at most once per gift and once per asset.
     const VISITS_MAX: u32 = 12;
     while *visit <= VISITS_MAX {
         let armed = site.clone().with("UBSCORE_CRASH", format!("{point}={}", *visit + further));
@@ -175,8 +179,9 @@ pub(crate) fn start_alive_with(
     panic!("{point}: no start survives {VISITS_MAX} visits");
 }
 
-/// Goal: a connection that breaks at any moment loses nothing. Method: every connection of the server is ended again
-/// and again under a load with cids and readers; then rest, sums, and every answer as it was told.
+/// Goal: a connection that breaks at any moment loses nothing. Method: every connection of the
+/// server is ended again and again under a load with cids and readers; then rest, sums, and every
+/// answer unchanged.
 #[test]
 fn connections_cut_under_load_lose_nothing() {
     for fuse in [true, false] {
@@ -205,12 +210,13 @@ fn connections_cut_under_load_lose_nothing() {
     }
 }
 
-/// Goal: a commit whose answer does not come in time may still happen, late, and must not happen twice. Method: every
-/// connection's process in PostgreSQL is stopped again and again, longer than the server waits for it, and then goes on
-/// with whatever was sent to it; a load with cids meanwhile; rest, sums, every answer as it was told.
+/// Goal: a commit without a timely answer may still happen, late, and must not happen twice.
+/// Method: every connection's process in PostgreSQL is stopped again and again, longer than the
+/// server waits, and then continues with the statements already sent; a load with cids meanwhile;
+/// rest, sums, every answer unchanged.
 #[test]
 fn commits_that_hang_and_come_late_count_once() {
-    /// Longer than a flight may take below.
+    /// Longer than the limit of a flight below.
     const STOPPED: Duration = Duration::from_millis(900);
     for fuse in [true, false] {
         let site = Site::fused(fuse)
@@ -225,7 +231,7 @@ fn commits_that_hang_and_come_late_count_once() {
             let pids = site.connection_pids();
             let signal = |signal| {
                 for &pid in &pids {
-                    // It may have ended by itself.
+                    // The process may have ended by itself.
                     rustix::process::kill_process(pid, signal).ok();
                 }
             };
@@ -257,19 +263,21 @@ fn commits_that_hang_and_come_late_count_once() {
     }
 }
 
-/// Goal: an engine that was killed between its record and PostgreSQL's mark tells the same before and after. Method: the
-/// marks are held back by a lock on the rows, so that UBSCore's record is the only proof of what was answered; kill.
+/// Goal: if an engine was killed between its record and PostgreSQL's mark, the answer is the same
+/// before and after. Method: a lock on the rows blocks the marks, so that UBSCore's record is the
+/// only proof of the answer; kill.
 #[test]
 fn an_answer_that_only_the_log_proves_survives_a_kill() {
     let site = Site::new();
     let server = site.start();
-    // The withdraw's commit makes the row; its mark comes with a later batch, which the lock below keeps out.
+    // The withdraw's commit makes the row; its mark comes with a later batch, which the lock below
+    // blocks.
     let body = Way::ToSpot.body_with_cid("USDT", "40", "proof");
     let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
     let told = server.post(USER, &body);
     assert_eq!(told.status, 200, "{told:?}");
     assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "30");
-    // No read steps back behind the answer meanwhile.
+    // No read returns an earlier state than the answer.
     assert_eq!(server.look(USER, &told.req_id())["state"], json!("COMMITTED"));
     let want = Balance::at_rest(9_960 * COIN, 40 * COIN);
     assert_eq!(server.usdt(USER), want);
@@ -283,8 +291,8 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     site.assert_books(&server);
 }
 
-/// Story: a transfer of a development user waited for a lock in Funding when the process died, and no start got past the
-/// gift that came behind it.
+/// Story: a transfer of a development user waited for a lock in Funding when the process died.
+/// Every later start then failed at the gift queued behind it.
 #[test]
 fn a_start_gets_past_a_transfer_that_waits_for_a_lock() {
     let site = Site::new()
@@ -304,7 +312,7 @@ fn a_start_gets_past_a_transfer_that_waits_for_a_lock() {
     site.assert_books(&server);
 }
 
-/// Story: a shipper of log lines died, and the next line that could not be written took the server down with it.
+/// Story: a shipper of log lines died, and the next failed write of a line ended the server.
 #[test]
 fn a_server_whose_log_nobody_reads_goes_on() {
     let site = Site::new();
@@ -317,8 +325,9 @@ fn a_server_whose_log_nobody_reads_goes_on() {
     server.stop();
 }
 
-/// Goal: a stop in order finishes what it has accepted, or leaves it where the next start goes on. Method: SIGTERM amid
-/// a load with cids; exit 0; restart; rest; sums; every answer as it was told.
+/// Goal: an orderly stop finishes the accepted transfers, or leaves them where the next start
+/// continues. Method: SIGTERM during a load with cids; exit 0; restart; rest; sums; every answer
+/// unchanged.
 #[test]
 fn a_stop_amid_a_load_keeps_every_answer() {
     for fuse in [true, false] {

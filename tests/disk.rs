@@ -1,5 +1,6 @@
-//! Faults of the disk under the real process: what the system refuses, does in part, does late, or fails to make durable.
-//! They strike in the log's medium itself, see `wal::fault`. `make soak` asks for all combinations ([`thorough`]).
+//! Faults of the disk under the real process: refused, partial, late or not durable operations.
+//! They are injected into the log's medium itself, see `wal::fault`. `make soak` asks for all
+//! combinations ([`thorough`]).
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -16,12 +17,12 @@ use crate::harness::{
 };
 use crate::power::Powered;
 
-/// The exit code of a process whose log is dead.
+/// The exit code of a process with a dead log.
 const EXIT_ENGINE: i32 = 70;
 /// Callers of a load.
 const CALLERS: usize = 8;
 
-/// A site whose disk a test may break and mend while a server runs on it.
+/// A site with a disk that a test may break and repair while a server runs on it.
 struct Disk {
     site: Site,
     broken: PathBuf,
@@ -46,17 +47,18 @@ impl Disk {
     }
 }
 
-/// Whether every fault is to meet every way.
+/// Whether to combine every fault with every way.
 fn thorough() -> bool {
     soak_rounds().is_some()
 }
 
-/// How often a fault has struck.
+/// How often a fault has occurred.
 fn strikes(said: &str) -> usize {
     said.matches("fault: ").count()
 }
 
-/// Posts a plan from several callers until `enough` of an answer; what was not posted has no answer.
+/// Posts a plan from several callers until `enough` of an answer; a transfer that was not posted
+/// has no answer.
 fn load(
     server: &Server,
     plan: &[Planned],
@@ -82,7 +84,7 @@ fn load(
     told
 }
 
-/// Rest, sums, every answer as it was told, and all of it again.
+/// Rest, sums, every answer unchanged, and all of it again.
 fn assert_whole(site: &Site, server: &Server, plan: &[Planned], told: &[Option<Reply>]) {
     site.wait_for_rest();
     site.assert_books(server);
@@ -95,7 +97,8 @@ fn is_overloaded(reply: &Option<Reply>) -> bool {
     reply.as_ref().is_some_and(|reply| reply.status == 503 && reply.refusal().1 == "OVERLOADED")
 }
 
-/// Asserts that the service says everywhere that it takes no new transfers for want of room in the log.
+/// Asserts that every status of the service shows that it takes no new transfers because the log
+/// lacks space.
 fn assert_not_ready(server: &Server) {
     let mut number = 0;
     let refused = eventually("no room for one more", || {
@@ -115,13 +118,13 @@ fn assert_not_ready(server: &Server) {
     assert!(text(&session["not_ready"]).contains("disk is full"), "{session}");
 }
 
-/// Goal: a disk that is full refuses new work before the log is, keeps what it has promised, and is good again once space
-/// is back. Method: no space, or no quota, for the next segment, from the file's first byte or from its middle; a load with
-/// cids until somebody is refused; replays and reads meanwhile; a kill, and a start that finds no space either; space
-/// again.
+/// Goal: a full disk refuses new work before the log is full, keeps all promises, and recovers once
+/// space returns. Method: no space, or no quota, for the next segment, from the file's first byte
+/// or from its middle; a load with cids until a transfer is refused; replays and reads meanwhile; a
+/// kill, and a start without space; space again.
 #[test]
 fn a_full_disk_refuses_new_work_and_passes() {
-    /// What fails, and whether a kill comes before it is mended.
+    /// The fault, and whether a kill comes before the repair.
     const FULL: [(&str, bool); 3] =
         [("fill:enospc", true), ("create:enospc", false), ("fill:edquot", false)];
     let all = if thorough() { FULL.len() } else { 1 };
@@ -139,7 +142,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
         said_only(&server.said(), &[Alert::WalSpaceLow, Alert::NotTakingTransfers]);
         site.wait_for_rest();
         assert_not_ready(&server);
-        // Whoever asks for what is there is served.
+        // Replays of recorded transfers are answered.
         for (planned, told) in
             plan.iter().zip(&told).filter(|(_, told)| told.is_some()).take(CALLERS)
         {
@@ -168,7 +171,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
             (reply.status == 200).then_some(())
         });
         let asked = told.iter().rposition(Option::is_some).expect("an answer") + 1;
-        // The rest has been looked at as well, by the sums.
+        // The sums cover the rest as well.
         let from = if thorough() { 0 } else { asked.saturating_sub(100) };
         assert_whole(site, &server, &plan[from..asked], &told[from..asked]);
         server.kill();
@@ -176,7 +179,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
     }
 }
 
-/// What a log does not survive, and a process does not outlive.
+/// Faults that end the log and the process.
 const FATAL: &[&str] = &[
     "sync:eio@1",
     "sync:eio@25",
@@ -189,10 +192,11 @@ const FATAL: &[&str] = &[
     "prefault:eio@1",
 ];
 
-/// Goal: a disk that fails where nothing may fail ends the process at once, without another sync and without another
-/// answer, and what it has answered is there afterwards. Method: each such fault under a load with cids; exit code and
-/// last words; then the log as the kernel still has it, or as the disk has it for certain: the pages of the failed sync
-/// are lost, as Linux drops them; restart, rest, sums, every cid again. `wal::fault` aborts a process that syncs again.
+/// Goal: a fatal disk fault ends the process at once, without another sync and without another
+/// answer, and every answer given before stays true. Method: each such fault under a load with
+/// cids; exit code and last log lines. Then the log as the kernel still has it, or as the disk
+/// certainly has it: Linux drops the pages of a failed sync. Restart, rest, sums, every cid again.
+/// `wal::fault` aborts a process that syncs again.
 #[test]
 fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
     let mut state = 1;
@@ -210,7 +214,8 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             let (status, said) = server.wait();
             assert_eq!(status.code(), Some(EXIT_ENGINE), "{faults}: {status} {said}");
             assert_eq!(strikes(&said), 1, "{faults}: {said}");
-            // Not always the last line: an answer to what was durable before may be noted beside it.
+            // This is not always the last line: an answer for an earlier durable record may be
+            // logged beside it.
             assert!(said.contains("stopped at once"), "{faults}: {said}");
             said_only(&said, &[Alert::WalSyncFailed]);
             disk.mend();
@@ -219,15 +224,15 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             }
             let server = disk.site.start();
             let asked = told.iter().rposition(Option::is_some).map_or(1, |last| last + 1);
-            // What was answered last is what may be lost.
+            // The last answers are the ones at risk.
             let from = if thorough() { 0 } else { asked.saturating_sub(100) };
             assert_whole(&disk.site, &server, &plan[from..asked], &told[from..asked]);
         }
     }
 }
 
-/// Goal: a start on a disk that fails refuses, says why, and has changed nothing. Method: each step of a start fails on a
-/// log that a kill has left; then a start on the mended disk.
+/// Goal: a start on a failing disk refuses, names the reason, and changes nothing. Method: each
+/// step of a start fails on a log that a kill has left; then a start on the repaired disk.
 #[test]
 fn a_start_on_a_failing_disk_refuses_and_changes_nothing() {
     const STEPS: [&str; 8] = [
@@ -259,15 +264,16 @@ fn a_start_on_a_failing_disk_refuses_and_changes_nothing() {
         for (planned, told) in plan.iter().zip(&mut told) {
             *told = post_to(started.http, planned);
         }
-        // Or the next start would have no segment to make.
+        // Otherwise the next start would have no segment to make.
         started.transfer_accepted(USERS[0], Way::ToSpot, "0.00000001");
         site.wait_for_rest();
         server = Some(started);
     }
 }
 
-/// Goal: a snapshot that cannot be made costs nothing but itself. Method: each step of one fails while it is made; the
-/// service goes on; kill, restart on the mended disk; a snapshot, and the log behind it goes.
+/// Goal: a failed snapshot affects nothing else. Method: each step of one fails while it is made;
+/// the service continues; kill, restart on the repaired disk; a snapshot, and the covered log is
+/// removed.
 #[test]
 fn a_snapshot_that_fails_is_said_and_costs_nothing() {
     const STEPS: [&str; 6] = [
@@ -287,7 +293,7 @@ fn a_snapshot_that_fails_is_said_and_costs_nothing() {
         ask_for_snapshot(&server);
         eventually("the failure", || (strikes(&server.said()) > 0).then_some(()));
         server.says("snapshot_failed");
-        // None is left that nobody knows to be durable, nor a part of one.
+        // No snapshot without proven durability is left, nor a part of one.
         assert_eq!(fs::read_dir(site.snapshot_dir()).expect("a directory").count(), 0, "{faults}");
         let plan = plan_of_round(24, round);
         let told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
@@ -303,8 +309,9 @@ fn a_snapshot_that_fails_is_said_and_costs_nothing() {
     }
 }
 
-/// Goal: a slow disk makes late, not wrong. Method: every sync 50 ms longer, or some of them 2 s, under a load with cids
-/// while the audit watches; no alert but of a transfer that stands still; then sums and every answer, after a kill too.
+/// Goal: a slow disk causes late answers, not wrong ones. Method: every sync takes 50 ms longer, or
+/// some of them 2 s, under a load with cids while the audit runs; no alert but that of a stuck
+/// transfer; then sums and every answer, after a kill too.
 #[test]
 fn a_slow_disk_answers_late_and_right() {
     const EVERY: &str = "sync:slow50,fill:slow50,settle:slow50,sync_directory:slow50";
@@ -332,7 +339,8 @@ fn a_slow_disk_answers_late_and_right() {
     }
 }
 
-/// A server whose log has segments that a snapshot would cover at once, each left by a start.
+/// A server with old segments in its log, each left by a start. A snapshot would cover them at
+/// once.
 fn start_with_old_segments(site: &Site) -> Server {
     let mut server = site.start();
     endow(site, &server);
@@ -352,8 +360,9 @@ fn ask_for_snapshot(server: &Server) {
     assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
 }
 
-/// Story: segments that snapshots cover were removed, and where the sync of their directory failed the engine went on: the
-/// same failure could have been that of a new segment's name, whose own sync would then have been told that all is well.
+/// Story: the engine removed segments that snapshots cover, and continued after the sync of their
+/// directory failed. The failure could have concerned a new segment's name. The sync of that name
+/// would then have reported success.
 #[test]
 fn a_failed_sync_of_the_logs_directory_is_the_end_whoever_asked_for_it() {
     let site =
@@ -371,8 +380,9 @@ fn a_failed_sync_of_the_logs_directory_is_the_end_whoever_asked_for_it() {
     disk.site.assert_books(&server);
 }
 
-/// Story: a process died between the renaming of a snapshot and the sync of its directory. The next one relied on the name
-/// and removed the log behind it, which a power cut would have left with neither.
+/// Story: a process died between the renaming of a snapshot and the sync of its directory. The next
+/// process relied on the name and removed the covered log. A power cut would then have left
+/// neither.
 #[test]
 fn a_snapshots_name_is_durable_before_the_log_behind_it_goes() {
     let powered = Powered::new(true);

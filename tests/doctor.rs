@@ -1,4 +1,5 @@
-//! What the doctor says of a machine, a PostgreSQL and a configuration; that it changes nothing, and finds what is wrong.
+//! The doctor's findings about a machine, a PostgreSQL and a configuration. It changes nothing and
+//! finds faults.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Site, Way, eventually, said, text};
 
-/// Every check, as it is told.
+/// Every check, by its printed name.
 const CHECKS: [&str; 21] = [
     "configuration",
     "postgres version",
@@ -34,7 +35,8 @@ const CHECKS: [&str; 21] = [
     "swap",
 ];
 
-/// Runs the doctor; returns its exit code and its findings by check: verdict, what was found, what to change.
+/// Runs the doctor; returns its exit code and its findings by check: verdict, finding, proposed
+/// change.
 fn doctor(mut command: Command) -> (i32, BTreeMap<String, [String; 3]>) {
     let (code, out, err) = said(&command.args(["--format", "json"]).output().expect("the binary"));
     assert_eq!(err, "", "{out}");
@@ -65,8 +67,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Goal: a running service is looked at, and nothing is changed. Method: every check is told; rows and files before and after;
-/// transfers meanwhile.
+/// Goal: the doctor examines a running service and changes nothing. Method: every check is listed;
+/// rows and files before and after; transfers meanwhile.
 #[test]
 fn a_running_service_is_examined_and_not_disturbed() {
     let site = Site::new();
@@ -109,18 +111,19 @@ fn a_running_service_is_examined_and_not_disturbed() {
     site.assert_books(&server);
 }
 
-/// Goal: a server whose commits would never end is found, and what to change is said. Method: a cluster of the test's own, which
-/// is to wait for a standby that nobody runs; and again without. What our own server is started with cannot be set wrong; the
-/// other settings are judged in the unit tests.
+/// Goal: a server with commits that would never end is found, and the change is named. Method: a
+/// cluster of the test's own, configured to wait for a standby that does not exist; and again
+/// without. The settings of our own server cannot be set wrong; the unit tests judge the other
+/// settings.
 #[test]
 fn a_server_that_waits_for_nobody_is_found() {
     let (site, _cluster) = Site::on_its_own_cluster();
     site.start().stop();
     let session = site.session();
-    for (set, code, verdict_wanted) in [("= 'nobody'", 1, "bad"), ("= ''", 0, "warn")] {
+    for (set, code, verdict_wanted) in [("= 'absent'", 1, "bad"), ("= ''", 0, "warn")] {
         session.sql(&format!("ALTER SYSTEM SET synchronous_standby_names {set}"));
         session.sql("SELECT pg_reload_conf()");
-        // The server takes its time to read its file.
+        // The server reads its file with a delay.
         eventually("it is set", || {
             let value = site.sql_value("SHOW synchronous_standby_names");
             set.contains(&format!("'{value}'")).then_some(())
@@ -132,8 +135,8 @@ fn a_server_that_waits_for_nobody_is_found() {
     }
 }
 
-/// Goal: what is not there is said, and the rest is checked all the same. Method: an embedded server that does not run, an
-/// address where none is, a configuration that is none; nothing is made.
+/// Goal: a missing part is reported, and the other checks still run. Method: an embedded server
+/// that does not run, an address without a server, an invalid configuration; nothing is created.
 #[test]
 fn what_is_missing_is_said_and_the_rest_is_checked() {
     let site = Site::new();
@@ -157,7 +160,7 @@ fn what_is_missing_is_said_and_the_rest_is_checked() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// The machine is held against what is configured for it.
+/// The machine is compared with its configuration.
 #[test]
 fn the_machine_is_held_against_the_configuration() {
     let site = Site::new();

@@ -23,8 +23,9 @@ fn is_alive(pid: i32) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
-/// Goal: a kill of the server leaves PostgreSQL and the money where they are, and the next start takes both up; a stop
-/// in order stops both. Method: transfers, SIGKILL, start, transfers, SIGTERM, start.
+/// Goal: a kill of the server leaves PostgreSQL and the money unchanged, and the next start takes
+/// both up; an orderly stop ends both. Method: transfers, SIGKILL, start, transfers, SIGTERM,
+/// start.
 #[test]
 fn the_embedded_postgresql_survives_a_kill_and_ends_with_a_stop() {
     let site = Site::new();

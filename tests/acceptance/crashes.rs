@@ -111,7 +111,7 @@ impl Stage {
         self.site.sql_value(&format!("SELECT req_id FROM transfers_tb WHERE cid = '{cid}'"))
     }
 
-    /// Asserts the recorded state of a transfer whose process died.
+    /// Asserts the records of a transfer after its process died.
     fn assert_left(&self, death: Death, req_id: &str) {
         assert_eq!(stored_state(&self.site, req_id), death.state, "{death:?}");
         assert_eq!(funding_operations(&self.site, req_id), death.funding, "{death:?}");
@@ -140,9 +140,9 @@ impl Stage {
     }
 }
 
-/// Makes a process die each death; asserts the state left, and the result of the next process. If
-/// both kinds of process can die there, the next process is of the same kind. Otherwise one of each
-/// kind is tried.
+/// Makes a process die each death; asserts its records, and the result of the next process. If
+/// processes with and without fusion can die there, the next process is of the same kind. Otherwise
+/// each kind is tried.
 fn each_is_recovered(deaths: &[Death]) {
     let mut stage = Stage::new();
     for (index, &death) in deaths.iter().enumerate() {

@@ -115,7 +115,8 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
     }
 }
 
-/// The same for a refund: Funding's own, and one of Spot whose final state PostgreSQL cannot write.
+/// The same for a refund: Funding's own, and one of Spot while PostgreSQL
+/// cannot write the final state.
 #[test]
 fn fsm_006_a_refund_that_is_not_answered_is_asked_for_ever() {
     for fuse in [true, false] {
