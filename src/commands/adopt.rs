@@ -23,14 +23,12 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use engine::Closed;
 use engine::ledger::Ledger;
-use wal::{Directory, DirectoryLock, Identity, Medium};
+use wal::{Directory, DirectoryLock, Identity};
 
 use super::repair::{actor, decide};
-use super::snapshot::SNAPSHOT_DIRECTORY;
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, end};
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
+use super::wal::aside;
 use super::wal::repair::leaves_a_log;
-use super::wal::{LOG_DIRECTORY, aside};
-use super::{restore, serve};
 use crate::audit::rebuild::{Rebuild, plan};
 use crate::audit::redecision::PlanStep;
 use crate::audit::verify::{Led, Stores, led, replayed, verify};
@@ -38,10 +36,12 @@ use crate::cli::AdoptArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::crash;
+use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
 use crate::postgres::repair_writer::{Author, renumber};
 use crate::postgres::store::Transfer;
+use crate::stores::{self, Target};
 use domain::asset::Catalog;
 
 /// A database that proves nothing of any log.
@@ -83,23 +83,22 @@ async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize
         .context("load the configuration")?;
     let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
     let actor = actor("ubscore engine adopt", args.apply, tokens, &config)?;
-    let log = config.data_dir.join(LOG_DIRECTORY);
-    let log_dir = log.clone();
-    let snapshots = config.data_dir.join(SNAPSHOT_DIRECTORY);
+    let data_dir = config.data_dir.clone();
+    let (log, snapshots) = (data_dir::log(&data_dir), data_dir::snapshots(&data_dir));
     let lock = match args.apply {
-        true => {
-            let directory = Directory::create(&log).context("open the log")?;
-            Some(directory.lock().context("lock the log; next: stop the service that holds it")?)
-        }
+        true => Some(
+            data_dir::create_and_lock(&data_dir)
+                .context("lock the log; next: stop the service that holds it")?,
+        ),
         false => None,
     };
     if config.data_dir.is_dir() {
-        restore::refuse_unfinished(&config.data_dir)?;
+        data_dir::refuse_unfinished_restore(&data_dir)?;
     }
-    let server = serve::start_embedded(&config).await?;
+    let server = stores::start_embedded(&config).await?;
     let done = async {
         let target = Target::new(config, server.as_ref())?;
-        let asked = Asked::connect(&target.config, &target.patient()).await?;
+        let asked = Asked::connect(&target.address, &target.patient()).await?;
         if asked.claimed().await.context("ask PostgreSQL")?.is_none() {
             bail!("{NEVER_USED}");
         }
@@ -112,7 +111,7 @@ async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize
         adoption.run(author, lock, out).await
     }
     .await;
-    end(server, &log_dir).await;
+    stores::release_embedded(server, &data_dir).await;
     done
 }
 
@@ -184,8 +183,8 @@ impl Adoption<'_> {
         if !bound.begun {
             let was = bound.log.context("it was there above")?;
             let rebinding = Rebinding { was, log: identity, detail, author };
-            let Target { config, limits, .. } = self.target;
-            rebind(config, limits, &rebinding).await.context("bind PostgreSQL to the new log")?;
+            let Target { address, limits, .. } = self.target;
+            rebind(address, limits, &rebinding).await.context("bind PostgreSQL to the new log")?;
             say(out, "done", &format_args!("PostgreSQL belongs to log {identity}, and is halted"))?;
         }
         crash::point("adopt_after_postgres");
@@ -196,7 +195,7 @@ impl Adoption<'_> {
 
     /// What is in the log's directory, or why nothing is rebuilt over it.
     fn find(&self, identity: Identity, bound: &Bound) -> anyhow::Result<Found> {
-        let data_dir = &self.target.configured.data_dir;
+        let data_dir = &self.target.config.data_dir;
         let files = || -> anyhow::Result<Vec<PathBuf>> {
             let mut files = named(&self.log, &LOG_FILES)?;
             files.extend(named(&self.snapshots, &SNAPSHOT_FILES)?);
@@ -240,7 +239,7 @@ impl Adoption<'_> {
         if files.is_empty() {
             return Ok(String::new());
         }
-        let data_dir = &self.target.configured.data_dir;
+        let data_dir = &self.target.config.data_dir;
         let now_ns = SystemClock::new().now_ns();
         let to = aside::move_away(data_dir, files, now_ns).context("set the old log aside")?;
         say(
@@ -259,7 +258,7 @@ impl Adoption<'_> {
         author: Author<'_>,
         out: &mut impl Write,
     ) -> anyhow::Result<usize> {
-        let Target { config, limits, engine, .. } = self.target;
+        let Target { address, limits, engine, .. } = self.target;
         let open = || Closed::open(engine.clone());
         let closed = tokio::task::block_in_place(open).context("open the log")?;
         if let Some(found) = closed.identity() {
@@ -287,7 +286,7 @@ impl Adoption<'_> {
             say(out, "done", step)?;
         }
         let decided = plan(&self.stores, &self.asked, led(&self.stores)?).await?.renumberings;
-        renumber(config, limits, identity, 0, &decided, author)
+        renumber(address, limits, identity, 0, &decided, author)
             .await
             .context("write PostgreSQL")?;
         crash::point("adopt_after_renumbering");

@@ -32,20 +32,19 @@ use serde_json::json;
 use wal::{Copied, Copier, Directory, Reader, Sequence};
 
 use self::manifest::{DUMP, FILE, Log, Manifest, Postgres, Summed};
-use super::snapshot::SNAPSHOT_DIRECTORY;
-use super::verify::{Target, with_stores};
-use super::wal::LOG_DIRECTORY;
 use crate::audit::halt;
 use crate::audit::verify::{Led, Stores, replayed};
 use crate::cli::BackupArgs;
 use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::crash;
+use crate::data_dir::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
 use crate::postgres;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Export, Facts, Place};
 use crate::postgres::incarnation::identity_text;
+use crate::stores::{Target, with_stores};
 use domain::transfer::ReqId;
 
 /// Tries at a log whose segments are removed, having been covered by snapshots, while they are copied.
@@ -154,16 +153,16 @@ async fn fill(
 ) -> anyhow::Result<Manifest> {
     // A dump takes its time, and its transaction waits meanwhile.
     let limits = target.patient();
-    let client = postgres::connect(&target.config, &limits).await?;
+    let client = postgres::connect(&target.address, &limits).await?;
     let place = Place::of(&client).await.context("ask PostgreSQL what it is")?;
-    let program = find_program("pg_dump", target.configured.postgres.bin.as_deref(), place.major);
+    let program = find_program("pg_dump", target.config.postgres.bin.as_deref(), place.major);
     let program = program.await?;
     drop(client);
 
     let log_dir = directory.join(LOG_DIRECTORY);
     let Begun { mut copier, mut reader, first, last } =
         tokio::task::block_in_place(|| begin_copy(directory, &stores))?;
-    let export = Export::begin(&target.config, &limits).await.context("take a snapshot")?;
+    let export = Export::begin(&target.address, &limits).await.context("take a snapshot")?;
     let Facts { owner, durable, claimed, audited, transfers } = export.facts().clone();
     let identity = reader.identity().context("there is no log")?;
     ensure!(
@@ -186,7 +185,7 @@ async fn fill(
     crash::point("backup_after_log");
 
     let place = export.place().clone();
-    let connection = Connection::new(&target.config, &place);
+    let connection = Connection::new(&target.address, &place);
     tokio::task::block_in_place(|| {
         let path = directory.join(DUMP);
         let mut file =
@@ -200,7 +199,7 @@ async fn fill(
 
     tokio::task::block_in_place(|| {
         // PostgreSQL's half has its own flag; either halts.
-        if let Some(reason) = halt::found_in(&target.configured.data_dir) {
+        if let Some(reason) = halt::found_in(&target.config.data_dir) {
             let path = directory.join(halt::FILE);
             let written = File::create_new(&path).and_then(|mut file| {
                 file.write_all(reason.as_bytes()).and_then(|()| file.sync_all())
@@ -410,11 +409,4 @@ fn sum_files(directory: &Path) -> anyhow::Result<Vec<Summed>> {
     }
     paths.sort_unstable();
     paths.iter().map(|path| Summed::of(directory, path)).collect()
-}
-
-/// Makes a file's bytes, or a directory's names, durable.
-pub(super) fn sync(path: &Path) -> anyhow::Result<()> {
-    File::open(path)
-        .and_then(|file| file.sync_all())
-        .with_context(|| format!("sync {}", path.display()))
 }

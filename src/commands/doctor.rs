@@ -16,14 +16,14 @@ use serde::Serialize;
 use self::judgement::CHECKS;
 use self::machine::Machine;
 use self::pair::Pair;
-use super::snapshot::SNAPSHOT_DIRECTORY;
-use super::{serve, wal};
 use crate::cli::DoctorArgs;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::format::Format;
+use crate::data_dir;
 use crate::postgres::settings::Settings;
 use crate::postgres::{self, Address, embedded};
+use crate::stores;
 use crate::telemetry::chain;
 
 /// Something is bad.
@@ -129,9 +129,8 @@ fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked>
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
-    let limits = serve::postgres_limits(config);
-    let (log, snapshots) =
-        (config.data_dir.join(wal::LOG_DIRECTORY), config.data_dir.join(SNAPSHOT_DIRECTORY));
+    let limits = stores::postgres_limits(config);
+    let (log, snapshots) = (data_dir::log(&config.data_dir), data_dir::snapshots(&config.data_dir));
     let asked = runtime.block_on(async {
         let settings = Settings::read(&target, &limits, || clock.now_ns()).await?;
         Ok((settings, Pair::look(&target, &limits, &log, &snapshots).await?))
@@ -141,7 +140,7 @@ fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked>
 
 /// Where the log is, or the nearest directory above that is there: it will be made in there.
 fn log_dir(config: &Config) -> PathBuf {
-    let log = config.data_dir.join(wal::LOG_DIRECTORY);
+    let log = data_dir::log(&config.data_dir);
     let there = log.ancestors().find(|path| path.is_dir());
     // A relative path's last ancestor is empty, and means here.
     there.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()

@@ -3,18 +3,17 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ::wal::{Directory, Medium};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 
 use super::approval::refuse_pending;
 use super::ops::{Ops, Unreachable};
-use super::wal;
 use crate::audit::halt::{self as flag, check_reason};
 use crate::cli::{HaltArgs, OperatorArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::config::{Config, Overrides};
+use crate::data_dir;
 
 /// Halts the service, or the next start of one that is down; writes to `out` what that has achieved.
 ///
@@ -72,7 +71,7 @@ fn halt_next_start(
             config.context("load the configuration")?.data_dir
         }
     };
-    let log = data_dir.join(wal::LOG_DIRECTORY);
+    let log = data_dir::log(&data_dir);
     if !log.is_dir() {
         return Err(error.context(format!("{} is no data directory", data_dir.display())));
     }
@@ -81,7 +80,7 @@ fn halt_next_start(
     let shown = data_dir.join(flag::FILE);
     let kept = flag::keep_for_next_start(&data_dir, reason);
     let in_force = kept.with_context(|| format!("write {}", shown.display()))?;
-    if let Err(::wal::Error::Locked { pid }) = Directory::at(&log).lock() {
+    if let Err(wal::Error::Locked { pid }) = data_dir::lock(&data_dir) {
         bail!(
             "process {pid} holds the log and does not answer: it is NOT halted, only the next start is ({}); \
              end it: kill {pid}",

@@ -16,7 +16,7 @@ use serde_json::json;
 use wal::Identity;
 
 use super::complain;
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
 use crate::approval::Action;
 use crate::audit::redecision::PlanStep;
 use crate::audit::repair::{Plan, plan};
@@ -30,6 +30,7 @@ use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
 use crate::postgres::repair_writer::{Author, Repaired, carry_out, fence, renumber};
+use crate::stores::{Target, with_stores};
 
 /// How long a record may wait for room in the log.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
@@ -66,9 +67,9 @@ async fn repair(
     out: &mut impl Write,
 ) -> anyhow::Result<usize> {
     let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
-    let actor = actor("ubscore repair", args.apply, tokens, &target.configured)?;
+    let actor = actor("ubscore repair", args.apply, tokens, &target.config)?;
     if args.apply {
-        let asked = Asked::connect(&target.config, &target.limits).await?;
+        let asked = Asked::connect(&target.address, &target.limits).await?;
         ensure!(!asked.bound().await?.begun, postgres::Error::Unadopted);
     }
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
@@ -105,13 +106,13 @@ async fn repair(
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             if mend {
-                let Target { config, limits, .. } = target;
+                let Target { address, limits, .. } = target;
                 let (catalog, Plan { incarnation, repairs, .. }) =
                     (stores.catalog.load(), &planned);
                 let externals = &planned.externals;
                 let both = (repairs.as_slice(), externals.as_slice());
                 let done =
-                    carry_out(config, limits, &catalog, log, *incarnation, both, author).await;
+                    carry_out(address, limits, &catalog, log, *incarnation, both, author).await;
                 let (done, done_outside) = done.context("write PostgreSQL")?;
                 for (repair, repaired) in repairs.iter().zip(done) {
                     match repaired {
@@ -232,8 +233,8 @@ async fn restore_log(
     incarnation: u64,
     author: Author<'_>,
 ) -> anyhow::Result<Plan> {
-    let Target { config, limits, .. } = target;
-    let claim = fence(config, limits, log, incarnation).await.context("fence PostgreSQL")?;
+    let Target { address, limits, .. } = target;
+    let claim = fence(address, limits, log, incarnation).await.context("fence PostgreSQL")?;
     crash::point("repair_after_fence");
     // Again: what was under way in PostgreSQL has ended or never will.
     let planned = plan(stores.again()).await.context("compare the two stores")?;
@@ -248,7 +249,7 @@ async fn restore_log(
         crash::point("repair_after_deeds");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
-    renumber(config, limits, log, incarnation, &decided, author)
+    renumber(address, limits, log, incarnation, &decided, author)
         .await
         .context("write PostgreSQL")?;
     crash::point("repair_after_postgres");

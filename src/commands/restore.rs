@@ -10,32 +10,29 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
-use wal::{Directory, Medium};
+use wal::Directory;
 
 use super::backup::manifest::{DUMP, Manifest, Summing};
-use super::backup::sync;
-use super::snapshot::SNAPSHOT_DIRECTORY;
-use super::verify::{EXIT_CANNOT_RUN, Target, tell};
-use super::wal::LOG_DIRECTORY;
-use super::{serve, verify};
+use super::verify;
+use super::verify::{EXIT_CANNOT_RUN, tell};
 use crate::audit::verify::{Led, replayed};
 use crate::cli::RestoreArgs;
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::crash;
+use crate::data_dir::{self, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
 use crate::postgres::incarnation::{identity_from_text, identity_text};
 use crate::postgres::{self, rebase};
+use crate::stores::{self, Target};
 
-/// The mark of a restore that is not finished, in the data directory.
-const MARK: &str = "restoring";
 /// What it is called until it is whole.
 const MARK_NEW: &str = "restoring.new";
 
@@ -62,23 +59,6 @@ struct Mark {
     database: String,
     /// Its number.
     database_oid: u32,
-}
-
-/// A restore has begun and not ended: the data directory is of use to nothing else.
-#[derive(Debug, thiserror::Error)]
-#[error("a restore into {} is not finished: run the same `ubscore restore` again", .0.display())]
-pub(super) struct Unfinished(PathBuf);
-
-/// Refuses a data directory that a restore has begun in.
-///
-/// # Errors
-/// It is not finished.
-pub(super) fn refuse_unfinished(data_dir: &Path) -> anyhow::Result<()> {
-    if data_dir.join(MARK).exists() {
-        return Err(Unfinished(data_dir.to_owned()).into());
-    }
-    // It may have been removed, and not durably: it must not come back once somebody has gone on without it.
-    sync(data_dir)
 }
 
 /// Restores, compares, and prints what does not add up, one a line.
@@ -120,8 +100,7 @@ async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compar
         Ok::<_, anyhow::Error>(manifest)
     })?;
     // Nobody starts meanwhile, and no other restore.
-    let log = Directory::create(config.data_dir.join(LOG_DIRECTORY)).context("open the log")?;
-    let _lock = log.lock().context("open the log")?;
+    let _lock = data_dir::create_and_lock(&config.data_dir).context("open the log")?;
     let begun = Mark::read(&config.data_dir)?;
     match (&begun, part) {
         (Some(begun), _) => begun.refuse_another(&manifest, part, &config.data_dir)?,
@@ -131,7 +110,7 @@ async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compar
     if part == Part::Database {
         refuse_older_log(&config, &manifest)?;
     }
-    let server = serve::start_embedded(&config).await?;
+    let server = stores::start_embedded(&config).await?;
     let done = async {
         let target = Target::new(config, server.as_ref())?;
         bring_back(&args.directory, &manifest, part, begun, &target).await
@@ -139,7 +118,7 @@ async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compar
     .await;
     // Our lock is held: nobody has adopted it since.
     if server.as_ref().is_some_and(|server| !server.is_adopted()) {
-        serve::stop_embedded(server).await;
+        stores::stop_embedded(server).await;
     }
     Ok((manifest, done?))
 }
@@ -166,9 +145,8 @@ fn refuse_used(data_dir: &Path) -> anyhow::Result<()> {
 
 /// Refuses a log that PostgreSQL's half does not belong to, or has come further than.
 fn refuse_older_log(config: &Config, manifest: &Manifest) -> anyhow::Result<()> {
-    let (log, snapshots) =
-        (config.data_dir.join(LOG_DIRECTORY), config.data_dir.join(SNAPSHOT_DIRECTORY));
-    let places = serve::places(config);
+    let (log, snapshots) = (data_dir::log(&config.data_dir), data_dir::snapshots(&config.data_dir));
+    let places = stores::places(config);
     let led = tokio::task::block_in_place(|| replayed(&log, &snapshots, places));
     let Led { identity, sequence, .. } = led.context("read the log that is there")?;
     let here = identity.map_or("none".to_owned(), identity_text);
@@ -189,9 +167,9 @@ async fn bring_back(
     begun: Option<Mark>,
     target: &Target,
 ) -> anyhow::Result<verify::Compared> {
-    let data_dir = &target.configured.data_dir;
+    let data_dir = &target.config.data_dir;
     let limits = target.patient();
-    let client = postgres::connect(&target.config, &limits).await?;
+    let client = postgres::connect(&target.address, &limits).await?;
     let place = Place::of(&client).await.context("ask PostgreSQL what it is")?;
     let here = format!("database {}", place.database);
     if begun.is_some() {
@@ -231,10 +209,10 @@ async fn bring_back(
             // Of an earlier run, all of it or nothing; and nobody can have used it since.
             refuse_others(&client, manifest, &here).await?;
         } else {
-            let bin = target.configured.postgres.bin.as_deref();
+            let bin = target.config.postgres.bin.as_deref();
             let major = place.major.max(manifest.postgres.major);
             let program = find_program("pg_restore", bin, major).await?;
-            let connection = Connection::new(&target.config, &place);
+            let connection = Connection::new(&target.address, &place);
             tokio::task::block_in_place(|| {
                 let path = from.join(DUMP);
                 let mut file =
@@ -244,8 +222,8 @@ async fn bring_back(
         }
         crash::point("restore_after_postgres");
         let log = identity_from_text(&manifest.log.identity).map(|log| (log, false));
-        postgres::migrate(&target.config, &limits, log).await.context("prepare PostgreSQL")?;
-        rebase::settle(&target.config, &limits).await.context("make the tables this cluster's")?;
+        postgres::migrate(&target.address, &limits, log).await.context("prepare PostgreSQL")?;
+        rebase::settle(&target.address, &limits).await.context("make the tables this cluster's")?;
         crash::point("restore_after_settle");
     }
     if part != Part::Database {
@@ -328,7 +306,7 @@ impl Mark {
     }
 
     fn read(data_dir: &Path) -> anyhow::Result<Option<Mark>> {
-        let path = data_dir.join(MARK);
+        let path = data_dir::restore_mark(data_dir);
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             bytes => bytes.with_context(|| format!("read {}", path.display()))?,
@@ -354,18 +332,18 @@ impl Mark {
     }
 
     fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
-        let (new, path) = (data_dir.join(MARK_NEW), data_dir.join(MARK));
+        let (new, path) = (data_dir.join(MARK_NEW), data_dir::restore_mark(data_dir));
         let text = serde_json::to_vec(self).context("write the mark")?;
         ::wal::create_private(&new)
             .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&new, &path))
             .with_context(|| format!("write {}", path.display()))?;
-        sync(data_dir)
+        Ok(sync(data_dir)?)
     }
 
     fn remove(data_dir: &Path) -> anyhow::Result<()> {
-        let path = data_dir.join(MARK);
+        let path = data_dir::restore_mark(data_dir);
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-        sync(data_dir)
+        Ok(sync(data_dir)?)
     }
 }

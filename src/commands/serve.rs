@@ -7,14 +7,13 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
-use engine::ledger::Places;
 use engine::snapshot::store::SnapshotStore;
 use engine::{Closed, Engine, Replayed};
 use parking_lot::Mutex;
@@ -25,7 +24,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 use wal::Identity;
 
-use super::{dev, restore};
+use super::dev;
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
 use crate::adapters::spot::{Spot, Unanswered};
@@ -39,10 +38,10 @@ use crate::audit::{rounds, totals};
 use crate::checkpointer::{self, Checkpointer};
 use crate::cli::ServeArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::engine::Wait;
 use crate::config::tls::TlsFiles;
 use crate::config::{self, Config};
 use crate::coordinator::{Coordinator, Failed, Options, Parts, Pool, watermark};
+use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
@@ -72,6 +71,7 @@ use crate::postgres::watermark::Watermark;
 use crate::postgres::{self, Address};
 use crate::quota::usage::DayMax;
 use crate::quota::{self, Quotas};
+use crate::stores;
 use crate::telemetry::lines;
 use crate::telemetry::{self, Metrics, chain, init_logging};
 use domain::amount::Amount;
@@ -132,8 +132,8 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let ops_tls = tls(config.ops.tls_files()).context("read a certificate")?;
     wal::Directory::create(&config.data_dir)
         .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
-    restore::refuse_unfinished(&config.data_dir)?;
-    let closed = Closed::open(engine_options(config)).context("open the log")?;
+    data_dir::refuse_unfinished_restore(&config.data_dir)?;
+    let closed = Closed::open(stores::engine_options(config)).context("open the log")?;
     let http = listen(config.http.listen, "http.listen").await?;
     let ops = listen(config.ops.listen, "ops.listen").await?;
 
@@ -168,7 +168,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let rotation = rotation::keep(rotating, every, Arc::clone(&clock), hangups);
     let rotation = tokio::spawn(rotation);
 
-    let mut server = start_embedded(config).await?;
+    let mut server = stores::start_embedded(config).await?;
     let started = tokio::select! {
         started = start(config, development, closed, server.as_ref(), (clock, verifier), stopped.clone()) => started,
         name = signals.next() => Err(anyhow::anyhow!("stopped by {name} before it was ready")),
@@ -176,7 +176,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let started = match started {
         Ok(started) => started,
         Err(error) => {
-            stop_embedded(server).await;
+            stores::stop_embedded(server).await;
             return Err(error);
         }
     };
@@ -207,7 +207,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         failed = pool.failed() => Err(Ended::Failed(failed)),
         Err(panicked) = &mut api_task => Err(Ended::Failed(Failed::Broken(panicked))),
         Err(panicked) = &mut ops_task => Err(Ended::Failed(Failed::Broken(panicked))),
-        failure = keep_running(config, &mut server) => Err(Ended::Postgres(failure)),
+        failure = stores::keep_embedded(config, &mut server) => Err(Ended::Postgres(failure)),
     };
     if let Err(failed) = ended {
         // From here on nothing is answered any more.
@@ -256,7 +256,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     }
     tokio::task::block_in_place(|| engine.stop());
     failover::remember(&pin, &config.data_dir);
-    stop_embedded(server).await;
+    stores::stop_embedded(server).await;
     alert::flush(LAST_ALERTS);
     let (finished, cut) = (drained.finished, drained.cut);
     info!(
@@ -275,24 +275,6 @@ enum Ended {
     Postgres(#[source] embedded::Error),
 }
 
-/// Starts the embedded PostgreSQL again whenever it has ended. Returns when that fails; never without one.
-async fn keep_running(config: &Config, server: &mut Option<Embedded>) -> embedded::Error {
-    let Some(running) = server else { return std::future::pending().await };
-    loop {
-        let how = running.died().await;
-        let pid = running.pid();
-        warn!(pid, %how, "the embedded PostgreSQL has ended; it is started again");
-        alert(Alert::PostgresUnreachable, format_args!("the embedded PostgreSQL has ended"));
-        match Embedded::start(&embedded_options(config)).await {
-            Ok(again) => {
-                info!(pid = again.pid(), "the embedded PostgreSQL runs again");
-                *running = again;
-            }
-            Err(error) => return error,
-        }
-    }
-}
-
 /// The answer, unless the process has nothing to say any more: another one may have changed what was read.
 async fn unless<T>(over: &AtomicBool, answer: T) -> T {
     if over.load(Ordering::Acquire) {
@@ -306,7 +288,7 @@ pub(super) fn needs_person(error: &anyhow::Error) -> bool {
     use engine::snapshot::Error as Snapshot;
     error.chain().any(|cause| {
         cause.is::<NoPair>()
-            || cause.is::<restore::Unfinished>()
+            || matches!(cause.downcast_ref(), Some(data_dir::Error::UnfinishedRestore(_)))
             || cause.is::<engine::replay::Error>()
             || matches!(
                 cause.downcast_ref(),
@@ -383,7 +365,8 @@ async fn start(
         engine::ring::orders_max(config.engine.in_flight_max),
         config.engine.outcomes_max,
     );
-    let (target, limits) = (postgres_target(config, server)?, postgres_limits(config));
+    let (target, limits) =
+        (stores::postgres_address(config, server)?, stores::postgres_limits(config));
     let (target, pin, different) = pin_server(config, target, &limits).await?;
     if development {
         development::admit(&target, &limits).await.context("make development money")?;
@@ -448,7 +431,7 @@ async fn start(
     }
     name_unreadable(&reads);
     let reader = audit_reader(config, &target.examining(), &limits, &catalog);
-    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let log_dir = data_dir::log(&config.data_dir);
     let number = incarnation.number;
     let audit = Audit::begin(reader, Arc::clone(&spot), Arc::clone(&catalog), log_dir, number);
     let mut audit = audit.await.context("begin the audit")?;
@@ -610,7 +593,7 @@ async fn start(
 
 /// Whether the log has a first record, or had one that snapshots cover by now. Its damage is judged by the replay.
 fn holds_records(config: &Config) -> Result<bool, wal::Error> {
-    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let log_dir = data_dir::log(&config.data_dir);
     let first = match wal::Reader::open_path(&log_dir, 0) {
         Ok(mut log) => log.next().map(|first| first.is_some()),
         Err(error) => Err(error),
@@ -811,35 +794,11 @@ async fn start_engine(
     Ok(engine)
 }
 
-pub(super) fn engine_options(config: &Config) -> engine::Options {
-    engine::Options {
-        log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
-        snapshot_dir: snapshot_dir(config),
-        segment_bytes: config.wal.segment_bytes,
-        spares_ready: config.wal.spares_ready,
-        busy: config.engine.wait == Wait::Busy,
-        cpu: config.engine.core.and_then(|cpu| usize::try_from(cpu).ok()),
-        ring_slots: config.engine.ring_slots,
-        in_flight_max: config.engine.in_flight_max,
-        places: places(config),
-        idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
-        notify: last_words::notice,
-    }
-}
-
-pub(super) fn places(config: &Config) -> Places {
-    Places { accounts_max: config.engine.accounts_max, outcomes_max: config.engine.outcomes_max }
-}
-
-fn snapshot_dir(config: &Config) -> PathBuf {
-    config.data_dir.join(super::snapshot::SNAPSHOT_DIRECTORY)
-}
-
 fn checkpointer_options(config: &Config) -> anyhow::Result<checkpointer::Options> {
     Ok(checkpointer::Options {
-        log_dir: config.data_dir.join(super::wal::LOG_DIRECTORY),
-        store: SnapshotStore::create(&snapshot_dir(config))?,
-        places: places(config),
+        log_dir: data_dir::log(&config.data_dir),
+        store: SnapshotStore::create(&data_dir::snapshots(&config.data_dir))?,
+        places: stores::places(config),
         every_records: config.snapshot.every_records,
         every_bytes: config.snapshot.every_bytes,
         keep: config.snapshot.keep,
@@ -899,52 +858,6 @@ fn alert_options(config: &Config) -> alert::Options {
     }
 }
 
-pub(super) fn postgres_limits(config: &Config) -> postgres::Limits {
-    let ms = Duration::from_millis;
-    postgres::Limits {
-        connect_timeout: ms(config.postgres.connect_timeout_ms),
-        statement_timeout: ms(config.postgres.statement_timeout_ms),
-        lock_timeout: ms(config.postgres.lock_timeout_ms),
-        idle_in_transaction_timeout: ms(config.postgres.idle_in_transaction_timeout_ms),
-    }
-}
-
-pub(super) fn postgres_target(
-    config: &Config,
-    server: Option<&Embedded>,
-) -> anyhow::Result<Address> {
-    match (server, &config.postgres.url) {
-        (Some(server), _) => Ok(server.config().into()),
-        (None, Some(url)) => Address::parse(url.expose()).context("postgres.url"),
-        (None, None) => bail!("postgres.url is missing, and no embedded server was started"),
-    }
-}
-
-pub(super) async fn start_embedded(config: &Config) -> anyhow::Result<Option<Embedded>> {
-    if config.postgres.url.is_some() {
-        return Ok(None);
-    }
-    let server = Embedded::start(&embedded_options(config))
-        .await
-        .context("start the embedded PostgreSQL")?;
-    info!(pid = server.pid(), adopted = server.is_adopted(), "embedded PostgreSQL runs");
-    Ok(Some(server))
-}
-
-fn embedded_options(config: &Config) -> embedded::Options {
-    embedded::Options {
-        postgres_bin: config.postgres.bin.clone(),
-        ..embedded::Options::new(&config.data_dir)
-    }
-}
-
-pub(super) async fn stop_embedded(server: Option<Embedded>) {
-    let Some(server) = server else { return };
-    if let Err(error) = server.stop().await {
-        warn!(%error, "the embedded PostgreSQL runs on; the next start adopts it");
-    }
-}
-
 /// Binds a listener; an occupied port is named with the process that holds it.
 async fn listen(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
@@ -967,7 +880,7 @@ fn name_unreadable(reads: &Reads) {
 /// Folds the metrics, names assets that cannot be read, and alerts on little room in the log and in UBSCore's tables, before
 /// a user is refused for want of it.
 async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
-    let log_dir = config.data_dir.join(super::wal::LOG_DIRECTORY);
+    let log_dir = data_dir::log(&config.data_dir);
     let (clock, metrics) = (Arc::clone(&service.intake.clock), service.operations.metrics);
     let reads = service.transfers.reads.clone();
     // The service is dropped by the stop, which waits for its last user.

@@ -20,10 +20,8 @@ use serde::Serialize;
 use super::wal::line::{Assets, Integer};
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::config::format::Format;
+use crate::data_dir;
 use crate::telemetry::chain;
-
-/// Where snapshots lie in a data directory.
-pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
 
 /// Why nothing was found out, or what was.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +114,7 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
     if !fs::metadata(path).map_err(unreadable)?.is_dir() {
         return Ok((vec![path.to_owned()], false));
     }
-    for directory in [path.to_owned(), path.join(SNAPSHOT_DIRECTORY)] {
+    for directory in [path.to_owned(), data_dir::snapshots(path)] {
         if directory.is_dir() {
             let paths = SnapshotStore::at(&directory).paths()?;
             if !paths.is_empty() {

@@ -10,7 +10,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
 use super::wal::json;
 use super::{HungUp, complain};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
@@ -18,6 +18,7 @@ use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
 use crate::config::format::Format;
 use crate::postgres::movements;
+use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::amount::signed_text;
 use domain::asset::{Asset, AssetId, Catalog};
@@ -71,7 +72,7 @@ async fn read(
         anyhow::ensure!(catalog.by_symbol(symbol).is_some(), "there is no asset {symbol}");
     }
     // PostgreSQL first: the log then holds whatever it claims.
-    let movements = movements::read(&target.config, &target.limits, &stores.catalog, user);
+    let movements = movements::read(&target.address, &target.limits, &stores.catalog, user);
     let movements = movements.await.context("read PostgreSQL")?;
     let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
     let logged = logged.context("read the log")?;

@@ -2,28 +2,18 @@
 //! nothing.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ::wal::{Directory, Medium};
 use anyhow::Context;
-use arc_swap::ArcSwap;
 use serde::Serialize;
-use tracing::warn;
 
+use super::complain;
 use super::wal::json;
-use super::{complain, restore, serve, snapshot, wal};
 use crate::audit::verify::{Stores, Verdict, verify};
-use crate::cli::{StoreArgs, VerifyArgs};
-use crate::config::Config;
+use crate::cli::VerifyArgs;
 use crate::config::format::Format;
-use crate::postgres;
-use crate::postgres::audit_reader::AuditReader;
-use crate::postgres::embedded::Embedded;
-use crate::postgres::reads::Reads;
-use crate::postgres::reads::assets::Unreadable;
+use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::asset::Catalog;
 
@@ -114,86 +104,4 @@ pub(super) async fn compare(target: &Target) -> anyhow::Result<Compared> {
     let catalog = Arc::clone(&stores.catalog);
     let verdict = verify(stores).await.context("compare the two stores")?;
     Ok((verdict, catalog.load_full()))
-}
-
-/// Where PostgreSQL is, and how long it may take.
-pub(super) struct Target {
-    pub(super) config: postgres::Address,
-    pub(super) limits: postgres::Limits,
-    /// What a process that opens the log goes by.
-    pub(super) engine: engine::Options,
-    /// Everything else that is configured.
-    pub(super) configured: Config,
-}
-
-impl Target {
-    /// Where the configuration leads. `server`: the embedded one, if that is where.
-    pub(super) fn new(configured: Config, server: Option<&Embedded>) -> anyhow::Result<Target> {
-        let config = serve::postgres_target(&configured, server)?;
-        let limits = serve::postgres_limits(&configured);
-        let engine = serve::engine_options(&configured);
-        Ok(Target { config, limits, engine, configured })
-    }
-
-    /// The limits of who may take as long as it takes.
-    pub(super) fn patient(&self) -> postgres::Limits {
-        let (statement_timeout, lock_timeout) = (Duration::ZERO, Duration::ZERO);
-        let idle_in_transaction_timeout = Duration::ZERO;
-        postgres::Limits {
-            statement_timeout,
-            lock_timeout,
-            idle_in_transaction_timeout,
-            ..self.limits
-        }
-    }
-
-    /// Both stores, to be compared.
-    pub(super) async fn stores(&self) -> anyhow::Result<Stores> {
-        let Target { config, limits, configured, .. } = self;
-        let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
-        let pool = postgres::pool(config, limits, 1);
-        let reads = Reads::new(pool, Arc::clone(&catalog), 0);
-        reads.load_catalog().await.context("read the assets")?;
-        for Unreadable { asset, what } in reads.unreadable() {
-            warn!(asset, what, "an asset cannot be read in whole");
-        }
-        // Everything is read at once, however long it takes.
-        let reader =
-            AuditReader::new(config.clone(), *limits, Duration::ZERO, Arc::clone(&catalog));
-        let log = configured.data_dir.join(wal::LOG_DIRECTORY);
-        let snapshots = configured.data_dir.join(snapshot::SNAPSHOT_DIRECTORY);
-        let places = serve::places(configured);
-        Ok(Stores { reader, catalog, log, snapshots, places })
-    }
-}
-
-/// Does something with both stores; an embedded PostgreSQL runs meanwhile.
-pub(super) async fn with_stores<T>(
-    args: &StoreArgs,
-    work: impl AsyncFnOnce(Stores, &Target) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
-        .context("load the configuration")?;
-    let log = config.data_dir.join(wal::LOG_DIRECTORY);
-    anyhow::ensure!(log.is_dir(), "there is no log in {}", config.data_dir.display());
-    restore::refuse_unfinished(&config.data_dir)?;
-    let server = serve::start_embedded(&config).await?;
-    let done = async {
-        let target = Target::new(config, server.as_ref())?;
-        work(target.stores().await?, &target).await
-    }
-    .await;
-    end(server, &log).await;
-    done
-}
-
-/// Stops the embedded PostgreSQL, if it was started for this command, and for nobody since.
-pub(super) async fn end(server: Option<Embedded>, log: &Path) {
-    let Some(server) = server.filter(|server| !server.is_adopted()) else { return };
-    // A service that has begun meanwhile has adopted it; and none is to begin while it stops.
-    let lock = Directory::at(log).lock();
-    if !matches!(lock, Err(::wal::Error::Locked { .. })) {
-        serve::stop_embedded(Some(server)).await;
-    }
-    drop(lock);
 }

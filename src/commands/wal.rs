@@ -29,9 +29,7 @@ use self::ink::Ink;
 use self::stat::stat;
 use self::verify::{Read, verify};
 use crate::cli::WalCommand;
-
-/// Where the log lies in a data directory.
-pub const LOG_DIRECTORY: &str = "wal";
+use crate::data_dir;
 
 /// How long `--follow` waits before it looks for records again, in ns: short to the eye, and rare
 /// enough to cost nothing.
@@ -190,7 +188,7 @@ impl Log {
         if !metadata.is_dir() {
             return Err(not_a_log());
         }
-        for directory in [path.to_owned(), path.join(LOG_DIRECTORY)] {
+        for directory in [path.to_owned(), data_dir::log(path)] {
             if directory.is_dir() {
                 let listing = Listing::of(&Directory::at(&directory));
                 let mut log = Log { path: directory, file: None, listing: Listing::default() };
@@ -265,6 +263,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::commands::exit_of;
+    use crate::data_dir::LOG_DIRECTORY;
     use domain::account::AccountStatus;
     use domain::code::Code;
     use domain::transfer::{Decision, Direction, Op};

@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use wal::Sequence;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::super::snapshot::SNAPSHOT_DIRECTORY;
-use super::super::wal::LOG_DIRECTORY;
 use crate::audit::halt;
+use crate::data_dir::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY};
 
 /// The manifest's file.
 pub const FILE: &str = "manifest.json";

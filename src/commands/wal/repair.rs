@@ -29,17 +29,18 @@ use jiff::Timestamp;
 use wal::cut::{Cause, Cut, Survey, finish, unfinished};
 use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 
+use super::aside;
 use super::ink::Ink;
 use super::line::Printer;
-use super::{LOG_DIRECTORY, aside};
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
-use crate::commands::snapshot::SNAPSHOT_DIRECTORY;
-use crate::commands::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH, Target, with_stores};
+use crate::commands::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
 use crate::config::format::Format;
 use crate::crash;
+use crate::data_dir::{self, LOG_DIRECTORY};
 use crate::postgres::cut::{Claims, Loss, Witness, record};
 use crate::postgres::store::Transfer;
+use crate::stores::{Target, with_stores};
 use crate::telemetry::chain;
 use domain::asset::Catalog;
 use domain::transfer::ReqId;
@@ -105,9 +106,9 @@ impl Place {
             Some(parent) if is_log => parent.to_owned(),
             _ => absolute,
         };
-        let log = data_dir.join(LOG_DIRECTORY);
+        let log = data_dir::log(&data_dir);
         ensure!(log.is_dir(), "{} is no data directory: there is no log in it", path.display());
-        let snapshots = data_dir.join(SNAPSHOT_DIRECTORY);
+        let snapshots = data_dir::snapshots(&data_dir);
         Ok(Place { data_dir, log: Directory::at(log), snapshots })
     }
 }
@@ -139,7 +140,7 @@ async fn repair(
     let stores = StoreArgs { data_dir: Some(place.data_dir.clone()), ..args.stores.clone() };
     let mut reached = false;
     let done = with_stores(&stores, async |stores, target: &Target| {
-        let witness = Witness::connect(&target.config, &target.limits).await?;
+        let witness = Witness::connect(&target.address, &target.limits).await?;
         let claims = witness.claims().await.context("ask PostgreSQL")?;
         reached = true;
         let catalog = stores.catalog.load_full();
@@ -377,7 +378,7 @@ impl Repair<'_> {
         let kept_until = kept.map_or("-infinity".to_owned(), |kept| kept.to_string());
         let reason = self.args.reason.clone().context("--reason is missing")?;
         let loss = Loss { log: *identity, from, kept_until, detail, reason };
-        record(&target.config, &target.limits, &loss).await.context("tell PostgreSQL")?;
+        record(&target.address, &target.limits, &loss).await.context("tell PostgreSQL")?;
         crash::point("cut_after_postgres");
         finish(&place.log, lock).context("unmark the log")?;
         writeln!(out, "done     PostgreSQL claims nothing of it any more, and halts every start")?;

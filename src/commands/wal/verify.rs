@@ -188,8 +188,8 @@ mod tests {
 
     use engine::order::Entry;
 
-    use crate::commands::wal::LOG_DIRECTORY;
     use crate::commands::wal::tests::{END, Sample, objects, ubscore_wal};
+    use crate::data_dir::LOG_DIRECTORY;
 
     /// Goal: what a start has cut off, and what nobody reads, is told and is no damage. Method: a torn tail, a start, a
     /// sealed segment that loses zeros, and strange files.
