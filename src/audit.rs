@@ -14,11 +14,13 @@
 //! asset, exact at every read).
 
 pub mod conservation;
+pub mod error;
 pub mod externals;
 pub mod failover;
 pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod mismatch;
 pub mod rebuild;
 pub mod redecision;
 pub mod repair;

@@ -98,6 +98,12 @@ impl Catalog {
         self.by_symbol.get(self.symbols.get(&id)?)
     }
 
+    /// The decimals of this asset; 0 if the catalog does not have it, so that amounts print as
+    /// smallest units.
+    pub fn precision(&self, id: AssetId) -> u8 {
+        self.by_id(id).map_or(0, |asset| asset.precision)
+    }
+
     /// All assets in the order of their numbers.
     pub fn all(&self) -> Vec<&Asset> {
         let mut assets: Vec<&Asset> = self.by_symbol.values().collect();

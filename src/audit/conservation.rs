@@ -19,27 +19,26 @@
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use engine::order::{self, Entry};
+use engine::order::Entry;
 use engine::outcomes::Recorded;
-use engine::{replay, snapshot};
 use wal::{Directory, Reader, Record, Sequence};
 
+use super::error::Error;
 use super::externals::{self, Compared, Held, Logged};
 use super::fit::{Fit, Operations, Seen, fit};
+use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
-use crate::adapters::spot::{Spot, Unanswered};
-use crate::postgres::audit_reader::{AuditReader, Ending, Page, Unbalanced};
+use crate::adapters::spot::Spot;
+use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::telemetry::chain;
 use domain::account::UserId;
-use domain::amount::{plain_text, signed_text};
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Direction, Op, ReqId};
+use domain::transfer::{Direction, Op, Participant, ReqId};
 
 /// The operations of a transfer.
 const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
@@ -49,50 +48,6 @@ const RECORDS_PER_ROUND: u64 = 20_000;
 const LOGGED_MAX: usize = 50_000;
 /// Old records of the log that one round reads again.
 const SWEEP_RECORDS: u64 = 10_000;
-
-/// One thing that does not add up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// Whose money, where a user can be named.
-    pub user: Option<UserId>,
-    /// Of what.
-    pub asset: Option<AssetId>,
-    /// What the user has too many, or lacks where it is negative, decimal text.
-    pub difference: String,
-    /// Which transfer.
-    pub req_id: Option<ReqId>,
-    /// Which external operation, by its order number.
-    pub external: Option<u64>,
-    /// What is wrong.
-    pub what: String,
-}
-
-/// The difference where no amount is known.
-const UNKNOWN: &str = "unknown";
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { user, asset, difference, req_id, external: _, what } = self;
-        let subject = [
-            user.map(|user| format!("user {user}")),
-            asset.map(|asset| format!("asset {}", asset.0)),
-            req_id.map(|req_id| format!("transfer {req_id}")),
-        ];
-        let subject: Vec<String> = subject.into_iter().flatten().collect();
-        let colon = if subject.is_empty() { "" } else { ": " };
-        write!(out, "{}{colon}{what}", subject.join(", "))?;
-        // A sentence about sums names the difference itself.
-        let named = ["more", "less"]
-            .map(|word| format!("{} {word} than", difference.trim_start_matches('-')))
-            .iter()
-            .any(|words| what.contains(words.as_str()));
-        match difference.as_str() {
-            "0" | UNKNOWN => Ok(()),
-            _ if named => Ok(()),
-            _ => write!(out, "; difference {difference}"),
-        }
-    }
-}
 
 /// The findings of a round.
 #[derive(Clone, Debug, Default)]
@@ -109,78 +64,6 @@ pub struct Report {
     pub read_all: bool,
     /// Transfers that are not terminal.
     pub open: usize,
-}
-
-impl Mismatch {
-    /// PostgreSQL counts from an incarnation that others have followed.
-    pub fn older_database(latest: u64, known: u64) -> Mismatch {
-        Mismatch::between_stores(format!(
-            "the log knows incarnation {latest}, but PostgreSQL has come to {known} only: PostgreSQL is behind, and what \
-             came from outside meanwhile is lost in it"
-        ))
-    }
-
-    /// The stores as wholes do not belong together.
-    pub(super) fn between_stores(what: String) -> Mismatch {
-        let (user, asset, req_id) = (None, None, None);
-        let (difference, external) = (UNKNOWN.to_owned(), None);
-        Mismatch { user, asset, difference, req_id, external, what }
-    }
-}
-
-/// A round that could not be finished. It proves nothing, and nothing was kept.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// PostgreSQL.
-    #[error("read PostgreSQL")]
-    Postgres(#[from] crate::postgres::Error),
-    /// UBSCore.
-    #[error("ask UBSCore")]
-    Spot(#[from] Unanswered),
-    /// The log.
-    #[error("read the log")]
-    Log(#[from] wal::Error),
-    /// A snapshot.
-    #[error("read a snapshot")]
-    Snapshot(#[from] Box<snapshot::Error>),
-    /// The log and the database do not belong together.
-    #[error(
-        "the log has identity {log}, the database belongs to log {database}: they are not a pair"
-    )]
-    Foreign {
-        /// The identity in the headers of the log.
-        log: String,
-        /// The identity in `engine_state`.
-        database: String,
-    },
-    /// The log ends before the record of the newest snapshot.
-    #[error("the log does not hold the record at which {} stands", path.display())]
-    Unconfirmed {
-        /// The snapshot's file.
-        path: PathBuf,
-    },
-    /// The log, as it is replayed.
-    #[error("replay the log")]
-    Replay(#[from] Box<replay::Error>),
-    /// A record of the log holds an operation that belongs to Funding.
-    #[error("record {sequence} of the log: {} of transfer {req_id} belongs to Funding", op.name())]
-    Misplaced {
-        /// The record.
-        sequence: Sequence,
-        /// The transfer.
-        req_id: ReqId,
-        /// The operation.
-        op: Op,
-    },
-    /// A record of the log cannot be decoded.
-    #[error("record {sequence} of the log")]
-    Record {
-        /// The record.
-        sequence: Sequence,
-        /// The reason.
-        #[source]
-        source: order::Error,
-    },
 }
 
 /// The source of Spot outcomes: the running UBSCore, or a log that is only read.
@@ -222,16 +105,53 @@ pub struct Audit<S> {
     read: Sequence,
     /// Transfers that were not settled, and those of rounds that were not kept.
     open: BTreeSet<ReqId>,
-    /// Outcomes of the log since the last kept round: UBSCore may have forgotten them.
-    logged: HashMap<(ReqId, Op), Recorded>,
-    /// External operations of the log since the last kept round, by order number.
-    externals: BTreeMap<u64, Logged>,
+    /// The log since the last kept round: UBSCore may have forgotten these outcomes.
+    unkept: Unkept,
     /// Reads the log from its beginning, a part in each round, again and again.
     sweeper: Option<Reader<Directory>>,
     /// See [`Audit::kept`].
     kept: Arc<AtomicU64>,
     /// No round is kept.
     read_only: bool,
+}
+
+/// The content of log records that PostgreSQL must know.
+#[derive(Default)]
+struct Unkept {
+    /// Outcomes of operations on Spot.
+    outcomes: HashMap<(ReqId, Op), Recorded>,
+    /// External operations, by order number.
+    externals: BTreeMap<u64, Logged>,
+}
+
+impl Unkept {
+    fn len(&self) -> usize {
+        self.outcomes.len() + self.externals.len()
+    }
+
+    /// Adds the outcome of a record, if it has one.
+    fn add(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let sequence = record.sequence;
+        let entry = Entry::decode(record.kind, record.payload)
+            .map_err(|source| Error::Record { sequence, source })?;
+        let (order, decision, balance_after) = match entry {
+            Entry::Order { order, decision, balance_after, .. } => (order, decision, balance_after),
+            Entry::External(external) => {
+                let time_ns = record.time_ns;
+                let logged = Logged { external, sequence, time_ns };
+                self.externals.insert(external.order_number, logged);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let Some(req_id) = ReqId::new(order.req_id) else { return Ok(()) };
+        if !order.direction.is_on_spot(order.op) {
+            return Err(Error::Misplaced { sequence, req_id, op: order.op });
+        }
+        let recorded = Recorded::new(&order, decision, balance_after, sequence, record.time_ns);
+        self.outcomes.insert((req_id, order.op), recorded);
+        Ok(())
+    }
 }
 
 /// The progress of one look at the log.
@@ -241,16 +161,16 @@ enum Progress {
     /// The next round goes on.
     Part,
     /// It cannot go on, with the finding.
-    Stuck(String),
+    Stuck(Kind),
 }
 
 impl Progress {
     /// Whether this look is over, and the finding if there is one.
-    fn told(self) -> (bool, Option<String>) {
+    fn finding(self) -> (bool, Option<Kind>) {
         match self {
             Progress::Whole => (true, None),
             Progress::Part => (false, None),
-            Progress::Stuck(why) => (true, Some(why)),
+            Progress::Stuck(kind) => (true, Some(kind)),
         }
     }
 }
@@ -290,8 +210,7 @@ impl<S: SpotReader> Audit<S> {
             reader: None,
             read,
             open: BTreeSet::new(),
-            logged: HashMap::new(),
-            externals: BTreeMap::new(),
+            unkept: Unkept::default(),
             sweeper: None,
             kept: Arc::new(AtomicU64::new(read)),
             read_only: true,
@@ -331,7 +250,8 @@ impl<S: SpotReader> Audit<S> {
 
     /// Adds these outcomes of the log to the next round.
     pub fn name(&mut self, outcomes: &[(ReqId, Op, Recorded)]) {
-        self.logged
+        self.unkept
+            .outcomes
             .extend(outcomes.iter().map(|(req_id, op, recorded)| ((*req_id, *op), *recorded)));
     }
 
@@ -364,9 +284,9 @@ impl<S: SpotReader> Audit<S> {
     pub async fn round(&mut self) -> Result<Report, Error> {
         let durable = self.spot.durable()?;
         // If the log cannot be read further, that is a finding. The rest of the round still runs.
-        let (caught_up, apart) = self.read_on(durable)?.told();
-        let (swept_log, damage) = tokio::task::block_in_place(|| self.sweep_log())?.told();
-        let found = apart.into_iter().chain(damage).map(Mismatch::between_stores).collect();
+        let (caught_up, apart) = self.read_on(durable)?.finding();
+        let (swept_log, damage) = tokio::task::block_in_place(|| self.sweep_log())?.finding();
+        let found = apart.into_iter().chain(damage).map(Mismatch::new).collect();
         let read_all = self.read >= durable;
         let report =
             Report { swept_log, caught_up, read_all, mismatches: found, ..Report::default() };
@@ -382,10 +302,7 @@ impl<S: SpotReader> Audit<S> {
     fn read_on(&mut self, durable: Sequence) -> Result<Progress, Error> {
         let read = self.read;
         if read > durable {
-            return Ok(Progress::Stuck(format!(
-                "the log ends at record {durable}, but PostgreSQL has been compared with it up to {read}: the log is \
-                 behind"
-            )));
+            return Ok(Progress::Stuck(Kind::LogBehind { durable, read }));
         }
         let result = tokio::task::block_in_place(|| self.read_log(durable));
         if result.is_err() {
@@ -396,12 +313,11 @@ impl<S: SpotReader> Audit<S> {
             Ok(progress) => Ok(progress),
             // It may be readable in the next round.
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
-            Err(Error::Log(gone @ wal::Error::Missing { .. })) => Ok(Progress::Stuck(format!(
-                "PostgreSQL has been compared with the log up to record {read} only, and what follows is not there any \
-                 more: PostgreSQL is behind ({gone})"
-            ))),
+            Err(Error::Log(gone @ wal::Error::Missing { .. })) => {
+                Ok(Progress::Stuck(Kind::DatabaseBehind { read, missing: gone.to_string() }))
+            }
             Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
-                Ok(Progress::Stuck(chain(&error)))
+                Ok(Progress::Stuck(Kind::DamagedLog(chain(&error))))
             }
             Err(error) => Err(error),
         }
@@ -409,7 +325,7 @@ impl<S: SpotReader> Audit<S> {
 
     /// Collects the outcomes of the records up to `durable`, or of the next [`RECORDS_PER_ROUND`].
     fn read_log(&mut self, durable: Sequence) -> Result<Progress, Error> {
-        if self.logged.len() + self.externals.len() >= LOGGED_MAX {
+        if self.unkept.len() >= LOGGED_MAX {
             // No round could be kept so far. There is enough to compare.
             return Ok(Progress::Whole);
         }
@@ -420,11 +336,7 @@ impl<S: SpotReader> Audit<S> {
         let last = durable.min(self.read + RECORDS_PER_ROUND);
         while self.read < last {
             let Some(record) = reader.next()? else { break };
-            match said(&record)? {
-                Said::Outcome(name, recorded) => drop(self.logged.insert(name, recorded)),
-                Said::External(number, logged) => drop(self.externals.insert(number, logged)),
-                Said::Nothing => {}
-            }
+            self.unkept.add(&record)?;
             self.read = record.sequence;
         }
         Ok(if self.read >= durable { Progress::Whole } else { Progress::Part })
@@ -442,7 +354,7 @@ impl<S: SpotReader> Audit<S> {
             }
             Err(Error::Log(away @ wal::Error::Medium { .. })) => Err(away.into()),
             Err(error @ (Error::Log(_) | Error::Record { .. } | Error::Misplaced { .. })) => {
-                Ok(Progress::Stuck(chain(&error)))
+                Ok(Progress::Stuck(Kind::DamagedLog(chain(&error))))
             }
             Err(error) => Err(error),
         }
@@ -455,11 +367,7 @@ impl<S: SpotReader> Audit<S> {
         };
         for _ in 0..SWEEP_RECORDS {
             match reader.next()? {
-                Some(record) if record.sequence <= self.read => match said(&record)? {
-                    Said::Outcome(name, recorded) => drop(self.logged.insert(name, recorded)),
-                    Said::External(number, logged) => drop(self.externals.insert(number, logged)),
-                    Said::Nothing => {}
-                },
+                Some(record) if record.sequence <= self.read => self.unkept.add(&record)?,
                 Some(_) | None => return Ok(Progress::Whole),
             }
         }
@@ -471,14 +379,11 @@ impl<S: SpotReader> Audit<S> {
         // Read before PostgreSQL: every transfer below this watermark is terminal there.
         let (_, over) = self.spot.recorded(&[]).await?;
         let mut names = self.open.clone();
-        names.extend(self.logged.keys().map(|(req_id, _)| req_id));
+        names.extend(self.unkept.outcomes.keys().map(|(req_id, _)| req_id));
         let findings = self.rows.open(&names).await?;
         if let Some(back_at) = findings.back_at {
             let read = self.read;
-            report.mismatches.push(Mismatch::between_stores(format!(
-                "PostgreSQL had been compared with the log up to record {read} and knows only of {back_at}: it has gone \
-                 back"
-            )));
+            report.mismatches.push(Mismatch::new(Kind::WentBack { read, back_at }));
             (self.read, self.reader, report.caught_up) = (back_at, None, false);
             self.kept.store(back_at, Ordering::Release);
         }
@@ -491,14 +396,18 @@ impl<S: SpotReader> Audit<S> {
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
         report.swept = findings.swept;
-        report.mismatches.extend(findings.strange.into_iter().map(Mismatch::between_stores));
+        let strange = findings.strange.into_iter().map(Kind::StrangeRow);
+        report.mismatches.extend(strange.map(Mismatch::new));
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
         let mut open = BTreeSet::new();
         let catalog = self.catalog.load_full();
         for page in &findings.pages {
             let spot = &OPS.map(|op| {
                 let name = (page.req_id, op);
-                recorded.remove(&name).flatten().or_else(|| self.logged.get(&name).copied())
+                recorded
+                    .remove(&name)
+                    .flatten()
+                    .or_else(|| self.unkept.outcomes.get(&name).copied())
             });
             let judged = Judged { page, spot, durable, over, watermark, catalog: &catalog };
             match judged.verdict() {
@@ -517,11 +426,11 @@ impl<S: SpotReader> Audit<S> {
         report.open = open.len();
         // A row is committed before its record is written, so every record read has its row in this
         // snapshot.
-        let rows = self.rows.externals(self.externals.keys().copied()).await?;
-        let lost = self
-            .externals
-            .iter()
-            .filter_map(|(number, logged)| externals::judge(logged, rows.get(number), &catalog));
+        let rows = self.rows.externals(self.unkept.externals.keys().copied()).await?;
+        let lost =
+            self.unkept.externals.iter().filter_map(|(number, logged)| {
+                externals::judge(logged, rows.get(number), &catalog)
+            });
         report.mismatches.extend(lost);
         let ending = match (self.read_only, report.mismatches.is_empty()) {
             (true, _) => Ending::GoOn,
@@ -532,28 +441,15 @@ impl<S: SpotReader> Audit<S> {
         match ending {
             Ending::Keep(reached) => {
                 self.kept.store(reached, Ordering::Release);
-                (self.open, self.logged, self.externals) = (open, HashMap::new(), BTreeMap::new());
+                (self.open, self.unkept) = (open, Unkept::default());
             }
             Ending::GoOn => {
-                (self.open, self.logged, self.externals) = (open, HashMap::new(), BTreeMap::new());
+                (self.open, self.unkept) = (open, Unkept::default());
             }
             // The next round compares all of them again.
             Ending::Again => self.open.extend(open),
         }
         Ok(report)
-    }
-}
-
-impl From<Unbalanced> for Mismatch {
-    fn from(unbalanced: Unbalanced) -> Mismatch {
-        Mismatch {
-            user: Some(unbalanced.user),
-            asset: Some(unbalanced.asset),
-            difference: plain_text(&unbalanced.difference),
-            req_id: None,
-            external: None,
-            what: unbalanced.sentence(),
-        }
     }
 }
 
@@ -575,36 +471,27 @@ impl Judged<'_> {
     fn verdict(&self) -> Result<Fit, Box<Mismatch>> {
         let Page { transfer, operations, unreadable, .. } = self.page;
         if let Some(why) = unreadable {
-            return Err(self.mismatch(0, format!("a row cannot be read: {why}")));
+            return Err(self.mismatch(0, Kind::UnreadableRow(why.clone())));
         }
         let Some(transfer) = transfer else {
             let at_home = operations.is_empty();
             let paid = self.spot.iter().flatten().any(|spot| spot.sequence <= self.durable);
             return match at_home && !paid {
                 true => Ok(Fit::Open),
-                false => Err(self.mismatch(
-                    self.lone_difference(),
-                    "there are operations, but PostgreSQL has no such transfer".to_owned(),
-                )),
+                false => Err(self.mismatch(self.lone_difference(), Kind::NoTransfer)),
             };
         };
         let intent = &transfer.intent;
         for operation in operations {
+            let op = operation.op;
             let same = (operation.user, operation.asset, operation.amount)
                 == (intent.user, intent.asset, intent.amount);
             if !same {
-                let op = operation.op.name();
-                return Err(self.mismatch(
-                    0,
-                    format!("its {op} on Funding is of another user, asset or amount"),
-                ));
+                return Err(self.mismatch(0, Kind::OtherBody { op, on: Participant::Funding }));
             }
-            if intent.direction.is_on_spot(operation.op) {
-                let op = operation.op.name();
-                return Err(self.mismatch(
-                    i128::from(intent.amount.units()),
-                    format!("Funding has a {op}, which belongs to Spot"),
-                ));
+            if intent.direction.is_on_spot(op) {
+                let units = i128::from(intent.amount.units());
+                return Err(self.mismatch(units, Kind::Misplaced { op }));
             }
         }
         for (op, spot) in OPS.into_iter().zip(self.spot) {
@@ -612,16 +499,11 @@ impl Judged<'_> {
             let same = (spot.user, spot.asset, spot.amount)
                 == (intent.user.number(), intent.asset.0, intent.amount.units());
             if !same {
-                let what = format!("its {} on Spot is of another user, asset or amount", op.name());
-                return Err(self.mismatch(0, what));
+                return Err(self.mismatch(0, Kind::OtherBody { op, on: Participant::Spot }));
             }
         }
         if !transfer.state.is_terminal() && intent.order_number < self.over {
-            let state = transfer.state.name();
-            return Err(self.mismatch(
-                0,
-                format!("its state is {state}, but UBSCore was told that it had come to its end"),
-            ));
+            return Err(self.mismatch(0, Kind::Passed { state: transfer.state }));
         }
         let seen = |op: Op| self.seen(intent.direction, intent.order_number, op);
         let operations = Operations {
@@ -631,9 +513,7 @@ impl Judged<'_> {
         };
         match fit(Some(transfer.state), intent.direction, intent.amount, operations) {
             Fit::Broken { op, difference } => {
-                let (state, op) = (transfer.state.name(), op.name());
-                let what = format!("its state {state} does not fit what is recorded for its {op}");
-                Err(self.mismatch(difference, what))
+                Err(self.mismatch(difference, Kind::Misfit { state: transfer.state, op }))
             }
             fits => Ok(fits),
         }
@@ -669,7 +549,7 @@ impl Judged<'_> {
         funding + spot.map(|(op, spot)| effect(op, spot.amount)).sum::<i128>()
     }
 
-    fn mismatch(&self, difference: i128, what: String) -> Box<Mismatch> {
+    fn mismatch(&self, difference: i128, kind: Kind) -> Box<Mismatch> {
         let intent = self.page.transfer.as_ref().map(|transfer| &transfer.intent);
         let funding = self.page.operations.first();
         let spot = self.spot.iter().flatten().next();
@@ -678,46 +558,11 @@ impl Judged<'_> {
         let asset = intent.map(|intent| intent.asset);
         let asset = asset.or(funding.map(|operation| operation.asset));
         let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
-        let precision =
-            asset.and_then(|asset| self.catalog.by_id(asset)).map_or(0, |a| a.precision);
-        Box::new(Mismatch {
-            user: user.or(spot.and_then(|spot| UserId::new(spot.user))),
-            asset,
-            difference: signed_text(difference, precision),
-            req_id: Some(self.page.req_id),
-            external: None,
-            what,
+        let user = user.or(spot.and_then(|spot| UserId::new(spot.user)));
+        let mismatch = Mismatch::new(kind).with_transfer(self.page.req_id);
+        Box::new(match asset {
+            Some(asset) => mismatch.with_account(user, asset, difference, self.catalog),
+            None => mismatch.with_units(difference),
         })
     }
-}
-
-/// The part of a record that PostgreSQL must know.
-enum Said {
-    /// The outcome of an operation on Spot.
-    Outcome((ReqId, Op), Recorded),
-    /// An external operation, by its order number.
-    External(u64, Logged),
-    /// Nothing.
-    Nothing,
-}
-
-fn said(record: &Record<'_>) -> Result<Said, Error> {
-    let sequence = record.sequence;
-    let entry = Entry::decode(record.kind, record.payload)
-        .map_err(|source| Error::Record { sequence, source })?;
-    let (order, decision, balance_after) = match entry {
-        Entry::Order { order, decision, balance_after, .. } => (order, decision, balance_after),
-        Entry::External(external) => {
-            let time_ns = record.time_ns;
-            let logged = Logged { external, sequence, time_ns };
-            return Ok(Said::External(external.order_number, logged));
-        }
-        _ => return Ok(Said::Nothing),
-    };
-    let Some(req_id) = ReqId::new(order.req_id) else { return Ok(Said::Nothing) };
-    if !order.direction.is_on_spot(order.op) {
-        return Err(Error::Misplaced { sequence, req_id, op: order.op });
-    }
-    let recorded = Recorded::new(&order, decision, balance_after, sequence, record.time_ns);
-    Ok(Said::Outcome((req_id, order.op), recorded))
 }

@@ -17,15 +17,12 @@ use engine::order::Entry;
 use engine::outcomes::Recorded;
 use wal::{Directory, Reader, Sequence};
 
-use super::conservation::{Error, Mismatch};
+use super::error::Error;
+use super::mismatch::{Kind, Mismatch};
 use crate::postgres::audit_reader::{AuditReader, Decided};
 use domain::account::UserId;
-use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Decision, ExternalOperation, Op};
-
-/// How the text of a mismatch of sums begins.
-pub(super) const SUMS: &str = "external operations below the watermark";
 
 /// A record of an external operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,69 +177,35 @@ fn same(row: &ExternalOperation, name: (u128, Op), recorded: &Recorded) -> bool 
 
 /// PostgreSQL has lost an answered operation.
 fn lost(idem_key: Option<String>, op: Op, recorded: &Recorded, catalog: &Catalog) -> Mismatch {
-    let (asset, units) = (AssetId(recorded.asset), i128::from(recorded.amount));
-    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
+    let units = i128::from(recorded.amount);
     let difference = match (recorded.decision, op) {
         (Decision::Refused(_), _) => 0,
         // PostgreSQL lacks the deposit, or still has the withdrawn money.
         (Decision::Success, Op::ExtDeposit) => -units,
         (Decision::Success, _) => units,
     };
-    let name = idem_key.unwrap_or_else(|| "of an unknown idem_key".to_owned());
-    let (op, amount) = (op.name(), units_text(recorded.amount.into(), precision));
-    let what = format!(
-        "{op} {name} of {amount} was answered and is record {} of the log, but PostgreSQL has lost it",
-        recorded.sequence
-    );
-    Mismatch {
-        user: UserId::new(recorded.user),
-        asset: Some(asset),
-        difference: signed_text(difference, precision),
-        req_id: None,
-        external: Some(recorded.order_number),
-        what,
-    }
+    let (units, sequence) = (recorded.amount, recorded.sequence);
+    let (user, asset) = (UserId::new(recorded.user), AssetId(recorded.asset));
+    Mismatch::new(Kind::ExternalLost { op, idem_key, units, sequence })
+        .with_account(user, asset, difference, catalog)
+        .with_external(recorded.order_number)
 }
 
 /// Row and record of one order number differ.
 fn other(row: &ExternalOperation, catalog: &Catalog) -> Mismatch {
-    let precision = catalog.by_id(row.asset).map_or(0, |asset| asset.precision);
-    let (op, name) = (row.op.name(), row.idem_key.as_str());
-    Mismatch {
-        user: Some(row.user),
-        asset: Some(row.asset),
-        difference: signed_text(0, precision),
-        req_id: None,
-        external: Some(row.order_number),
-        what: format!(
-            "{op} {name} is recorded in the log with another order number, user, asset, amount or decision"
-        ),
-    }
+    let (op, idem_key) = (row.op, row.idem_key.as_str().to_owned());
+    Mismatch::new(Kind::ExternalDiffers { op, idem_key })
+        .with_account(Some(row.user), row.asset, 0, catalog)
+        .with_external(row.order_number)
 }
 
 /// The sums below the watermark differ.
 fn sums(asset: AssetId, rows: Outside, records: Outside, catalog: &Catalog) -> Mismatch {
-    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
-    let text = |outside: Outside| {
-        let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
-        let [deposited, withdrawn] = [deposited, withdrawn].map(|sum| units_text(sum, precision));
-        format!("{deposits} EXT_DEPOSIT ({deposited}) and {withdrawals} EXT_WITHDRAW ({withdrawn})")
-    };
     let net = |outside: Outside| {
         let signed = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
         signed(outside.deposited).saturating_sub(signed(outside.withdrawn))
     };
     let difference = net(rows).saturating_sub(net(records));
-    Mismatch {
-        user: None,
-        asset: Some(asset),
-        difference: signed_text(difference, precision),
-        req_id: None,
-        external: None,
-        what: format!(
-            "{SUMS}: PostgreSQL has {}, the log has recorded {}",
-            text(rows),
-            text(records)
-        ),
-    }
+    Mismatch::new(Kind::ExternalSums { rows, records })
+        .with_account(None, asset, difference, catalog)
 }

@@ -1,8 +1,8 @@
 //! PostgreSQL is another server, or has gone back: the comparison that follows, and the memory of
 //! it over a restart.
 //!
-//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. `settle`
-//! then compares both stores completely, on the new server. Only a clean comparison opens the gate;
+//! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. The task
+//! of the rounds ([`super::rounds`]) then compares both stores completely, on the new server. Only a clean comparison opens the gate;
 //! anything else halts.
 //!
 //! Over a restart the file [`FILE`] in the data directory keeps the server that the last process
@@ -21,14 +21,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_postgres::Client;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
-use super::conservation::{Audit, Mismatch, SpotReader};
 use super::halt::Halt;
-use super::rounds::{conclude, failed, sweep};
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
-use crate::postgres::pin::{Change, Pin, Server, Sight, lsn_text};
+use crate::postgres::pin::{Pin, Server, Sight, lsn_text};
 use crate::postgres::{self, Address, Limits, Superseded};
 use crate::telemetry::chain;
 
@@ -42,8 +40,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Looks between two writes of the file. A kill in between makes the next start know that much
 /// less.
 const LOOKS_PER_WRITE: u32 = 5;
-/// How long a comparison waits for operations that began before the change.
-const QUIET_WAIT: Duration = Duration::from_secs(30);
 /// Writes WAL and nothing else: its commit waits for a standby like any other.
 const COVER: &str =
     "SELECT pg_logical_emit_message(TRUE, 'ubscore', 'covers what was committed before')";
@@ -138,55 +134,6 @@ pub fn remember(pin: &Pin, data_dir: &Path) {
         let path = data_dir.join(FILE);
         warn!(%error, path = %path.display(), "a start after a failover would know less");
     }
-}
-
-/// An answered commit is missing.
-pub(super) fn lost(lacks: &str) -> Mismatch {
-    Mismatch::between_stores(format!("PostgreSQL lacks commits that it had answered: {lacks}"))
-}
-
-/// Compares everything on the server of `change`. The gate is held before, and is open or halted
-/// afterwards. Returns false if the result is unknown; the caller tries again.
-pub(super) async fn settle(
-    audit: &mut Audit<impl SpotReader>,
-    pin: &Pin,
-    change: &Change,
-    halt: &Halt,
-    (blind_max, clock): (Duration, &dyn Clock),
-) -> bool {
-    let gate = halt.gate();
-    tokio::select! {
-        () = gate.quiet() => {}
-        () = clock.sleep(QUIET_WAIT) => {
-            error!("operations from before the change of PostgreSQL have not ended; the gate stays closed");
-            return false;
-        }
-    }
-    info!(%change, "comparing everything before anything moves");
-    audit.reconnect();
-    let mut found = match sweep(audit, blind_max, clock).await {
-        Ok(found) => found,
-        Err(error) => {
-            failed(&error);
-            return false;
-        }
-    };
-    let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
-        return false;
-    };
-    let (incarnation, flights) = pin.flights();
-    let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(incarnation, &flights));
-    found.extend(lacks.map(|lacks| lost(&lacks)));
-    if !pin.accept(change) {
-        return false;
-    }
-    if conclude(&found, &audit.catalog(), halt, clock).await {
-        error!(%change, found = found.len(), "the comparison found differences: halted");
-    } else {
-        warn!(%change, "the comparison found nothing: the service goes on with this server");
-    }
-    halt.release(change.number());
-    true
 }
 
 /// Holds the service at every change, and alerts.

@@ -25,7 +25,7 @@ use engine::fact::Totals;
 use engine::ledger::{Ledger, Step};
 use engine::order::Entry;
 
-use super::conservation::Error;
+use super::error::Error;
 use super::externals::by_asset;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::verify::Stores;

@@ -27,8 +27,9 @@ use engine::ledger::Ledger;
 use engine::order::Entry;
 use wal::{Directory, Reader, Sequence};
 
-use super::conservation::{Error, Mismatch};
+use super::error::Error;
 use super::externals;
+use super::mismatch::{Kind, Mismatch};
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::verify::{Stores, compare};
@@ -204,8 +205,9 @@ impl OutsidePlan {
                     || self.left.iter().any(|(left, _)| left.external == Some(number))
             }
             (None, None, Some(user), Some(asset)) => self.accounts.contains(&(user, asset)),
-            (None, None, None, Some(asset)) if mismatch.what.starts_with(externals::SUMS) => {
-                self.accounts.iter().any(|(_, repaired)| *repaired == asset)
+            (None, None, None, Some(asset)) => {
+                matches!(mismatch.kind, Kind::ExternalSums { .. })
+                    && self.accounts.iter().any(|(_, repaired)| *repaired == asset)
             }
             _ => false,
         }

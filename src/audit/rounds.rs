@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use super::conservation::{Audit, Error, Mismatch, Report, SpotReader};
-use super::failover::{self, Difference};
+use super::conservation::{Audit, Report, SpotReader};
+use super::error::Error;
+use super::failover::Difference;
 use super::halt::{Halt, Objection};
+use super::mismatch::{Kind, Mismatch};
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
 use crate::gate::CleanRounds;
-use crate::postgres::pin::Pin;
+use crate::postgres::pin::{Change, Pin};
 use crate::postgres::{self, Superseded};
 use crate::telemetry::{self, chain};
 use domain::asset::Catalog;
@@ -24,6 +26,8 @@ const ALERTS_MAX: usize = 20;
 const ROUNDS_MISSED: u32 = 3;
 /// Between two comparisons of a PostgreSQL that has changed.
 const SETTLE_PAUSE: Duration = Duration::from_millis(200);
+/// How long a comparison waits for operations that began before the change.
+const QUIET_WAIT: Duration = Duration::from_secs(30);
 /// While a start compares everything, an alert this often reports that nothing is proven yet.
 const SWEEP_BLIND_MAX: Duration = Duration::from_secs(60);
 /// Checks that wait for their turn.
@@ -105,7 +109,7 @@ pub async fn catch_up(
         let what = format_args!("{why}; everything is compared before the service is ready");
         alert(Alert::PostgresChanged, what);
         let mut found = sweep(audit, SWEEP_BLIND_MAX, clock).await?;
-        found.extend(lacks.as_deref().map(failover::lost));
+        found.extend(lacks.clone().map(lost));
         conclude(&found, &audit.catalog(), halt, clock).await;
         return Ok(());
     }
@@ -153,7 +157,7 @@ pub async fn run(
     let (mut behind, mut finished_ns) = (false, clock.monotonic_ns());
     loop {
         if let Some(change) = pin.change() {
-            match failover::settle(&mut audit, &pin, &change, &halt, (blind_max, clock)).await {
+            match settle(&mut audit, &pin, &change, &halt, (blind_max, clock)).await {
                 true => finished_ns = clock.monotonic_ns(),
                 false => clock.sleep(SETTLE_PAUSE).await,
             }
@@ -271,8 +275,57 @@ async fn everything(
     Ok(found)
 }
 
+/// Compares everything on the server of `change`. The gate is held before, and is open or halted
+/// afterwards. Returns false if the result is unknown; the caller tries again.
+async fn settle(
+    audit: &mut Audit<impl SpotReader>,
+    pin: &Pin,
+    change: &Change,
+    halt: &Halt,
+    (blind_max, clock): (Duration, &dyn Clock),
+) -> bool {
+    let gate = halt.gate();
+    tokio::select! {
+        () = gate.quiet() => {}
+        () = clock.sleep(QUIET_WAIT) => {
+            error!("operations from before the change of PostgreSQL have not ended; the gate stays closed");
+            return false;
+        }
+    }
+    info!(%change, "comparing everything before anything moves");
+    audit.reconnect();
+    let mut found = match sweep(audit, blind_max, clock).await {
+        Ok(found) => found,
+        Err(error) => {
+            failed(&error);
+            return false;
+        }
+    };
+    let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
+        return false;
+    };
+    let (incarnation, flights) = pin.flights();
+    let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(incarnation, &flights));
+    found.extend(lacks.map(lost));
+    if !pin.accept(change) {
+        return false;
+    }
+    if conclude(&found, &audit.catalog(), halt, clock).await {
+        error!(%change, found = found.len(), "the comparison found differences: halted");
+    } else {
+        warn!(%change, "the comparison found nothing: the service goes on with this server");
+    }
+    halt.release(change.number());
+    true
+}
+
+/// An answered commit is missing.
+fn lost(lacks: String) -> Mismatch {
+    Mismatch::new(Kind::LostCommits(lacks))
+}
+
 /// Compares everything from its beginning, up to the first round with a finding.
-pub(super) async fn sweep(
+async fn sweep(
     audit: &mut Audit<impl SpotReader>,
     blind_max: Duration,
     clock: &dyn Clock,
@@ -295,18 +348,13 @@ pub(super) async fn sweep(
     }
 }
 
-pub(super) fn failed(error: &Error) {
+fn failed(error: &Error) {
     metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "failed").increment(1);
     warn!(error = chain(error), "a round of the audit could not be finished");
 }
 
 /// Alerts and halts if something was found. Returns whether it was.
-pub(super) async fn conclude(
-    found: &[Mismatch],
-    catalog: &Catalog,
-    halt: &Halt,
-    clock: &dyn Clock,
-) -> bool {
+async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dyn Clock) -> bool {
     let Some(why) = in_short(found, catalog) else {
         metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "clean").increment(1);
         metrics::gauge!(telemetry::CONSERVATION_LAST_SUCCESS).set(clock.now_s() as f64);

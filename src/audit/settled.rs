@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use engine::fact::Totals;
 
-use super::conservation::Mismatch;
+use super::mismatch::{Kind, Mismatch};
 use crate::postgres::audit_reader::Passed;
 use domain::account::UserId;
-use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::Op;
 
@@ -42,24 +41,16 @@ fn mismatch(
     done: Totals,
     catalog: &Catalog,
 ) -> Mismatch {
-    let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
-    let text = |totals: Totals| {
-        [Op::Withdraw, Op::Deposit, Op::Refund]
-            .map(|op| format!("{} {}", op.name(), units_text(totals.of(op), precision)))
-            .join(", ")
-    };
-    let what = format!(
-        "below the watermark transfers claim {} of Spot, and UBSCore has done {}",
-        text(claimed),
-        text(done)
-    );
     // If Spot has paid less than claimed, the user has that much too much.
     let balance = |totals: Totals| {
         let part = |op| i128::try_from(totals.of(op)).unwrap_or(i128::MAX);
         part(Op::Deposit).saturating_add(part(Op::Refund)).saturating_sub(part(Op::Withdraw))
     };
     let difference = balance(done).saturating_sub(balance(claimed));
-    let difference = signed_text(difference, precision);
-    let (user, asset) = (UserId::new(user), Some(asset));
-    Mismatch { user, asset, difference, req_id: None, external: None, what }
+    Mismatch::new(Kind::SettledTotals { claimed, done }).with_account(
+        UserId::new(user),
+        asset,
+        difference,
+        catalog,
+    )
 }

@@ -13,7 +13,7 @@ use engine::order::{Entry, Order};
 use jiff::Timestamp;
 use wal::{Directory, Reader, Sequence};
 
-use super::conservation::Error;
+use super::error::Error;
 use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};

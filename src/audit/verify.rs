@@ -14,8 +14,10 @@ use engine::replay::{Replay, replay};
 use engine::snapshot::store::SnapshotStore;
 use wal::{Directory, Identity, Reader, Sequence};
 
-use super::conservation::{Answered, Audit, Error, Mismatch, SpotReader};
+use super::conservation::{Answered, Audit, SpotReader};
+use super::error::Error;
 use super::externals::Held;
+use super::mismatch::{Kind, Mismatch};
 use super::settled;
 use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
@@ -199,7 +201,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     verdict.mismatches.extend(found.into_values());
     let (mut reader, mut replayed) = audit.into_parts();
     let Findings { strange, unbalanced, .. } = reader.recount().await?;
-    verdict.mismatches.extend(strange.into_iter().map(Mismatch::between_stores));
+    verdict.mismatches.extend(strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why))));
     for unbalanced in unbalanced {
         let account = (Some(unbalanced.user), Some(unbalanced.asset));
         let known = |m: &Mismatch| m.req_id.is_none() && (m.user, m.asset) == account;

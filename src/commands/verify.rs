@@ -73,9 +73,9 @@ pub(super) fn tell(
             Format::Json => json(&Object::Mismatch {
                 user_id: mismatch.user.map(UserId::number),
                 asset: mismatch.asset.and_then(|id| Some(&*catalog.by_id(id)?.symbol)),
-                difference: &mismatch.difference,
+                difference: &mismatch.difference(),
                 req_id: mismatch.req_id.map(|req_id| req_id.to_string()),
-                what: &mismatch.what,
+                what: &mismatch.what(),
             }),
         };
         // If nobody reads it, the exit code still tells that something is wrong.

@@ -31,8 +31,8 @@ use super::service::{Call, Caller, Matched, Outcome, Route, Routes, Service, inv
 use super::wire::{self, Answer, AssetBody, Refusal, json, text};
 use crate::adapters::spot::Unanswered;
 use crate::approval::Action;
-use crate::audit::conservation::Mismatch;
 use crate::audit::halt::{self as flag, Halted, NotResumed, Objection};
+use crate::audit::mismatch::Mismatch;
 use crate::coordinator::Rejection;
 use crate::postgres::reads::PoolUse;
 use crate::postgres::reads::assets::AssetChange;
@@ -307,9 +307,9 @@ async fn conservation(service: &Service, call: Call) -> Outcome {
     let body = |mismatch: Mismatch| MismatchBody {
         user_id: mismatch.user.map(|user| user.number()),
         asset: mismatch.asset.and_then(|id| Some(catalog.by_id(id)?.symbol.clone())),
-        difference: mismatch.difference,
+        difference: mismatch.difference(),
         req_id: mismatch.req_id.map(|req_id| req_id.to_string()),
-        what: mismatch.what,
+        what: mismatch.what(),
     };
     #[derive(Serialize)]
     struct Body {
