@@ -1,4 +1,5 @@
-//! The stream of a user's events: everything once, in order, and nothing missed, whatever dies or waits meanwhile.
+//! The stream of a user's events: each event once, in order, and none missed, across kills and
+//! delays.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,7 +19,8 @@ use crate::harness::{
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
 
-/// The states that PostgreSQL has for a user's transfers, one list a commit, by transfer and in order.
+/// The recorded states of a user's transfers in PostgreSQL: one list per commit, by transfer and in
+/// order.
 fn committed(site: &Site, user: u64) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let rows = site.sql(&format!(
@@ -32,20 +34,20 @@ fn committed(site: &Site, user: u64) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// A state's number, as rows have it.
+/// A state's number, as stored in rows.
 fn number(name: &Value) -> String {
     let states = domain::transfer::State::ALL;
     let state = states.into_iter().find(|state| state.name() == name).expect("a state");
     state.number().to_string()
 }
 
-/// The states of an event, as [`committed`] has them.
+/// The states of an event, in the form of [`committed`].
 fn states(data: &Value) -> String {
     let names = data["states"].as_array().expect("states");
     names.iter().map(number).collect::<Vec<_>>().join(" ")
 }
 
-/// Takes down an event, unless it was told before.
+/// Records an event, unless it was received before.
 fn note(told: &mut BTreeMap<String, Vec<String>>, seen: &mut Vec<i64>, id: &str, data: &Value) {
     let id = id.parse().expect("a number");
     if !seen.contains(&id) {
@@ -55,8 +57,9 @@ fn note(told: &mut BTreeMap<String, Vec<String>>, seen: &mut Vec<i64>, id: &str,
     }
 }
 
-/// Goal: whoever follows is told every commit of their transfers once, in order, and nothing of anybody else; and what they
-/// are told, GET tells. Method: transfers of every end while two users follow, with fusion and without.
+/// Goal: a follower receives every commit of their transfers once, in order, and none of another
+/// user; GET agrees with each event. Method: transfers of every end while two users follow, with
+/// fusion and without.
 #[test]
 fn every_state_is_told_once_and_in_order_to_its_user_alone() {
     for fuse in [true, false] {
@@ -97,7 +100,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
             |said: &Told| matches!(said, Told::Event { data, .. } if data["user_id"] != OTHER);
         assert!(!theirs.rest().iter().any(of_others));
         assert_eq!(mine.rest(), [], "nothing more");
-        // And everything again behind the first.
+        // And all later events again, after the first.
         let again = server.follow(USER, Some(&seen[0].to_string()));
         for id in &seen[1..] {
             assert_eq!(again.transfer().0, id.to_string());
@@ -108,7 +111,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
     }
 }
 
-/// A load that goes on until this is dropped, however a test ends.
+/// A load that runs until this is dropped, at any end of a test.
 struct Load<'a>(&'a AtomicBool);
 
 impl Drop for Load<'_> {
@@ -117,8 +120,9 @@ impl Drop for Load<'_> {
     }
 }
 
-/// Goal: who goes on by the last id misses nothing, though the server is killed amid a load. Method: users transfer without
-/// a pause; the server is killed and started again; one stream after the other; in the end PostgreSQL's own history.
+/// Goal: a client that resumes from its last id misses nothing, though the server is killed during
+/// a load. Method: users transfer without a pause; the server is killed and started again; one
+/// stream after the other; at the end PostgreSQL's own history.
 #[test]
 fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
     let site = Site::new();
@@ -135,7 +139,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
                     while !done.load(Ordering::Relaxed) {
                         let body = Way::ToSpot.body("USDT", "0.01");
                         let path = "/api/v1/internal_transfer";
-                        // It dies over some of them.
+                        // The server dies during some of them.
                         let answered = server.try_ask(user, "POST", path, Some(&body)).is_ok();
                         answers.lock().expect("no panic").push(answered);
                     }
@@ -150,7 +154,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
             }
             server.signal(rustix::process::Signal::KILL);
             drop(load);
-            // What was on its way counts as well.
+            // Events that were on their way count as well.
             loop {
                 match stream.next() {
                     Told::Event { id, data, kind } if kind == "transfer" => {
@@ -176,8 +180,9 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
     site.assert_books(&server);
 }
 
-/// Goal: no event appears behind a reader's back with a smaller id. Method: somebody has written history, with the smallest
-/// number, and not committed; later ones are told meanwhile; the reader goes on behind them, and is told once it is committed.
+/// Goal: no event with a smaller id appears after a reader has passed it. Method: a session has
+/// written history, with the smallest number, and not committed. Later events arrive meanwhile. The
+/// reader resumes after them, and receives the first one once it is committed.
 #[test]
 fn ids_follow_what_is_visible_and_not_what_was_begun() {
     let site = Site::new();
@@ -207,7 +212,7 @@ fn ids_follow_what_is_visible_and_not_what_was_begun() {
     assert!(site.sql_value(later).parse::<i64>().expect("a number") > held);
     drop(stream);
     server.kill();
-    // The next process knows no more than what was written down.
+    // The next process knows only the committed rows.
     let server = site.start();
     let stream = server.follow(USER, Some(&last));
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -226,9 +231,10 @@ fn ids_follow_what_is_visible_and_not_what_was_begun() {
     assert_eq!(site.sql_value(twice), "0");
 }
 
-/// Story: the relay took a snapshot's end for the number of the next transaction, which it is not while newer ones than the
-/// last that has ended are under way. Method: with nothing else going on, somebody takes a number, and looks of the relay pass;
-/// what they commit is told.
+/// Story: the relay used a snapshot's end as the number of the next transaction. The two differ
+/// while transactions newer than the last ended one are under way. Method: in an idle service a
+/// session takes a number, and the relay looks several times; the session's commit still arrives as
+/// an event.
 #[test]
 fn a_long_transaction_of_an_idle_service_is_told_once_it_commits() {
     let site = Site::new();
@@ -242,22 +248,24 @@ fn a_long_transaction_of_an_idle_service_is_told_once_it_commits() {
         "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
          VALUES ('{first}', '{{40}}', 7, 'test', 'late')"
     ));
-    // It looks every five seconds by itself, and every half while something is not over.
+    // The relay looks every five seconds by itself, and every half second while a transaction is
+    // open.
     thread::sleep(Duration::from_secs(7));
     late.sql("COMMIT");
     let (_, data) = stream.transfer();
     assert_eq!((text(&data["req_id"]), &data["states"]), (first.as_str(), &json!(["COMMITTED"])));
 }
 
-/// The shortest time a request may be given.
+/// The shortest allowed time limit of a request.
 fn short_requests() -> Site {
     Site::new()
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 2_000)
         .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 6_100)
 }
 
-/// Goal: who does not read is cut off, costs a bounded part of memory, and keeps nobody else from reading. Method: tens of
-/// thousands of events for one user, of whose two streams one is never read.
+/// Goal: a client that does not read is cut off, uses a bounded amount of memory, and does not
+/// delay other readers. Method: tens of thousands of events for one user with two streams; one of
+/// the streams is never read.
 #[test]
 fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
     const EVENTS: usize = 30_000;
@@ -302,8 +310,9 @@ fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
     assert_eq!(stream.transfer().1["state"], json!("TARGET_PENDING"));
 }
 
-/// Goal: a client whose id says nothing here is told so, and never that all is quiet. Method: an id that nobody has given; one
-/// that is older than what is kept; and one of a database that was put back to an earlier state, which gives it to nobody again.
+/// Goal: a client with an unusable id gets a gap, and never a silent stream. Method: an id that was
+/// never given; one older than the kept events; and one of a database that was put back to an
+/// earlier state, where the id is never given again.
 #[test]
 fn an_id_that_is_not_here_is_answered_by_a_gap() {
     let site = Site::new();
@@ -333,7 +342,7 @@ fn an_id_that_is_not_here_is_answered_by_a_gap() {
     });
     let (last, stream) = gap(&server, &known);
     drop(stream);
-    // The place where everything is gone is one to go on from.
+    // The last id of the removed events is a valid place to resume from.
     let stream = server.follow(USER, Some(&last));
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     assert_eq!(stream.transfer().1["state"], json!("TARGET_PENDING"));

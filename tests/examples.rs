@@ -1,4 +1,4 @@
-//! What a client does, as `examples/` show it: money moves once, whatever happens to the server meanwhile.
+//! A client as in `examples/`: money moves once, also if the server is killed meanwhile.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ use crate::harness::{COIN, Server, Site, crowd, said, token};
 
 const USERS: [u64; 4] = [2001, 2002, 2003, 2004];
 
-/// One of the examples, as a person runs it.
+/// One of the examples, run from its command line.
 fn example(language: &str) -> Command {
     match language {
         "Python" => {
@@ -35,9 +35,10 @@ fn transfer(language: &str, user: u64, url: &str, arguments: &[&str]) -> Output 
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Goal: whoever does as the examples do has moved every amount once. Method: four clients, two of each language, one transfer
-/// after another, while the server is killed and started again at the same address; each says that the money is there, and
-/// both sides add up to the unit. Nobody is told the end at once.
+/// Goal: a client that follows the examples has moved every amount once. Method: four clients, two
+/// of each language, make one transfer after another, while the server is killed and started again
+/// at the same address. Each reports that the money has arrived, and both sides add up to the unit.
+/// No POST waits for the end.
 #[test]
 fn clients_move_every_amount_once_while_the_server_is_killed() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 0);

@@ -1,4 +1,4 @@
-//! Faults of the parts: PostgreSQL killed, frozen, full or cut off in the worst moment, under load.
+//! Faults of the parts: PostgreSQL killed, frozen, full or cut off at the worst moment, under load.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::harness::{
     eventually, plan, post_to, soak_rounds, while_watched,
 };
 
-/// Limits so short that a fault ends what waits for it, and the test sees many.
+/// Limits so short that a fault ends the waiting calls, and the test meets many faults.
 fn impatient(site: Site) -> Site {
     site.with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 1_000)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 200)
@@ -21,8 +21,9 @@ fn impatient(site: Site) -> Site {
         .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 1_000)
 }
 
-/// Runs a load of 240 transfers with cids, and more until there have been `faults` faults; `fault` happens again and again
-/// meanwhile, and `end` ends it; then rest, sums, and every answer as it was told.
+/// Runs a load of 240 transfers with cids, and more until there have been `faults` faults. `fault`
+/// happens again and again meanwhile, and `end` ends it. Then rest, sums, and every answer
+/// unchanged.
 fn assert_survived(
     site: &Site,
     server: &Server,
@@ -70,8 +71,8 @@ fn assert_survived(
     site.assert_books(server);
 }
 
-/// Goal: a PostgreSQL that dies at any moment loses nothing that was answered. Method: all its processes killed at once,
-/// again and again, and started again, under a load with cids.
+/// Goal: a PostgreSQL that dies at any moment loses no answered transfer. Method: all its processes
+/// killed at once, again and again, and started again, under a load with cids.
 #[test]
 fn a_postgresql_that_is_killed_loses_nothing() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -86,8 +87,9 @@ fn a_postgresql_that_is_killed_loses_nothing() {
     assert_survived(&site, &server, 2, kill, || ());
 }
 
-/// Goal: a PostgreSQL that stands still and goes on, with whatever was sent to it, does nothing twice. Method: all its
-/// processes stopped for longer than anybody waits for them, under a load with cids.
+/// Goal: a PostgreSQL that stops and continues, with the statements already sent to it, does
+/// nothing twice. Method: all its processes stopped for longer than any caller waits, under a load
+/// with cids.
 #[test]
 fn a_postgresql_that_freezes_does_nothing_twice() {
     for fuse in [true, false] {
@@ -105,8 +107,9 @@ fn a_postgresql_that_freezes_does_nothing_twice() {
     }
 }
 
-/// Goal: without a free connection nothing is promised and nothing is lost. Method: every place but the service's own taken;
-/// its connections cut, so that it finds none; a load meanwhile; the places given back.
+/// Goal: without a free connection nothing is promised and nothing is lost. Method: every
+/// connection slot but the service's own is taken; its connections are cut, so that it finds no
+/// slot; a load meanwhile; the slots are released.
 #[test]
 fn a_postgresql_without_connections_only_delays() {
     let (site, _cluster) = Site::on_its_own_cluster();
@@ -116,10 +119,10 @@ fn a_postgresql_without_connections_only_delays() {
     let takers = site.with_fresh_database();
     let fault = || {
         site.cut_connections();
-        // As many as there are: who comes first of us and the service is chance.
+        // The number of free slots depends on the order in which the test and the service connect.
         let taken: Vec<_> = std::iter::from_fn(|| takers.try_session()).collect();
         thread::sleep(Duration::from_millis(500));
-        assert!(!taken.is_empty(), "somebody else has them all");
+        assert!(!taken.is_empty(), "all slots are taken by others");
         drop(taken);
         eventually("places again", || takers.try_session());
         thread::sleep(Duration::from_millis(200));
@@ -127,8 +130,8 @@ fn a_postgresql_without_connections_only_delays() {
     assert_survived(&site, &server, 1, fault, || ());
 }
 
-/// Goal: a commit whose answer is lost has happened, and is not done again. Method: a proxy that passes every COMMIT on, and
-/// ends the connection instead of passing on the answer to every fifth.
+/// Goal: a commit with a lost answer has happened, and is not done again. Method: a proxy that
+/// passes every COMMIT on. For every fifth it ends the connection and drops the answer.
 #[test]
 fn answers_to_commits_that_are_lost_count_once() {
     for fuse in [true, false] {
@@ -146,8 +149,8 @@ fn answers_to_commits_that_are_lost_count_once() {
     }
 }
 
-/// Story: a PostgreSQL that hung, its connections open, kept a round of the audit waiting, so that its alarm was never
-/// given, and a halt as well, so that it was never answered.
+/// Story: a PostgreSQL hung with open connections. A round of the audit waited for it and never
+/// raised its alert. A halt waited as well and was never answered.
 #[test]
 fn a_postgresql_that_hangs_silences_neither_the_alarm_nor_a_halt() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -173,8 +176,9 @@ fn a_postgresql_that_hangs_silences_neither_the_alarm_nor_a_halt() {
     site.assert_books(&server);
 }
 
-/// Goal: what an asynchronous replica lacked is found, named and repaired. Method: a transfer each way is under way to
-/// nobody but the first PostgreSQL, which dies; a copy of its files from before takes its place.
+/// Goal: transactions that an asynchronous replica lacked are found, named and repaired. Method:
+/// only the first PostgreSQL has a transfer each way under way, and it dies; an earlier copy of its
+/// files takes its place.
 #[test]
 fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -204,9 +208,10 @@ fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     site.assert_books(&server);
 }
 
-/// Runs a load with cids, and in its middle `absence`; returns the plan as far as it went, and the answers.
+/// Runs a load with cids, and `absence` in its middle; returns the executed part of the plan, and
+/// the answers.
 fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Option<Reply>>) {
-    /// Transfers done before PostgreSQL goes, and after it has come back.
+    /// Transfers done before PostgreSQL is lost, and after it has returned.
     const DONE: usize = 60;
     const CALLERS: usize = 12;
     let mut plan = plan(20_000);
@@ -248,10 +253,10 @@ fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Op
     (plan, answered)
 }
 
-/// Goal: a PostgreSQL that is away for longer than anybody waits loses nothing, and is found again at once. Method: its
-/// processes stopped, its connections refused, or all that is sent to it lost, under a load with cids, for 60 s and with
-/// the limits of production in `make soak`; rest, sums, every answer as it was told. How long the first answer took
-/// after its return is printed.
+/// Goal: a PostgreSQL that is away for longer than any caller waits loses nothing, and is
+/// reconnected at once. Method: its processes stopped, its connections refused, or all data sent to
+/// it lost, under a load with cids. In `make soak` for 60 s and with the limits of production. Then
+/// rest, sums, every answer unchanged. The time from its return to the first answer is printed.
 #[test]
 fn a_postgresql_that_is_away_for_long_loses_nothing() {
     let soak = soak_rounds().is_some();
@@ -295,7 +300,7 @@ fn a_postgresql_that_is_away_for_long_loses_nothing() {
             });
             println!("{name} for {away:?}: answered {:?} after its return", began.elapsed());
         });
-        assert!(told.iter().all(Option::is_some), "{name}: everybody is answered");
+        assert!(told.iter().all(Option::is_some), "{name}: every caller is answered");
         for told in told.iter().flatten() {
             assert!([200, 202, 503].contains(&told.status), "{name}: {told:?}");
         }

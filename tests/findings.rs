@@ -1,4 +1,4 @@
-//! What a hostile review found, scenario by scenario: each test plays one on the real binary.
+//! The findings of a hostile review, scenario by scenario: each test runs one on the real binary.
 
 /// Assets, development money, files and directories.
 mod assets;
@@ -6,7 +6,7 @@ mod assets;
 /// Bounds: places, clocks, limits of a day.
 mod bounds;
 
-/// The command line and what people read.
+/// The command line and its printed texts.
 mod cli;
 
 /// External operations as records of the log.

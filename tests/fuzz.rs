@@ -6,7 +6,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// Goal: what fuzzing has reached stays so. Method: every file of every corpus through its target, on any toolchain.
+/// Goal: the states that fuzzing has reached stay covered. Method: every file of every corpus
+/// through its target, on any toolchain.
 #[test]
 fn every_corpus_replays() {
     let mut failed = Vec::new();

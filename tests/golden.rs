@@ -1,8 +1,10 @@
-//! What an earlier version has written is read by this one for ever, and what a later one has written is refused by name.
+//! This version reads the files of every earlier version, and refuses those of a later version by
+//! name.
 //!
-//! Each folder of `tests/golden` holds what a version left behind when it was killed: its log and snapshots, every row of
-//! its database, what it had answered, and a dump of its log to the byte. A folder that stands there is never edited:
-//! a new one is added for each schema and each format, by `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`.
+//! Each folder of `tests/golden` holds the files of a version after a kill: its log and snapshots,
+//! every row of its database, its answers, and a dump of its log to the byte. An existing folder is
+//! never edited. A new one is added for each schema and each format, by `UBSCORE_GOLDEN=schema-N
+//! cargo test --features crash --test main -- golden`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,11 +19,11 @@ use crate::harness::{
 };
 use crate::operator::resolve_and_release;
 
-/// Who has lived through everything.
+/// The user with every kind of transfer.
 const USER: u64 = 1001;
-/// A transfer moves on.
+/// A transfer changes its state.
 const STATE: &str = "UPDATE OF state ON transfers_tb";
-/// Who is left in the middle of it.
+/// The user with a transfer under way at the kill.
 const HELD: u64 = 1002;
 
 fn root() -> &'static Path {
@@ -36,7 +38,8 @@ fn golden() -> Vec<PathBuf> {
     folders
 }
 
-/// Bytes as text: sixteen a line that are not all zero, behind their offset; the length comes first.
+/// Bytes as text: the length first, then lines of sixteen bytes after their offset; lines of zeros
+/// are left out.
 fn to_hex(bytes: &[u8]) -> String {
     let mut text = format!("{}\n", bytes.len());
     for (index, row) in bytes.chunks(16).enumerate() {
@@ -65,7 +68,7 @@ fn from_hex(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A site whose segments are short enough to be kept as text.
+/// A site with segments short enough to be kept as text.
 fn site() -> Site {
     forgetful(Site::new())
         .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
@@ -98,7 +101,7 @@ fn one_of_each(server: &Server, name: &str, answers: &mut Vec<Value>) {
     server.set_status(USER, "FUNDING", "ACTIVE");
 }
 
-/// What a version leaves behind, written by this one.
+/// The files of a version, written by this one.
 fn write(folder: &Path) {
     let site = site();
     let mut answers = Vec::new();
@@ -108,7 +111,7 @@ fn write(folder: &Path) {
     wait_for_all_below(&site);
     force(&site, &server);
     server.stop();
-    // One who remembers from here on, in a segment of its own.
+    // A server that keeps outcomes from here on, in a segment of its own.
     let site =
         site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24).with("UBSCORE__COORDINATOR__FUSE", false);
     let server = site.start();
@@ -183,7 +186,7 @@ fn dump(site: &Site) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A site that holds what a version has left behind: its tables as its own migrations made them.
+/// A site with the files of a version, and with tables made by that version's own migrations.
 fn restore(folder: &Path) -> Site {
     let site = site().with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
     let (log, snapshots) = (site.log_dir(), site.snapshot_dir());
@@ -209,7 +212,7 @@ fn restore(folder: &Path) -> Site {
     let schema = rows.iter().filter(|(table, _)| *table == history);
     let mut schema: Vec<Value> =
         schema.map(|(_, row)| serde_json::from_str(row).expect("JSON")).collect();
-    // They stand there as text, 10 before 2.
+    // The versions are stored as text, where 10 sorts before 2.
     schema.sort_by_key(|row| row["version"].as_u64());
     for row in schema {
         let file = format!("V{}__{}.sql", row["version"], row["name"].as_str().expect("a name"));
@@ -255,9 +258,9 @@ fn restore(folder: &Path) -> Site {
     site
 }
 
-/// Goal: an upgrade reads everything. Method: what each earlier version left when it was killed, with a transfer under way;
-/// the dump to the byte; a start, which migrates; rest; the balances, and every answer once more; the books; new
-/// transfers; another start.
+/// Goal: an upgrade reads everything. Method: the files of each earlier version after a kill, with
+/// a transfer under way; the dump to the byte; a start, which migrates; rest; the balances, and
+/// every answer once more; the sums of both stores; new transfers; another start.
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
@@ -299,8 +302,9 @@ fn what_any_version_left_behind_is_read_for_ever() {
     }
 }
 
-/// Goal: a version never goes on with what it cannot read, and says what that is. Method: a log, a snapshot and a database
-/// as a later version might leave them; a start is refused by name; nothing is changed, so that the right version goes on.
+/// Goal: a version never continues with files that it cannot read, and names them. Method: a log, a
+/// snapshot and a database in the form of a later version; a start is refused by name; nothing is
+/// changed, so that the right version can continue.
 #[test]
 fn what_a_later_version_left_behind_is_refused_by_name() {
     let site = site();

@@ -1,5 +1,5 @@
-//! HALT: nothing new begins, what is under way stays where it is, everything is still told, and all of it goes on after a
-//! resume.
+//! HALT: nothing new begins, transfers under way stay in their states, all reads are still
+//! answered, and all of it continues after a resume.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ fn halt_once(server: &Server) -> Value {
     json
 }
 
-/// Again while PostgreSQL is too slow to write it down.
+/// Halts, and again while PostgreSQL is too slow to record it.
 fn halt(server: &Server) -> Value {
     eventually("a halt that PostgreSQL knows", || {
         Some(halt_once(server)).filter(|told| told["in_postgres"] == json!(true))
@@ -48,13 +48,13 @@ fn ready(server: &Server) -> Reply {
     send(server.ops, &Request::new(&token, "GET", "/readyz")).expect("an answer")
 }
 
-/// What PostgreSQL says of the flag: halted, reason.
+/// The flag in PostgreSQL: halted, reason.
 fn in_postgres(site: &Site) -> (String, String) {
     let rows = site.sql("SELECT halted, halt_reason FROM engine_state");
     (rows[0][0].clone(), rows[0][1].clone())
 }
 
-/// Asserts that a server is halted for [`REASON`], in both places, and refuses what is new.
+/// Asserts that a server is halted for [`REASON`], in both places, and refuses new requests.
 fn assert_halted(site: &Site, server: &Server) {
     for way in Way::BOTH {
         assert_refused(&server.transfer(USER, way, "1"), 503, "SERVICE_HALTED");
@@ -91,7 +91,7 @@ fn metric(server: &Server, line: &str) -> bool {
     server.metrics().lines().any(|found| found == line)
 }
 
-/// Who changed the flag, and why, oldest first.
+/// The changes of the flag, oldest first: actor, action and reason.
 fn audited(site: &Site) -> Vec<Vec<String>> {
     site.sql(
         "SELECT actor, action, detail, reason FROM admin_audit \
@@ -99,8 +99,8 @@ fn audited(site: &Site) -> Vec<Vec<String>> {
     )
 }
 
-/// Everything in PostgreSQL that a step of a transfer changes. A try that came to nothing before a halt may be written down
-/// after it.
+/// All rows in PostgreSQL that a step of a transfer changes. A failed try from before a halt may be
+/// recorded after it.
 fn books(site: &Site) -> Vec<Vec<String>> {
     let transfers =
         "SELECT req_id, state, error_code, log_sequence, updated_at FROM transfers_tb ORDER BY 1";
@@ -136,7 +136,7 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(true)));
     assert_eq!(told["reason"], json!(REASON));
     assert_halted(&site, &server);
-    // What was is told, by its name and by its key, and every read goes on.
+    // Earlier results are answered, by name and by key, and every read continues.
     let before = books(&site);
     let again = server.post(USER, &body);
     assert_eq!((again.status, again.json()), (200, first.json()), "{again:?}");
@@ -156,13 +156,13 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     server.set_status(1002, "SPOT", "FROZEN");
     assert_eq!(books(&site), before);
 
-    // The first reason is the cause; whoever halts again is written down.
+    // The first reason is the cause; a second halt is recorded with its operator.
     let reply = server.admin("POST", HALT, &json!({"reason": "another look"}));
     assert_eq!(reply.json()["reason"], json!(REASON), "{reply:?}");
     assert_halted(&site, &server);
     resume(&server);
     assert_running(&site, &server);
-    // To resume what runs does nothing, and there is nothing to write down.
+    // To resume a running service does nothing and records nothing.
     resume(&server);
     assert_running(&site, &server);
     let by = format!("admin/{ADMIN}");
@@ -175,7 +175,7 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
         row("halt", REASON, "another look"),
         row("resume", "", again),
     ];
-    // What PostgreSQL was too slow for was asked for again.
+    // The test repeats a halt that PostgreSQL was too slow for, so its note may repeat.
     let mut notes = audited(&site);
     notes.dedup();
     assert_eq!(notes, want);
@@ -183,8 +183,8 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     site.assert_verified();
 }
 
-/// Goal: either place halts a start, the other is told, and no kill forgets it. Method: each way of saying so, a start, a
-/// kill, a start without the one that said so first.
+/// Goal: a halt in either place stops a start, and is copied to the other place; no kill forgets
+/// it. Method: each place alone, a start, a kill, and a start without the first place.
 #[test]
 fn either_place_halts_a_start_and_a_kill_forgets_neither() {
     let by_route = |site: &Site| {
@@ -228,7 +228,8 @@ fn either_place_halts_a_start_and_a_kill_forgets_neither() {
     }
 }
 
-/// A data directory that is halted before its first start gives the development users nothing, and later all of it.
+/// If a data directory is halted before its first start, the development users get no money then,
+/// and all of it later.
 #[test]
 fn a_first_start_may_be_halted() {
     let site = Site::new();
@@ -244,8 +245,9 @@ fn a_first_start_may_be_halted() {
     site.assert_books(&server);
 }
 
-/// Goal: with PostgreSQL away the file alone halts, and nobody resumes before PostgreSQL knows. Method: no connection is
-/// admitted; halt; resume, which must fail; connections again; SIGKILL; the next start is halted in both places.
+/// Goal: while PostgreSQL is away the file alone halts, and no resume succeeds before PostgreSQL
+/// knows of the halt. Method: no connection is admitted; halt; resume, which must fail; connections
+/// again; SIGKILL; the next start is halted in both places.
 #[test]
 fn the_file_alone_halts_while_postgresql_is_away() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
@@ -255,7 +257,7 @@ fn the_file_alone_halts_while_postgresql_is_away() {
     assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(false)));
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
     let reply = server.admin("POST", RESUME, &json!({"reason": "too early"}));
-    // Without PostgreSQL the check before it cannot be made.
+    // The check before a resume needs PostgreSQL.
     assert_refused(&reply, 503, "SERVICE_HALTED");
     assert!(reply.body.contains("Still halted"), "{reply:?}");
     assert_refused(&ready(&server), 503, "SERVICE_HALTED");
@@ -270,8 +272,9 @@ fn the_file_alone_halts_while_postgresql_is_away() {
     site.assert_verified();
 }
 
-/// Goal: a data directory that cannot be written leaves PostgreSQL to halt, and with neither the operator is told.
-/// Method: a directory stands where the file is to be; so neither can it be removed as a file.
+/// Goal: if the data directory cannot be written, PostgreSQL holds the halt; if neither can, the
+/// operator gets an error. Method: a directory is at the path of the file, so it also cannot be
+/// removed as a file.
 #[test]
 fn postgresql_alone_halts_where_the_data_directory_cannot() {
     let site = Site::new();
@@ -296,28 +299,29 @@ fn postgresql_alone_halts_where_the_data_directory_cannot() {
     site.assert_verified();
 }
 
-/// Where a transfer is brought to rest before the halt.
+/// The place where a transfer rests before the halt.
 struct Resting {
     way: Way,
     /// The target is disabled, so that the transfer compensates.
     refused: bool,
-    /// The transition into this state does not come about before the halt ...
+    /// The transition into this state does not happen before the halt ...
     held: &'static str,
     /// ... by a hold on these rows.
     event: &'static str,
     condition: &'static str,
-    /// Where it stays while halted.
+    /// The state while halted.
     stays: &'static str,
-    /// Where it ends after the resume.
+    /// The final state after the resume.
     ends: &'static str,
 }
 
 const STATE: &str = "UPDATE OF state ON transfers_tb";
 const OPERATION: &str = "INSERT ON transfer_operations";
 
-/// Goal: a transfer that a halt meets in any state goes no further than to what UBSCore has decided, survives a kill
-/// there, and ends after the resume without a restart. Method: a lock keeps it out of the state after the one named; halt;
-/// let go of the lock; SIGKILL and start, still halted; nothing may change; resume; it must end, and the sums must agree.
+/// Goal: a transfer that a halt meets in any state advances only to UBSCore's decision. It survives
+/// a kill there, and ends after the resume without a restart. Method: a lock keeps it out of the
+/// next state; halt; release the lock; SIGKILL and start, still halted; nothing may change; resume;
+/// it must end, and the sums must agree.
 #[test]
 fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
     use Way::{ToFunding, ToSpot};
@@ -330,18 +334,18 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         stays,
         ends,
     };
-    // Without fusion each state is one that a transfer rests in.
+    // Without fusion a transfer rests in each state.
     let cases = [
-        // Funding's withdraw has not been decided.
+        // Funding's withdraw is undecided.
         case(ToSpot, false, "10", (OPERATION, "NEW.op = 1"), "10", "40"),
-        // Nobody has been asked for the deposit.
+        // The deposit was not asked for.
         case(ToSpot, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
-        // UBSCore has decided, and only the mark is missing: it is written down.
+        // UBSCore has decided and only the mark is missing: it is recorded.
         case(ToSpot, false, "30", (STATE, "NEW.state = 40"), "40", "40"),
         case(ToSpot, true, "30", (STATE, "NEW.state = -20"), "-20", "-30"),
         // The refund would move Funding's money.
         case(ToSpot, true, "-20", (OPERATION, "NEW.op = 3"), "-20", "-30"),
-        // UBSCore has paid, or has refused to; it is written down.
+        // UBSCore has paid, or has refused to; it is recorded.
         case(ToFunding, false, "10", (STATE, "NEW.state = 20"), "20", "40"),
         case(ToFunding, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
         // The deposit would move Funding's money.
@@ -376,7 +380,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         halt(&server);
         hold.release();
         if refused && stays == "30" {
-            // Funding's refusal is not decided before the resume, and by then the account is open.
+            // Funding decides after the resume, and by then the account is open.
             server.set_status(USER, way.accounts().1, "ACTIVE");
         }
         eventually(&name, || (state() == stays).then_some(()));
@@ -397,9 +401,10 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
     }
 }
 
-/// Story: a resume that waited for another one counted a halt that came while it waited as one of before it, opened the
-/// gate, and the halt was answered as in force. Method: a check that PostgreSQL holds up; a second resume behind it, a
-/// halt behind both; whatever is answered, the halt came last.
+/// Story: a resume waited for another resume, and a halt came meanwhile. The resume counted that
+/// halt as an earlier one and opened the gate, while the halt was answered as in force. Method: a
+/// check that PostgreSQL blocks; a second resume after it, a halt after both; the halt was the
+/// last call, in any order of the answers.
 #[test]
 fn a_halt_behind_two_resumes_is_in_force_when_it_is_answered() {
     let site = Site::new();
@@ -417,7 +422,7 @@ fn a_halt_behind_two_resumes_is_in_force_when_it_is_answered() {
                        (SELECT oid FROM pg_database WHERE datname = current_database())";
         let blocked = || (site.sql_value(waiting) != "0").then_some(());
         eventually("the check of the first to wait", blocked);
-        // It has the time to queue up; the test holds whether it has or not.
+        // This gives it the time to queue up; the test passes with either order.
         let second = scope.spawn(|| post(RESUME));
         thread::sleep(Duration::from_millis(300));
         let last = scope.spawn(|| post(HALT));
@@ -435,8 +440,8 @@ fn a_halt_behind_two_resumes_is_in_force_when_it_is_answered() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
 }
 
-/// Goal: a question that was never put is not put while halted. Method: a death before UBSCore is asked, both ways; the
-/// start that follows is halted and must leave it at that; resume.
+/// Goal: a participant that was not asked before a halt is not asked while halted. Method: a death
+/// before UBSCore is asked, both ways; the next start is halted and must not ask; resume.
 #[cfg(feature = "crash")]
 #[test]
 fn a_start_that_is_halted_asks_nobody() {
@@ -460,7 +465,7 @@ fn a_start_that_is_halted_asks_nobody() {
             let reply = server.post(USER, &body);
             assert_eq!(reply.status, 202, "{reply:?}");
             let spot = server.usdt(USER).spot;
-            assert_eq!(spot, Some(50 * COIN), "nobody was asked");
+            assert_eq!(spot, Some(50 * COIN), "UBSCore was not asked");
             resume(&server);
             site.wait_for_rest();
             assert_eq!(state(), "40");
@@ -469,11 +474,12 @@ fn a_start_that_is_halted_asks_nobody() {
     }
 }
 
-/// Goal: fused commits go no further than to the decision either, whether they are queued, held up or answered when the
-/// halt comes. Method: a Spot->Funding transfer whose fused commit (deposit and COMMITTED) is held up; halt; let go.
+/// Goal: fused commits also stop at the decision, if they are queued, blocked or answered at the
+/// halt. Method: a Spot->Funding transfer with a blocked fused commit (deposit and COMMITTED);
+/// halt; release.
 #[test]
 fn a_fused_commit_shrinks_to_what_is_decided() {
-    // Until it is given up for a while, the commit is whole; the halt comes before that.
+    // The commit stays whole until its lock wait ends; the halt comes before that.
     let site = Site::new()
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 4_000);
@@ -497,8 +503,8 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     site.assert_books(&server);
 }
 
-/// Goal: what waits for its worker when the halt comes is refused and never done. Method: one worker, held up by a row
-/// lock; transfers and deposits queue up behind it; halt; let go.
+/// Goal: calls in a worker's queue at the halt are refused and never done. Method: one worker,
+/// blocked by a row lock; transfers and deposits queue up behind it; halt; release.
 #[test]
 fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
     let site = Site::new()
@@ -533,7 +539,7 @@ fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
     for reply in &transfers {
         assert_refused(reply, 503, "SERVICE_HALTED");
     }
-    // One that came before the halt may have been done; each is told what is so.
+    // A deposit from before the halt may have been done; each answer must be true.
     for reply in &deposits {
         assert!([200, 503].contains(&reply.status), "{reply:?}");
     }
@@ -562,17 +568,17 @@ fn the_command_line_halts_and_resumes_and_says_why_it_does_not() {
     );
     assert_eq!(out, want);
     assert_halted(&site, &server);
-    let (code, out, err) = on("resume", "seen and mended");
+    let (code, out, err) = on("resume", "seen and repaired");
     assert_eq!((code, out.as_str(), err.as_str()), (0, "resumed\n", ""));
     assert_running(&site, &server);
     let actors: Vec<String> = audited(&site).iter().map(|row| row[0].clone()).collect();
     assert_eq!(actors, ["admin/77", "admin/77"]);
 
-    // Refused: the service says why.
+    // Refused, with the service's reason.
     let (code, out, err) = on("halt", " ");
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.contains("INVALID_REQUEST"), "{err}");
-    // A configuration file: its secret and its address, and another secret is refused.
+    // A configuration file supplies its secret and its address; another secret is refused.
     let config = site.data_dir.join("operator.toml");
     let with_secret = |secret: &str| {
         let text = format!("[auth]\nsecret = \"{secret}\"\n[ops]\nlisten = \"{}\"\n", server.ops);
@@ -580,12 +586,12 @@ fn the_command_line_halts_and_resumes_and_says_why_it_does_not() {
         let path = config.to_str().expect("text");
         said(&cli(&["halt", "--reason", REASON, "--config", path]))
     };
-    let (code, _, err) = with_secret("another secret, known to nobody here");
+    let (code, _, err) = with_secret("another secret, unknown to the server");
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("UNAUTHORIZED"), "{err}");
     assert_eq!(with_secret("short").0, 2);
     assert_running(&site, &server);
-    // Nobody there.
+    // No server is running.
     server.stop();
     let (code, _, err) = on("halt", REASON);
     assert_eq!(code, 1, "{err}");

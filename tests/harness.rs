@@ -1,8 +1,8 @@
-//! The only helpers: one PostgreSQL a run, a database and a data directory a test, the real binary, an HTTP client, and
-//! the sums that must come out.
+//! The only helpers: one PostgreSQL per run, a database and a data directory per test, the real
+//! binary, an HTTP client, and the sums to compare.
 //!
-//! Nothing here is skipped when something is missing: no PostgreSQL is a failure. No test waits for a fixed time; where
-//! one has to wait for something, it looks until it is there, and fails at [`PATIENCE`].
+//! No test is skipped because a part is missing: a missing PostgreSQL is a failure. No test waits
+//! for a fixed time. To wait for a condition, a test polls it, and fails at [`PATIENCE`].
 
 mod browser;
 mod client;
@@ -50,15 +50,17 @@ pub(crate) use self::site::{Hold, Session, Site, patient};
 pub(crate) use self::stream::{Follower, Told};
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 
-/// How long a test looks for what must come. Far above what anything takes, so that it is met only by what never comes.
+/// How long a test polls for a condition. Far above the longest real duration, so that only a
+/// missing condition reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks.
+/// The pause between two polls.
 const POLL: Duration = Duration::from_millis(10);
 /// The operator of all tests.
 pub(crate) const ADMIN: u64 = 9_001;
 
-/// Runs when the test process is gone, however it went: ends every server of this run by its data directory, every
-/// PostgreSQL by its pid file, and removes the run's directory. It holds nothing but the other end of a pipe.
+/// Runs after the test process has ended, in any way. It ends every server of this run by its data
+/// directory and every PostgreSQL by its pid file, and removes the run's directory. It holds only
+/// the other end of a pipe.
 const WATCHER: &str = r#"
 read -r line
 for process in /proc/[0-9]*; do
@@ -75,20 +77,21 @@ done
 rm -rf -- "$UBSCORE_TEST_RUN"
 "#;
 
-/// What all tests of a run share.
+/// The shared state of all tests of a run.
 struct Run {
     directory: PathBuf,
     runtime: Runtime,
     postgres: Embedded,
-    /// Waits for the other end of its standard input to close, which the end of this process does.
+    /// Waits for the other end of its standard input to close, which happens when this process
+    /// ends.
     _watcher: Child,
 }
 
 fn run() -> &'static Run {
     static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(|| {
-        // A failure is told when it happens: the runner keeps what a test has said until the end, which a run that is cut off
-        // does not reach.
+        // A failure is printed when it happens. The runner keeps a test's output until the end, and
+        // a run that is cut off does not reach the end.
         let keep = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             keep(panic);
@@ -104,7 +107,7 @@ fn run() -> &'static Run {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A Ctrl-C on the terminal ends the tests, and must not end it.
+            // A Ctrl-C on the terminal ends the tests, and must not end the watcher.
             .process_group(0)
             .spawn()
             .expect("sh");
@@ -120,7 +123,8 @@ fn run() -> &'static Run {
         };
         let postgres = runtime.block_on(Embedded::start(&options));
         let postgres = postgres.unwrap_or_else(|error| panic!("PostgreSQL: {error}"));
-        // It looks at each database once in this time, and here are hundreds, most of them no longer needed.
+        // Autovacuum visits each database once per this interval, and a run has hundreds, most of
+        // them no longer needed.
         runtime.block_on(async {
             let client = site::connect(&postgres.url()).await;
             for statement in
@@ -133,7 +137,7 @@ fn run() -> &'static Run {
     })
 }
 
-/// A number no other caller in this run gets.
+/// A number that no other caller in this run gets.
 fn unique() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -144,7 +148,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     run().runtime.block_on(future)
 }
 
-/// Looks until `look` finds something.
+/// Polls until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -156,7 +160,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// The last line that says something.
+/// The last line that is not empty.
 pub(crate) fn last_line(text: &str) -> &str {
     text.trim_end().lines().next_back().unwrap_or("")
 }
@@ -166,7 +170,7 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
 }
 
-/// Runs `work` for each number below `count`, all at once, and returns what each made, in order.
+/// Runs `work` for each number below `count`, all at once, and returns the results in order.
 pub(crate) fn crowd<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
     thread::scope(|scope| {
@@ -207,7 +211,7 @@ pub(crate) fn while_watched<T>(
     look: impl Fn() + Sync,
     work: impl FnOnce() -> T,
 ) -> T {
-    /// Set however `work` ends: a reader must not outlive a panic.
+    /// Set at every end of `work`: a reader must not outlive a panic.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -229,13 +233,13 @@ pub(crate) fn while_watched<T>(
     })
 }
 
-/// Rounds of a test that `make soak` repeats, where it has asked for a number.
+/// The number of rounds for the tests that `make soak` repeats; `None` if it is not set.
 pub(crate) fn soak_rounds() -> Option<usize> {
     let rounds = std::env::var("UBSCORE_SOAK_ROUNDS").ok()?;
     Some(rounds.parse().expect("a number of rounds"))
 }
 
-/// SplitMix64: the next state's number, mixed; every state is a good one.
+/// SplitMix64: the next state's number, mixed; every state is a valid seed.
 ///
 /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 pub(crate) fn split_mix(state: &mut u64) -> u64 {

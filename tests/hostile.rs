@@ -1,5 +1,5 @@
-//! Clients that mean harm, or behave as if they did: whatever they send, others are served, and no money moves that nobody
-//! asked to move.
+//! Malicious clients, and clients that behave like them. Under all their requests, others are
+//! served, and no money moves without a valid request.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::harness::{PATIENCE, Server, Site, Way, crowd, split_mix, token};
 const USER: u64 = 1001;
 const POST: &str = "/api/v1/internal_transfer";
 
-/// A connection on which many requests are sent before their answers are read.
+/// A connection that sends many requests before it reads their answers.
 struct Pipeline {
     stream: BufReader<TcpStream>,
     headers: String,
@@ -66,12 +66,12 @@ impl Pipeline {
     }
 }
 
-/// A number of its own for each salt.
+/// A pseudorandom number per salt.
 fn random(mut salt: u64) -> u64 {
     split_mix(&mut salt)
 }
 
-/// A transfer with something wrong in it, or everything.
+/// A transfer body with one or more faults.
 fn broken_body(number: u64) -> Vec<u8> {
     let draw = |salt: u64, below: usize| {
         usize::try_from(random(number * 100 + salt) % below as u64).expect("small")
@@ -83,7 +83,7 @@ fn broken_body(number: u64) -> Vec<u8> {
             .map(|at| random(number * 1_000 + at as u64).to_le_bytes()[0])
             .collect(),
         1 => body[..draw(2, body.len())].to_vec(),
-        // A byte or a few changed.
+        // One byte or a few changed.
         2 | 3 => {
             let mut body = body;
             for salt in 0..1 + draw(3, 4) as u64 {
@@ -115,7 +115,7 @@ fn broken_body(number: u64) -> Vec<u8> {
             body[fields[draw(2, fields.len())]] = values[draw(3, values.len())].clone();
             body.to_string().into_bytes()
         }
-        // Deep, or doubled.
+        // Deeply nested, or doubled.
         _ => match draw(2, 2) {
             0 => "[".repeat(5_000).into_bytes(),
             _ => [body.as_slice(), body.as_slice()].concat(),
@@ -130,8 +130,9 @@ fn resident(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-/// Goal: no body makes the service fail, grow, or move what was not asked for. Method: ten thousand bodies from broken to
-/// nearly right, in pipelines; each is answered, in order, and none by a 5xx; at the end both stores add up.
+/// Goal: no body makes the service fail or grow, or moves money without a valid request. Method:
+/// ten thousand bodies from broken to nearly right, in pipelines; each is answered, in order, and
+/// none by a 5xx; at the end both stores add up.
 #[test]
 fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     const BODIES: u64 = 10_000;
@@ -172,8 +173,9 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     site.assert_books(&server);
 }
 
-/// Goal: each request of a pipeline is answered in its place, and what follows an unreadable one is not carried out.
-/// Method: transfers with cids in one write, with one that is none in their middle.
+/// Goal: each request of a pipeline is answered in its place, and requests after an unreadable one
+/// are not carried out. Method: transfers with cids in one write, with an unreadable one in their
+/// middle.
 #[test]
 fn a_pipeline_is_answered_in_order() {
     let site = Site::new();
@@ -199,8 +201,9 @@ fn a_pipeline_is_answered_in_order() {
     site.assert_books(&server);
 }
 
-/// Goal: clients that send a byte now and then, or nothing, or half and no more, cost a connection each and nobody's time.
-/// Method: hundreds of each kind while others transfer; each is closed when its time is over.
+/// Goal: clients that send a byte now and then, or nothing, or half a request, use one connection
+/// each and delay no other client. Method: hundreds of each kind while others transfer; each is
+/// closed at its time limit.
 #[test]
 fn slow_and_silent_clients_hold_up_nobody() {
     let site = Site::new()
@@ -226,7 +229,7 @@ fn slow_and_silent_clients_hold_up_nobody() {
     let mut drips: Vec<TcpStream> = (0..150).map(|_| connect(head.as_bytes())).collect();
     for round in 0..4 {
         for stream in &mut drips {
-            // It may have been closed.
+            // The server may have closed it.
             stream.write_all(b"X").ok();
         }
         assert_eq!(server.transfer(USER, Way::BOTH[round % 2], "1").status, 200);
@@ -243,8 +246,9 @@ fn slow_and_silent_clients_hold_up_nobody() {
     site.assert_books(&server);
 }
 
-/// Goal: thousands of idle connections are held and nobody notices; above the limit they leave for
-/// clients that ask. Method: five thousand connections that send nothing, transfers beside them; then more than there may be.
+/// Goal: thousands of idle connections do not affect other clients; above the limit, idle ones are
+/// closed for clients that send requests. Method: five thousand connections that send nothing,
+/// transfers beside them; then more than the limit.
 #[test]
 fn five_thousand_idle_connections_are_held_and_others_are_served() {
     const IDLE: usize = 5_000;

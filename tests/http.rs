@@ -1,4 +1,4 @@
-//! Transfers over HTTP as a client sees them.
+//! Transfers over HTTP from the client's side.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
-/// What a development user is given, USDT in smallest units.
+/// The first balance of a development user, USDT in smallest units.
 const GIFT: u128 = 10_000 * COIN;
 
 /// The names of the states in a transfer's history.
@@ -23,8 +23,9 @@ pub(crate) fn history(transfer: &Value) -> Vec<&str> {
     passed.iter().map(|passed| text(&passed["state"])).collect()
 }
 
-/// Goal: both ways move exactly the amount, through exactly the states of the specification, and every answer has
-/// exactly its fields. Method: one transfer each way, fused and not; answers and rows are compared whole.
+/// Goal: both ways move exactly the amount, through exactly the states of the specification, and
+/// every answer has exactly its fields. Method: one transfer each way, fused and not; answers and
+/// rows are compared whole.
 #[test]
 fn a_transfer_moves_the_amount_through_every_state_both_ways() {
     for fuse in [true, false] {
@@ -77,7 +78,7 @@ fn a_transfer_moves_the_amount_through_every_state_both_ways() {
     }
 }
 
-/// Whether an answer says that it was given before.
+/// Whether an answer is marked as a replay.
 fn is_replayed(reply: &Reply) -> bool {
     reply.header("idempotent-replayed") == Some("true")
 }
@@ -117,7 +118,8 @@ fn a_cid_names_one_transfer_of_one_user() {
             let message = text(&reply.json()["message"]).to_owned();
             assert!(message.ends_with(fields), "{body}: {message}");
         }
-        // Idempotency comes before the checks whose answers can change, so it answers first even for what fails them.
+        // Idempotency comes before the checks with changing answers, so a replay is answered even
+        // if it fails them.
         let reply = server.post(USER, &Way::ToSpot.body_with_cid("SUSP", "1", "order-1"));
         assert_refused(&reply, 409, "DUPLICATE_REQUEST");
         assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
@@ -125,7 +127,7 @@ fn a_cid_names_one_transfer_of_one_user() {
     }
 }
 
-/// A retry of what went through must not be told that it would be refused today.
+/// A retry of an accepted transfer must not get a refusal of today.
 #[test]
 fn a_replay_answers_the_transfer_whatever_has_changed_since() {
     let site = Site::new();
@@ -151,7 +153,7 @@ fn a_replay_answers_the_transfer_whatever_has_changed_since() {
     server.set_status(USER, "SPOT", "DISABLED");
     assert_eq!(server.post(USER, &body).json(), first.json());
 
-    // A transfer that failed has bound its cid for ever, though the money is there now.
+    // A failed transfer keeps its cid for ever, even after the account is open again.
     server.set_status(USER, "FUNDING", "ACTIVE");
     server.set_status(USER, "SPOT", "ACTIVE");
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -159,7 +161,7 @@ fn a_replay_answers_the_transfer_whatever_has_changed_since() {
     assert_refused(&again, 422, "INSUFFICIENT_BALANCE");
     assert!(is_replayed(&again), "{again:?}");
     assert_eq!(again.json()["state"], json!("FAILED"));
-    // A refusal that made no transfer has bound nothing.
+    // A refusal without a transfer does not use up the cid.
     let small = Way::ToSpot.body_with_cid("USDT", "0.000000001", "free");
     assert_refused(&server.post(USER, &small), 400, "PRECISION_OVERFLOW");
     let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "2", "free"));
@@ -187,8 +189,8 @@ fn fifty_posts_of_one_cid_at_once_are_one_transfer() {
     }
 }
 
-/// Goal: a client that leaves takes nothing with it. Method: the Funding row is held, so that the transfer waits; the
-/// client goes; the row is let go.
+/// Goal: a client that disconnects changes nothing. Method: the Funding row is locked, so that the
+/// transfer waits; the client disconnects; the row is released.
 #[test]
 fn a_client_that_hangs_up_changes_nothing() {
     for fuse in [true, false] {
@@ -217,8 +219,9 @@ fn a_client_that_hangs_up_changes_nothing() {
     }
 }
 
-/// Goal: not final yet is answered as such, and becomes final by itself. Method: the Funding row is held while a
-/// transfer needs it; balances, GET and replay are read meanwhile; then the row is let go.
+/// Goal: a transfer that is not yet final is answered as pending, and becomes final by itself.
+/// Method: the Funding row is locked while a transfer needs it; balances, GET and replay are read
+/// meanwhile; then the row is released.
 #[test]
 fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
     for (way, fuse, resting, funds_at) in [
@@ -262,9 +265,9 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
     }
 }
 
-/// Goal: a client whose accept is not known is told so, with the name to ask for, and its retry makes no second
-/// transfer. Method: the Funding row is held, so that a fused accept hangs in its own commit; a second one waits behind
-/// it, and may be dropped or carried out.
+/// Goal: if an accept's outcome is unknown, the client gets that answer with the transfer's name,
+/// and its retry makes no second transfer. Method: the Funding row is locked, so that a fused
+/// accept hangs in its own commit; a second one waits behind it, and may be dropped or carried out.
 #[test]
 fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
     let site = Site::new()
@@ -294,9 +297,10 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
     site.assert_books(&server);
 }
 
-/// Story: a locked balance row held up one call after the other of its user, and with each of them all of the shard:
-/// nobody else's transfers went through. Method: one shard, one user's row held, a crowd of transfers of that user, and
-/// then another user's; each must be answered by its end while the first user's are still under way.
+/// Story: a locked balance row blocked every call of its user, and with them the whole shard, so
+/// that no other user's transfers completed. Method: one shard, one user's row locked, a crowd of
+/// transfers of that user, and then another user's. Each of the latter must be answered with its
+/// end while the first user's are still under way.
 #[test]
 fn a_held_account_holds_up_nobody_else() {
     const OTHER: u64 = USER + 1;
@@ -325,7 +329,7 @@ fn a_held_account_holds_up_nobody_else() {
         assert_eq!(server.transfer(OTHER, Way::ToSpot, "2").status, 200);
         assert_eq!(server.transfer(OTHER, Way::ToFunding, "1").status, 200);
     }
-    assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "nothing was held up");
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "no transfer was blocked");
     held.sql("ROLLBACK");
     for waiting in waiting {
         let reply = waiting.join().expect("no panic").expect("an answer");
@@ -335,8 +339,8 @@ fn a_held_account_holds_up_nobody_else() {
     site.assert_books(&server);
 }
 
-/// Goal: money is never seen twice or not at all. Method: 100 transfers both ways of one user at once, while others
-/// read balances, and each read must sum exactly.
+/// Goal: no read counts money twice or misses it. Method: 100 transfers both ways of one user at
+/// once, while others read balances, and each read must have the exact sum.
 #[test]
 fn every_read_sums_exactly_while_a_hundred_transfers_run() {
     for fuse in [true, false] {
@@ -369,7 +373,8 @@ fn every_read_sums_exactly_while_a_hundred_transfers_run() {
     }
 }
 
-/// What was told COMMITTED stays so: the mark in PostgreSQL may come later, and no read steps back behind the answer.
+/// An answered COMMITTED stays: the mark in PostgreSQL may come later, and no read returns an
+/// earlier state.
 #[test]
 fn no_read_steps_back_behind_an_answer() {
     for fuse in [true, false] {
@@ -431,7 +436,7 @@ fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
         "spot": {"available": "250.5", "frozen": "0"}, "in_flight": "0",
     }]);
     assert_eq!(of(USER, usdt), sides);
-    // Both accounts are there now, though neither has ever had this asset.
+    // Both accounts exist by now, though neither has ever had this asset.
     let empty = json!([{"asset": "ETH", "funding": zero, "spot": zero, "in_flight": "0"}]);
     assert_eq!(of(USER, "/api/v1/balances?asset=ETH"), empty);
     let all = of(USER, "/api/v1/balances");
@@ -485,8 +490,9 @@ fn every_answer_has_a_request_id_the_clients_own_where_it_is_sane() {
     }
 }
 
-/// Goal: whoever has a request's id finds every line about it, in both formats, and finds the id once in each. Method: a
-/// transfer, its replay, and a token that is refused, each under an id of its own.
+/// Goal: a search by request id finds every log line of the request, in both formats, and each line
+/// has the id once. Method: a transfer, its replay, and a token that is refused, each under an id
+/// of its own.
 #[test]
 fn every_line_about_a_request_carries_its_id() {
     for (format, field) in [("text", "request_id=mine-1"), ("json", r#""request_id":"mine-1""#)] {

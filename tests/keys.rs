@@ -1,5 +1,5 @@
-//! The keys of tokens: which kinds are served, which key a token is checked by, and how keys are changed without refusing
-//! anybody whose token is good.
+//! The keys of tokens: the supported kinds, the choice of the key for a token, and changes of keys
+//! that refuse no valid token.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 const BALANCES: &str = "/api/v1/balances";
-/// Never, within a test.
+/// Longer than any test.
 const NEVER_MS: u64 = 3_600_000;
 
-/// A site whose tokens are signed by `algorithm`, and the file of its public keys.
+/// A site with tokens signed by `algorithm`, and the file of its public keys.
 fn site(algorithm: Algorithm, content: &str) -> (Site, PathBuf) {
     let site = Site::new();
     let file = site.fresh_path("keys");
@@ -73,8 +73,9 @@ fn each_algorithm_is_served_from_pem_and_from_a_set() {
     }
 }
 
-/// Goal: a change of keys refuses nobody whose key is in force, and everybody whose key is gone, though his token was taken
-/// a moment ago. Method: requests with the old token all the while, without a pause.
+/// Goal: a change of keys accepts every token of a present key, and refuses every token of a
+/// removed key, even one accepted a moment ago. Method: requests with the old token all the while,
+/// without a pause.
 #[test]
 fn a_key_is_changed_while_requests_flow() {
     let [old, new] = [(); 2].map(|()| Issuer::new(Algorithm::EdDSA));
@@ -92,7 +93,7 @@ fn a_key_is_changed_while_requests_flow() {
         replace(&file, &set(&[(&new, "2026")]));
         wait_for(&server, &old_token, 401);
     });
-    // The name is back, and another's: it was never the name that was trusted.
+    // The name is used again, for another key. Trust belongs to the key and not to the name.
     replace(&file, &set(&[(&new, "2026"), (&Issuer::new(Algorithm::EdDSA), "2025")]));
     let read = || server.said().matches("changed=true").count();
     eventually("the third set", || (read() == 3).then_some(()));
@@ -121,7 +122,7 @@ fn a_bad_file_changes_nothing_and_a_hangup_reads_it_at_once() {
     eventually("an error", || (errors() == bad.len() + 1).then_some(()));
     assert_eq!((status(&server, &old_token), server.ready()), (200, 200));
 
-    // One that belongs to another algorithm is passed over.
+    // A key of another algorithm is skipped.
     replace(&file, &set(&[(&stranger, "c"), (&new, "b")]));
     server.signal(Signal::HUP);
     wait_for(&server, &new_token, 200);

@@ -1,7 +1,9 @@
-//! Every layer checks for itself: each is called directly with what the layer above it would have refused.
+//! Every layer checks for itself: each is called directly with input that the layer above it would
+//! have refused.
 //!
-//! A name, a user and an amount cannot be wrong above UBSCore: `ReqId`, `UserId` and `Amount` have no such values. What
-//! is left is tried at each layer; UBSCore, which reads plain numbers, is given all of it.
+//! A name, a user and an amount cannot be wrong above UBSCore: `ReqId`, `UserId` and `Amount` have
+//! no such values. All other faults are tried at each layer. UBSCore reads plain numbers, so it
+//! gets all faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +59,7 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> Database {
     Database::new(site.target(), LIMITS, lease, catalog())
 }
 
-/// The Funding adapter of a fresh database where the user has 10 USDT, and its incarnation.
+/// The Funding adapter of a fresh database, with 10 USDT for the user, and its incarnation.
 pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
@@ -69,7 +71,7 @@ pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
     (Funding::new(store(site, &incarnation, 0), catalog()), incarnation)
 }
 
-/// A running UBSCore that knows the development assets.
+/// A running UBSCore with the development assets.
 pub(crate) fn engine(site: &Site) -> (Engine, Spot) {
     std::fs::create_dir_all(&site.data_dir).expect("a directory");
     let closed = Closed::open(small_engine(&site.data_dir)).expect("a log");
@@ -121,7 +123,7 @@ pub(crate) fn outcome(adapter: &impl Adapter, ask: Ask) -> Outcome {
     answers[0].outcome
 }
 
-/// What both adapters refuse for themselves.
+/// The refusals that both adapters must make themselves.
 fn refuses_bad_asks(adapter: &impl Adapter) {
     let unknown = changed(&ask(Op::Withdraw, 900), |intent| intent.asset = AssetId(UNKNOWN_ASSET));
     assert_eq!(adapter.check(&unknown), Err(Code::InvalidAsset));
@@ -136,8 +138,8 @@ fn refuses_bad_asks(adapter: &impl Adapter) {
     }
 }
 
-/// What both adapters do for an operator: a refusal is recorded once and closes the door, what is recorded before it stands, and a
-/// refund is never refused.
+/// The operator's refusal on both adapters. It is recorded once and is final for the operation. An
+/// earlier record stands, and a refund is never refused.
 fn refuses_for_an_operator(adapter: &impl Adapter) {
     let refuse = |ask: Ask| block_on(adapter.refuse(vec![ask]))[0].outcome;
     let resolved = Outcome::ExplicitFail(Code::ResolvedByOperator);
@@ -159,7 +161,8 @@ fn refuses_for_an_operator(adapter: &impl Adapter) {
     assert_eq!(refuse(ask(Op::Deposit, 702)), Outcome::Success);
     assert_eq!(outcome(adapter, ask(Op::Withdraw, 703)), Outcome::Success);
     assert_eq!(refuse(ask(Op::Withdraw, 703)), Outcome::Success);
-    // Not even of what was refused, nor before it is asked for.
+    // A refund is not refused: neither for a refused withdraw, nor for a recorded one, nor before
+    // any request.
     for number in [701, 703, 704] {
         assert_eq!(refuse(ask(Op::Refund, number)), violation, "{number}");
     }
@@ -180,8 +183,9 @@ fn both_adapters_record_an_operators_refusal_once() {
     engine.stop();
 }
 
-/// Goal: Funding decides once for each transfer and operation, refuses what is wrong, and lets nobody write who has been
-/// superseded. Method: the adapter over a real database, without API and coordinator.
+/// Goal: Funding decides once for each transfer and operation, refuses wrong requests, and accepts
+/// no write of a superseded process. Method: the adapter over a real database, without API and
+/// coordinator.
 #[test]
 fn funding_decides_once_and_checks_for_itself() {
     let site = Site::new();
@@ -197,7 +201,7 @@ fn funding_decides_once_and_checks_for_itself() {
     for other in others(&withdraw) {
         assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
     }
-    // A refund has the withdraw's name and is no repeat of it.
+    // A refund has the withdraw's name and is not a repeat of it.
     for other in others(&ask(Op::Refund, 1)) {
         assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
     }
@@ -210,7 +214,7 @@ fn funding_decides_once_and_checks_for_itself() {
     let query = block_on(funding.query(ReqId::new(1).expect("not zero"), Op::Refund));
     assert_eq!(query.outcome, Outcome::Success);
 
-    // A refusal closes the door: the money comes, the decision stays.
+    // A recorded refusal is final: the money arrives later, and the decision stays.
     let large = changed(&ask(Op::Withdraw, 3), |intent| {
         intent.amount = Amount::new(1_000_000_001).expect("not zero");
     });
@@ -219,7 +223,7 @@ fn funding_decides_once_and_checks_for_itself() {
     assert_eq!(outcome(&funding, ask(Op::Deposit, 4)), Outcome::Success);
     assert_eq!(outcome(&funding, large), refused);
     assert_eq!(balance(), "14.00000000");
-    // What was refused was not withdrawn.
+    // A refused withdraw cannot be refunded.
     let refund = changed(&ask(Op::Refund, 3), |intent| {
         intent.amount = Amount::new(1_000_000_001).expect("not zero");
     });
@@ -251,7 +255,7 @@ fn funding_of_a_superseded_process_is_fenced() {
     let successor = begin(&site);
     let fenced = Outcome::Unknown(Reason::Fenced);
     assert_eq!(outcome(&old, ask(Op::Withdraw, 2)), fenced);
-    // Not even a repeat: whoever is superseded is told nothing.
+    // Even a repeat is fenced: a superseded process gets no outcome.
     assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), fenced);
     let new = Funding::new(store(&site, &successor, 0), catalog());
     assert_eq!(outcome(&new, ask(Op::Withdraw, 1)), Outcome::Success);
@@ -259,7 +263,7 @@ fn funding_of_a_superseded_process_is_fenced() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfer_operations"), "1");
 }
 
-/// A lease of another shard, or none, is no right to write.
+/// A lease of another shard, or no lease, gives no right to write.
 #[test]
 fn funding_without_a_lease_is_fenced() {
     let site = Site::new();
@@ -269,7 +273,7 @@ fn funding_without_a_lease_is_fenced() {
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
 }
 
-/// Goal: the same of Spot, over a running UBSCore and its log.
+/// Goal: the same for Spot, over a running UBSCore and its log.
 #[test]
 fn spot_decides_once_and_checks_for_itself() {
     let site = Site::new();
@@ -289,7 +293,7 @@ fn spot_decides_once_and_checks_for_itself() {
     for other in others(&deposit) {
         assert_eq!(outcome(&spot, other), Outcome::Unknown(Reason::Violation));
     }
-    // The account is there now; the refusal stays.
+    // The account exists now; the refusal stays.
     assert_eq!(outcome(&spot, ask(Op::Withdraw, 1)), refused(Code::SourceAccountNotFound));
     assert_eq!(outcome(&spot, ask(Op::Refund, 1)), Outcome::Unknown(Reason::Violation));
     assert_eq!(outcome(&spot, ask(Op::Withdraw, 3)), Outcome::Success);
@@ -304,7 +308,7 @@ fn spot_decides_once_and_checks_for_itself() {
     }
     assert_eq!(outcome(&spot, ask(Op::Deposit, 5)), refused(Code::AccountDisabled));
     assert_eq!(outcome(&spot, ask(Op::Withdraw, 6)), refused(Code::AccountDisabled));
-    // One asset has one name and one precision for ever.
+    // An asset keeps its name and its precision for ever.
     let renamed = Asset { symbol: "TETHER".to_owned(), ..dev::assets()[2].clone() };
     block_on(spot.register(&renamed)).expect_err("a violation");
     assert_eq!(balance(), Some(400_000_000));
@@ -312,7 +316,7 @@ fn spot_decides_once_and_checks_for_itself() {
     engine.stop();
 }
 
-/// UBSCore itself, by plain numbers that no type has looked at.
+/// UBSCore itself, by plain numbers without types.
 #[test]
 fn ubscore_checks_plain_numbers_for_itself() {
     let site = Site::new();
@@ -396,8 +400,8 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Pool, Engi
     (coordinator, pool, engine)
 }
 
-/// Goal: a caller that has not come through the API is refused by the coordinator itself, and one that has asked in
-/// good form has its cid held against its body here too.
+/// Goal: the coordinator itself refuses a caller that has not come through the API. For a
+/// well-formed request it compares the cid with its body as well.
 #[test]
 fn the_coordinator_checks_for_itself() {
     let site = Site::new();

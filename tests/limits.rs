@@ -1,4 +1,4 @@
-//! What one user may ask for: in a second, in a day, of an asset.
+//! The limits of one user: per second, per day, and per asset.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ const DAY: &str = "UBSCORE__LIMITS__USER_TRANSFERS_PER_DAY_MAX";
 const AMOUNTS: &str = "UBSCORE__LIMITS__USER_AMOUNTS_PER_DAY_MAX";
 const DAY_S: u64 = 86_400;
 
-/// A test of a day must not run across its end.
+/// Waits near midnight, because a test of a day must not run across its end.
 fn away_from_midnight() {
     const LONGEST_S: u64 = 50;
     eventually("the next day", || (DAY_S - now_s() % DAY_S > LONGEST_S).then_some(()));
 }
 
-/// Asserts a refusal for the day that says when the day ends.
+/// Asserts a refusal for the day with the seconds until the day ends.
 #[track_caller]
 fn assert_refused_for_the_day(reply: &Reply, code: &str) {
     assert_refused(reply, 429, code);
@@ -57,18 +57,18 @@ fn standing(reply: &Reply, header: &str, name: &str, parameter: &str) -> Option<
     Some(value.to_owned())
 }
 
-/// What is left of a limit.
+/// The rest of a limit.
 #[track_caller]
 fn left(reply: &Reply, name: &str) -> u64 {
     let left = standing(reply, "ratelimit", name, "r");
-    left.unwrap_or_else(|| panic!("{name} is not told: {reply:?}")).parse().expect("a number")
+    left.unwrap_or_else(|| panic!("{name} is missing: {reply:?}")).parse().expect("a number")
 }
 
 fn is_replayed(reply: &Reply) -> bool {
     reply.header("idempotent-replayed") == Some("true")
 }
 
-/// Posts until it is not told that others are in the way.
+/// Posts until the answer is not a 503.
 fn post(server: &Server, user: u64, body: &Value) -> Reply {
     eventually("an answer", || {
         let reply = server.post(user, body);
@@ -76,8 +76,8 @@ fn post(server: &Server, user: u64, body: &Value) -> Reply {
     })
 }
 
-/// The same with a transfer of USDT without a cid: who is told that others are in the way, or that the day cannot be read, has
-/// asked for nothing.
+/// The same with a transfer of USDT without a cid. An answer OVERLOADED, or that the day cannot be
+/// read, means that nothing was accepted.
 fn transfer(server: &Server, user: u64, way: Way, amount: &str) -> Reply {
     post(server, user, &way.body("USDT", amount))
 }
@@ -100,8 +100,8 @@ fn without_a_limit_nobody_is_told_of_one() {
     }
 }
 
-/// Goal: of a crowd some are refused, and told a time after which they are not; a known cid never is, nor is whoever is
-/// refused for another reason, nor another user.
+/// Goal: of a crowd some are refused, with a time after which they are not. A known cid, a request
+/// refused for another reason, and another user are never limited.
 #[test]
 fn who_asks_too_often_in_a_second_is_told_when_to_come_again() {
     let site = Site::new().with(SECOND, 1);
@@ -145,8 +145,9 @@ fn who_asks_too_often_in_a_second_is_told_when_to_come_again() {
     assert_eq!(site.sql_value(&of_user), (taken.len() + 2).to_string());
 }
 
-/// Goal: a day's transfers are counted whatever becomes of them, and only they are; the limit comes after every other
-/// check but the balance, holds across kills, and ends with the day of PostgreSQL's stamps.
+/// Goal: all transfers of a day are counted, with any end, and only they are. The limit comes after
+/// every other check but the balance, holds across kills, and ends with the day of PostgreSQL's
+/// stamps.
 #[test]
 fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     away_from_midnight();
@@ -208,7 +209,7 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     site.wait_for_rest();
     server.kill();
 
-    // Yesterday's do not count, however many there are.
+    // Yesterday's transfers do not count.
     site.sql("UPDATE transfers_tb SET created_at = created_at - interval '1 day'");
     let server = site.start();
     let reply = transfer(&server, USER, Way::ToSpot, "1");
@@ -216,7 +217,8 @@ fn a_day_holds_so_many_transfers_and_survives_a_kill() {
     site.assert_conserved(&server);
 }
 
-/// Goal: in a crowd exactly as many as the limit says are accepted, and both of two that share a cid are told the same.
+/// Goal: in a crowd exactly as many as the limit are accepted, and two requests with the same cid
+/// get the same answer.
 #[test]
 fn a_crowd_gets_exactly_what_the_day_holds() {
     away_from_midnight();
@@ -252,8 +254,9 @@ fn a_crowd_gets_exactly_what_the_day_holds() {
     site.assert_conserved(&server);
 }
 
-/// Goal: what moved nothing leaves the amount free for others, at once and after a kill, and nothing else does. Method:
-/// more than the limit is refused by either source and by a target, before the limit is used up by what moves.
+/// Goal: a transfer that moved nothing leaves its amount free for others, at once and after a kill;
+/// no other transfer does. Method: more than the limit is refused by either source and by a target,
+/// before successful transfers use up the limit.
 #[test]
 fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     away_from_midnight();
@@ -306,9 +309,10 @@ fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     site.assert_books(&server);
 }
 
-/// Goal: while it is not known whether the last transfer of the day has been accepted, nobody else gets its place, and
-/// nobody is told to come again tomorrow. Method: an accept hangs in its own commit, its client is told so; once with the
-/// connection cut, so that nothing was accepted until a later try of the worker's.
+/// Goal: while the last accept of the day has an unknown outcome, no other transfer gets its place,
+/// and no caller is refused for the day. Method: an accept hangs in its own commit and its client
+/// gets an unknown outcome. Once the connection is also cut, so that the accept needs a later try
+/// of the worker.
 #[test]
 fn an_accept_that_is_not_known_keeps_its_place() {
     for cut in [false, true] {
@@ -321,7 +325,7 @@ fn an_accept_that_is_not_known_keeps_its_place() {
         let held = site.lock_usdt(&[USER]);
         eventually("an accept that is not known", || {
             let replies = crowd(3, |_| server.transfer(USER, Way::ToSpot, "1"));
-            // OVERLOADED, or on a slow machine even before they could wait.
+            // OVERLOADED; on a slow machine even before they could wait.
             assert!(replies.iter().all(|reply| reply.status == 503), "{replies:?}");
             let unknown = |reply: &&Reply| reply.json()["outcome"] == json!("unknown");
             let unknown = replies.iter().filter(unknown).count();
@@ -333,7 +337,7 @@ fn an_accept_that_is_not_known_keeps_its_place() {
         }
         held.sql("ROLLBACK");
         let last = transfer(&server, USER, Way::ToSpot, "2");
-        // The one that was not known was accepted or was given up: in either case there is one.
+        // The unknown accept was made or was given up; in either case the day has one transfer.
         if last.status != 200 {
             assert_refused_for_the_day(&last, "DAILY_LIMIT_EXCEEDED");
         }
@@ -349,8 +353,8 @@ fn an_accept_that_is_not_known_keeps_its_place() {
     }
 }
 
-/// Goal: no kill under load gives a day more than it holds. Method: a crowd asks for more than there is, the server is
-/// killed in the midst of it and started again, three times.
+/// Goal: no kill under load lets a day exceed its limit. Method: a crowd asks for more than the
+/// limit, the server is killed during it and started again, three times.
 #[test]
 fn kills_under_load_give_no_day_more_than_it_holds() {
     away_from_midnight();
@@ -388,7 +392,7 @@ fn kills_under_load_give_no_day_more_than_it_holds() {
     site.assert_books(&server);
 }
 
-/// Our clock, so many seconds ahead of the machine's.
+/// A clock with a settable lead over the machine's, seconds.
 struct Ahead(SystemClock, AtomicU64);
 
 impl Clock for Ahead {
@@ -403,8 +407,8 @@ impl Clock for Ahead {
     }
 }
 
-/// Goal: the day is PostgreSQL's, whatever our clock says, and a transfer belongs to the day of its row. Method: the
-/// table itself, with a clock of our own and accepts that are stamped as we like.
+/// Goal: the day is PostgreSQL's, independent of our clock, and a transfer belongs to the day of
+/// its row. Method: the table itself, with a clock of the test and accepts with chosen stamps.
 #[test]
 fn the_day_is_the_one_of_postgresqls_clock() {
     away_from_midnight();
@@ -428,7 +432,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
         let user = UserId::new(user).expect("in range");
         let amount = Amount::new(units).expect("not zero");
         let checked = Checked { direction: Direction::FundingToSpot, asset: asset.clone(), amount };
-        // Again while PostgreSQL is too slow to tell of the day.
+        // Again while PostgreSQL is too slow to return the day.
         let admitted = eventually("the day", || {
             let admitted = block_on(quotas.admit(&reads, user, &checked, &mut Vec::new()));
             let slow = admitted.as_ref().is_err_and(|refused| refused.code == Code::SystemError);
@@ -449,12 +453,12 @@ fn the_day_is_the_one_of_postgresqls_clock() {
     second.accept(today);
     second.end(State::RolledBack);
     assert_eq!(refused(1).code, Code::DailyLimitExceeded, "it was a transfer all the same");
-    // Ours is in the next day, PostgreSQL's is not.
+    // Our clock is in the next day, PostgreSQL's is not.
     clock.1.store(86_400, Ordering::Relaxed);
     assert_eq!((refused(1).code, refused(1).retry_after_s), (Code::DailyLimitExceeded, Some(1)));
     clock.1.store(0, Ordering::Relaxed);
 
-    // Over midnight both have a share open; then one row turns out to be of the new day, and one of the old.
+    // Around midnight both reserve a place; then one row has the new day, and one the old.
     let (early, late) = (ask(OTHER, 1), ask(OTHER, 1));
     let (mut early, mut late) = (early.expect("room"), late.expect("room"));
     late.accept(tomorrow);
@@ -463,7 +467,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
     drop((early, late, third));
 }
 
-/// What is not known to be allowed is not.
+/// If the day's use is unknown, the request is refused.
 #[test]
 fn a_day_that_cannot_be_read_is_an_error_of_ours() {
     let site = Site::new().with(DAY, 5);

@@ -1,4 +1,4 @@
-//! A user's own transfers: listed, filtered, told in pages, and waited for.
+//! A user's own transfers: listed, filtered, in pages, and awaited.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,9 +18,9 @@ use crate::harness::{
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
 const LIST: &str = "/api/v1/internal_transfers";
-/// As long as can be waited for, and longer than any answer takes that does not wait.
+/// The longest allowed wait, longer than any answer that does not wait.
 const LONGEST: &str = "wait_ms=30000";
-/// Whoever answers within this has not waited for [`LONGEST`].
+/// An answer within this time has not waited for [`LONGEST`].
 const AT_ONCE: Duration = Duration::from_secs(25);
 
 /// A page of a user's list: its rows and the next page's cursor.
@@ -35,7 +35,7 @@ fn page(server: &Server, user: u64, query: &str) -> (Vec<Value>, Option<String>)
     (rows, json["next_cursor"].as_str().map(str::to_owned))
 }
 
-/// Every row that a query finds, page by page; the pages are not larger than they may be.
+/// Every row of a query, page by page; no page exceeds the limit.
 fn walk(server: &Server, user: u64, query: &str, limit: usize) -> Vec<Value> {
     let (mut all, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -52,15 +52,16 @@ fn names(rows: &[Value]) -> Vec<String> {
     rows.iter().map(|row| text(&row["req_id"]).to_owned()).collect()
 }
 
-/// A transfer's row as GET tells it.
+/// A transfer's row as in GET.
 fn as_looked_at(server: &Server, user: u64, req_id: &str) -> Value {
     let mut looked = server.look(user, req_id);
     looked.as_object_mut().expect("an object").remove("history").expect("only GET has it");
     looked
 }
 
-/// Goal: every filter finds exactly its transfers, and every row is what GET tells of it. Method: transfers of both
-/// directions, two assets, with and without cid, committed and failed; each query's answer is compared by name.
+/// Goal: every filter finds exactly its transfers, and every row agrees with GET. Method: transfers
+/// of both directions, two assets, with and without cid, committed and failed; each query's answer
+/// is compared by name.
 #[test]
 fn a_list_is_filtered_and_agrees_with_get() {
     let site = Site::new();
@@ -82,7 +83,7 @@ fn a_list_is_filtered_and_agrees_with_get() {
 
     let at = |index: usize| text(&rows[index]["created_at"]).to_owned();
     let (of_failed, of_bitcoin) = (at(1), at(2));
-    // As clients encode a time and its offset, and as they may write it.
+    // As clients encode a time and its offset, and another allowed form.
     let encoded = of_failed.replace('Z', "+00:00").replace(':', "%3A").replace('+', "%2B");
     let committed = [&back, &bitcoin, &first].map(String::as_str).to_vec();
     for (query, want) in [
@@ -111,7 +112,7 @@ fn a_list_is_filtered_and_agrees_with_get() {
     ] {
         assert_eq!(names(&page(&server, USER, &query).0), want, "{query}");
     }
-    // Whatever the size of a page, the whole is the same.
+    // All page sizes give the same whole.
     for limit in 1..=5 {
         assert_eq!(walk(&server, USER, "", limit), rows, "{limit}");
     }
@@ -132,11 +133,11 @@ fn a_list_holds_nobody_elses_transfers() {
         assert_eq!(names(&walk(&server, OTHER, query, 1)), [&*others], "{query}");
     }
     assert_eq!(names(&page(&server, USER, "cid=same").0), [own]);
-    // A cursor is a place, and no right to look.
+    // A cursor is only a place; it gives no right to read.
     let (_, cursor) = page(&server, USER, "limit=1");
     let cursor = format!("cursor={}", cursor.expect("a second page"));
     assert_eq!(names(&page(&server, OTHER, &cursor).0), [&*others]);
-    // An operator has a list of everybody's on the other listener; this one is of the token's user.
+    // An operator has a list of all users on the other listener; this one is of the token's user.
     let operator = token(OTHER, Some(Role::Admin));
     let seen = send(server.http, &Request::new(&operator, "GET", LIST)).expect("an answer");
     assert_eq!(names(seen.json()["transfers"].as_array().expect("an array")), [others]);
@@ -144,8 +145,8 @@ fn a_list_holds_nobody_elses_transfers() {
     site.assert_verified();
 }
 
-/// Goal: whoever walks through the pages meets everything that was there once, and nothing twice. Method: a crowd of
-/// transfers, and then walks with small pages while more of them come in.
+/// Goal: a walk through the pages returns every transfer that existed at its start once, and none
+/// twice. Method: a crowd of transfers, and then walks with small pages while more of them arrive.
 #[test]
 fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
     let site = Site::new();
@@ -173,8 +174,9 @@ fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
     site.assert_books(&server);
 }
 
-/// Goal: no list steps back behind an answer. Method: PostgreSQL's marks are held back, so that UBSCore's record is the
-/// only proof that the transfers are COMMITTED; every filter has to go by it.
+/// Goal: no list shows an earlier state than an answer. Method: PostgreSQL's marks are blocked, so
+/// that UBSCore's record is the only proof that the transfers are COMMITTED; every filter has to
+/// use it.
 #[test]
 fn a_list_tells_what_was_told_though_the_mark_is_late() {
     let site = Site::new();
@@ -204,8 +206,9 @@ fn a_list_tells_what_was_told_though_the_mark_is_late() {
     site.assert_books(&server);
 }
 
-/// Goal: a filter that seldom matches costs no more than a page may. Method: more newer rows than one page looks at, none
-/// of which matches; the first page is empty and not the last, and the walk finds what lies behind.
+/// Goal: a filter that seldom matches costs at most one page of work. Method: more newer rows than
+/// one page examines, none of which matches. The first page is empty and not the last, and the walk
+/// finds the older row.
 #[test]
 fn a_page_that_finds_little_says_where_to_go_on() {
     let site = Site::new();
@@ -284,7 +287,7 @@ fn ask(http: SocketAddr, req_id: &str, query: &str) -> thread::JoinHandle<Reply>
     })
 }
 
-/// A site whose POST does not wait, and which tries a deposit that waits for a lock for as long as it takes.
+/// A site with a POST that does not wait, and with deposits that wait for a lock as long as needed.
 fn impatient() -> Site {
     Site::new()
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50)
@@ -292,15 +295,16 @@ fn impatient() -> Site {
         .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 60_000)
 }
 
-/// Posts a transfer back to Funding that cannot end before the lock that is held is released.
+/// Posts a transfer back to Funding that cannot end before the held lock is released.
 fn waiting(server: &Server) -> String {
     let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "4", "waits"));
     assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("PENDING")), "{reply:?}");
     reply.req_id()
 }
 
-/// Goal: a wait lasts until the transfer ends or the time is over, and no longer. Method: the Funding deposit is held up;
-/// a short wait lasts its time, long ones are still there when it is over, and end when it is let go.
+/// Goal: a wait lasts until the transfer ends or the time is over, and no longer. Method: the
+/// Funding deposit is blocked. A short wait lasts its time; long ones continue after it, and end
+/// when the deposit is released.
 #[test]
 fn a_wait_ends_with_the_transfer_or_with_its_time() {
     let site = impatient();
@@ -316,7 +320,7 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
     assert!(begun.elapsed() < AT_ONCE, "it waited for more than it was asked to");
     assert_eq!((short.status, &short.json()["final"]), (200, &json!(false)), "{short:?}");
     assert!(crowd.iter().all(|waiting| !waiting.is_finished()), "answered before the end");
-    // Another user is told nothing, and does not wait for it.
+    // Another user gets no result, and does not wait for it.
     let path = format!("/api/v1/internal_transfer/{req_id}?{LONGEST}");
     assert_refused(&server.get(OTHER, &path), 404, "TRANSFER_NOT_FOUND");
 
@@ -327,7 +331,7 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
         assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("COMMITTED")), "{reply:?}");
         assert_eq!(reply.json()["history"].as_array().map(Vec::len), Some(5), "{reply:?}");
     }
-    // What is final is answered at once, also what failed.
+    // A final transfer is answered at once, also a failed one.
     let failed = Way::ToFunding.body_with_cid("USDT", "1000", "fails");
     let failed = server.post_ended(USER, &failed);
     assert_refused(&failed, 422, "INSUFFICIENT_BALANCE");
@@ -339,8 +343,8 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
     site.assert_books(&server);
 }
 
-/// Goal: a wait goes by UBSCore's record, as every read does. Method: the marks in PostgreSQL are held back; a transfer to
-/// Spot has ended without them.
+/// Goal: a wait uses UBSCore's record, like every read. Method: the marks in PostgreSQL are
+/// blocked; a transfer to Spot has ended without them.
 #[test]
 fn a_wait_does_not_wait_for_a_mark() {
     let site = impatient().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 15_000);
@@ -356,8 +360,8 @@ fn a_wait_does_not_wait_for_a_mark() {
     site.assert_books(&server);
 }
 
-/// Goal: nobody who waits holds up a stop, or is left without an answer. Method: a wait and one whose client has hung up,
-/// for a transfer that cannot end; SIGTERM.
+/// Goal: waiting requests do not delay a stop, and each gets an answer. Method: a wait and one with
+/// a disconnected client, for a transfer that cannot end; SIGTERM.
 #[test]
 fn a_stop_answers_whoever_waits() {
     let site = impatient();
@@ -378,7 +382,7 @@ fn a_stop_answers_whoever_waits() {
         stream
     });
     drop(gone);
-    // Taken up after those, and answered.
+    // This request comes after the two others, so its answer shows that they have been read.
     ask(server.http, &req_id, "wait_ms=500").join().expect("no panic");
     let begun = Instant::now();
     server.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! `ubscore load`: what it offers, what it says, and that it leaves every balance as the answers say.
+//! `ubscore load`: its offered load, its report, and balances that agree with its answers.
 
 use std::process::{Command, Output};
 
@@ -28,13 +28,13 @@ fn a_load_tells_what_it_offered_and_what_came_of_it() {
     assert_eq!(rows.len(), 2);
     for (row, rate) in rows.iter().zip([50, 100]) {
         assert_eq!(row["offered"], json!(rate), "{row}");
-        // Every planned transfer was sent and answered, however late.
+        // Every planned transfer was sent and answered, even if late.
         let answers = ["committed", "pending", "refused", "turned_away", "lost"];
         let sum: u64 = answers.iter().map(|name| row[*name].as_u64().expect("a count")).sum();
         assert_eq!(sum, rate * 4 / 10, "{row}");
         assert_eq!((&row["refused"], &row["lost"]), (&json!(0), &json!(0)), "{row}");
     }
-    // A second run over the same users, as fast as it goes, one way only.
+    // A second run over the same users, as fast as possible, one way only.
     let output = load(&server, &["--to-spot", "100", "--connections", "3"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -43,8 +43,9 @@ fn a_load_tells_what_it_offered_and_what_came_of_it() {
     site.assert_books(&server);
 }
 
-/// Story: a statement for many that always failed was not noticed, since one for each took its place; and neither were the
-/// withdraws of transfers that commit every state, which no statement for many knows.
+/// Story: a statement for many calls always failed without notice, since single statements took its
+/// place. Withdraws of transfers that commit every state went unnoticed too: no statement for many
+/// calls covered them.
 #[test]
 fn a_crowd_shares_statements() {
     for fuse in [true, false] {

@@ -1,26 +1,27 @@
-//! The integration tests: the real binary, a real PostgreSQL, the real log, seen from outside.
+//! The integration tests: the real binary, a real PostgreSQL, the real log, used from outside.
 //!
-//! One embedded PostgreSQL serves a whole run; each test has a database and a data directory of its own.
+//! One embedded PostgreSQL serves a whole run; each test has a database and a data directory of its
+//! own.
 
 /// The only helpers: a database, a data directory, the binary, an HTTP client, the sums.
 mod harness;
 
-/// Transfers as a client sees them: both ways, replayed, in a crowd, while something waits.
+/// Transfers from the client's side: both ways, replayed, in a crowd, while another waits.
 mod http;
 
-/// Clients that do as `examples/` show.
+/// Clients that follow `examples/`.
 mod examples;
 
-/// A user's own transfers: listed, filtered, told in pages, and waited for.
+/// A user's own transfers: listed, filtered, in pages, and awaited.
 mod list;
 
 /// The API against its own description, as an outside tool reads it.
 mod openapi;
 
-/// Every code that a client can be refused with, and which one comes first.
+/// Every refusal code of the API, and their order of precedence.
 mod refusals;
 
-/// What one user may ask for in a second and in a day.
+/// The limits of one user per second and per day.
 mod limits;
 
 /// The operators' routes: external money, accounts and assets.
@@ -32,37 +33,37 @@ mod keys;
 /// The operators' console in a real browser.
 mod browser;
 
-/// TLS on both listeners, and what is spoken to them in another way.
+/// TLS on both listeners, and other protocols on the same ports.
 mod tls;
 
-/// HALT: nothing new begins, nothing moves, and all of it goes on after a resume.
+/// HALT: nothing new begins, nothing moves, and all of it continues after a resume.
 mod halt;
 
-/// Pauses: what is refused from their answer on, and what goes on.
+/// Pauses: requests that are refused after their answer, and requests that continue.
 mod pauses;
 
-/// What needs two operators: asked for, approved once, rejected, expired.
+/// Actions of two operators: requested, approved once, rejected, expired.
 mod approvals;
 
-/// What a console reads: who asks, one user's accounts, transfers by whatever is known of them.
+/// The console's reads: the caller, one user's accounts, transfers by any known detail.
 mod console;
 
 /// Transfers that do not end: found, tried at once, and ended by an operator.
 mod operator;
 
-/// What becomes of transfers, told to their users as it happens.
+/// The stream of transfer states to their users.
 mod events;
 
-/// The same told to an endpoint, signed and in order.
+/// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 
-/// What an operator watches: metrics, rules, dashboard, and the lines of a log.
+/// An operator's monitoring: metrics, rules, dashboard, and log lines.
 mod watch;
 
-/// Everything that can be wrong with what comes in.
+/// All kinds of wrong input.
 mod bad_input;
 
 /// Targets that refuse: the source gets its money back, both ways.
@@ -81,14 +82,14 @@ mod answers;
 /// The load generator.
 mod load;
 
-/// Clients that mean harm.
+/// Malicious clients.
 mod hostile;
 
-/// Power cuts: what was synced, and whatever else chance lets survive.
+/// Power cuts: synced data survives, other data by chance.
 #[cfg(feature = "crash")]
 mod power;
 
-/// A disk that refuses, writes half, is slow, or fails where it must not.
+/// A disk that refuses, writes half, is slow, or fails at a fatal step.
 #[cfg(feature = "crash")]
 mod disk;
 
@@ -98,61 +99,61 @@ mod faults;
 /// Whole runs from a seed, in virtual time: crashes, lost answers, late ones, and a judge.
 mod simulation;
 
-/// Snapshots, and a log that does not grow for ever.
+/// Snapshots, and a log of bounded size.
 mod snapshot;
 
-/// Everything that can have happened to a log or a snapshot: what is said of it, and what a start does.
+/// Every fault of a log or a snapshot: its report, and its effect on a start.
 mod matrix;
 
-/// What may be forgotten, when, and what is added up of it.
+/// The watermark: which outcomes may be forgotten, when, and with which totals.
 mod watermark;
 
-/// One log, one database, one process: what is refused, and what is fenced.
+/// One log, one database, one process: refused and fenced processes.
 mod ownership;
 
-/// The audit: what is changed behind the service's back.
+/// The audit: changes outside the service.
 mod audit;
 
-/// What the log brings back of a database that has lost something.
+/// A database with lost rows, repaired from the log.
 mod repair;
 
 /// Files of earlier versions, kept for ever, and of later ones, refused by name.
 mod golden;
 
-/// What the doctor says of a machine, a PostgreSQL and a configuration.
+/// The doctor's findings about a machine, a PostgreSQL and a configuration.
 mod doctor;
 
 /// One user's account statement across both stores.
 mod statement;
 
-/// A log that is given up from a record on, and what PostgreSQL brings back of it.
+/// A log that is cut at a record, and its repair from PostgreSQL.
 mod walrepair;
 
-/// Both stores as they stand together, taken while they work, and brought back elsewhere.
+/// Both stores at one moment, copied while they work, and restored elsewhere.
 mod backup;
 
 /// The operators' runbook, command by command.
 mod runbook;
 
-/// What the fuzz targets have reached, once more.
+/// The corpora of the fuzz targets, once more.
 mod fuzz;
 
-/// What a release consists of beside the binary: unit, image, completions, manual pages, changelog.
+/// The parts of a release beside the binary: unit, image, completions, manual pages, changelog.
 mod packaging;
 
-/// Each layer called directly with what the layer above it would have refused.
+/// Each layer called directly with input that the layer above it would have refused.
 mod layers;
 
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 
-/// PostgreSQL's own word on transfers, held against the code and the specification.
+/// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 
 /// The acceptance ids of the specification.
 mod acceptance;
 
-/// What a hostile review found, scenario by scenario.
+/// The findings of a hostile review, scenario by scenario.
 mod findings;
 
 /// The order of the house: arrows, seams, and tables that must agree.

@@ -1,8 +1,9 @@
-//! What can have happened to a log or a snapshot, row by row: what `ubscore wal verify` says of it, and what `ubscore serve`
-//! does with it.
+//! Every fault of a log or a snapshot, one per row: the result of `ubscore wal verify`, and the
+//! result of `ubscore serve`.
 //!
-//! The two differ where only PostgreSQL knows: each lease row says how far the log was durable. So `wal verify` calls a
-//! tail torn, or a log whole, that `serve` refuses because it ends too early.
+//! The two differ if only PostgreSQL has the answer: each lease row holds how far the log was
+//! durable. So `wal verify` calls a tail torn, or a log whole, that `serve` refuses because it ends
+//! too early.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,12 +19,12 @@ use crate::harness::{
     Server, Site, USERS, Way, copy_files, crowd, endow, eventually, force, segments, snapshots,
 };
 
-/// Rows at a time: the machine has more to do.
+/// Rows in parallel. Few, because other tests run on the same machine.
 const CALLERS: usize = 2;
 const SEGMENT_BYTES: u64 = 1 << 16;
 const HEADER_BYTES: u64 = 4096;
 
-/// Where a record stands.
+/// The place of a record.
 #[derive(Clone, Debug)]
 struct Stands {
     segment: u64,
@@ -34,7 +35,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// As messages name it.
+    /// The place in the form of the messages.
     fn place(&self) -> String {
         place(self.segment, self.offset, self.sequence)
     }
@@ -44,13 +45,14 @@ fn place(segment: u64, offset: u64, sequence: u64) -> String {
     format!("{} offset {offset} sequence {sequence}", segment_name(segment))
 }
 
-/// A log that the binary has written, dead, with all transfers at rest, and where everything stands in it.
+/// A log written by the binary, without a process, with all transfers at rest, and the places of
+/// its records.
 struct Base {
     site: Site,
     records: Vec<Stands>,
     /// Number of the last segment.
     newest: u64,
-    /// What the lease rows say is durable.
+    /// The highest durable sequence in the lease rows.
     claimed: u64,
 }
 
@@ -62,7 +64,8 @@ impl Base {
         Base { records, newest, claimed: claimed.parse().expect("a number"), site }
     }
 
-    /// Several segments, of which the first is full: one start rolls, and two more begin a segment each.
+    /// Several segments, of which the first is full: one start rolls, and two more begin a segment
+    /// each.
     fn written() -> Base {
         let site = Site::new()
             .with("UBSCORE__WAL__SEGMENT_BYTES", SEGMENT_BYTES)
@@ -84,7 +87,7 @@ impl Base {
         Base::of(site)
     }
 
-    /// The same log, and two snapshots behind it, each from a start of its own.
+    /// The same log, and two snapshots after it, each from a start of its own.
     fn with_snapshots(&self) -> Base {
         let site = self.copy();
         for _ in 0..2 {
@@ -96,7 +99,7 @@ impl Base {
         Base::of(site)
     }
 
-    /// A copy of everything, database and all.
+    /// A copy of all files and of the database.
     fn copy(&self) -> Site {
         let copy = self.site.with_copied_database().with_fresh_data_dir();
         copy_files(&self.site.log_dir(), &copy.log_dir());
@@ -125,14 +128,14 @@ impl Base {
         self.records.iter().rfind(|record| record.segment == segment).expect("a record")
     }
 
-    /// The place behind the last record of a segment.
+    /// The place after the last record of a segment.
     fn end_of(&self, segment: u64) -> String {
         let last = self.last_of(segment);
         place(segment, last.offset + last.bytes, last.sequence + 1)
     }
 }
 
-/// Some transfers, and then the mark behind the last of them.
+/// Some transfers, and then the mark after the last of them.
 fn move_a_little(site: &Site, server: &Server) {
     for user in USERS {
         assert_eq!(server.transfer(user, Way::ToSpot, "0.01").status, 200);
@@ -186,7 +189,7 @@ fn remove(path: &Path) {
     fs::remove_file(path).expect("removed");
 }
 
-/// Behind the last record, as a crash in the middle of a write would leave it.
+/// Writes after the last record, like a crash in the middle of a write.
 fn tear(site: &Site) {
     let records = records(&site.log_dir());
     let newest = segments(site).last().expect("a segment").0;
@@ -195,7 +198,7 @@ fn tear(site: &Site) {
     store(&segment(site, newest), end, &[0xa5; 70]);
 }
 
-/// Appends records in a segment of their own, none of them synced, and returns where they stand.
+/// Appends records in a segment of their own, none of them synced, and returns their places.
 fn append_unsynced(site: &Site, kinds: &[u8]) -> Vec<Stands> {
     let recovery = Recovery::open(Directory::at(site.log_dir()), 0, 0).expect("a log");
     let identity = recovery.identity().expect("a log");
@@ -218,23 +221,23 @@ fn change_header(path: &Path, at: usize, by: u8) {
     fs::write(path, bytes).expect("written");
 }
 
-/// What `ubscore serve` does.
+/// The result of `ubscore serve`.
 enum Serve {
-    /// It starts, nothing is lost, and it has said this on the way.
+    /// It starts, nothing is lost, and it has logged this text.
     Starts(&'static str),
-    /// It refuses, and says all of this.
+    /// It refuses, with all of these words.
     Refuses(Vec<String>),
 }
 
-/// One thing that can have happened.
+/// One fault.
 struct Row<'a> {
     name: &'static str,
     base: &'a Base,
-    /// Does it to a copy.
+    /// Applies the fault to a copy.
     breaks: Box<dyn Fn(&Site) + Sync + 'a>,
     /// Exit code and kind.
     verify: (i32, &'static str),
-    /// What `wal verify` names, where it names a place.
+    /// The place in the report of `wal verify`, if it names one.
     place: Option<String>,
     serve: Serve,
 }
@@ -306,12 +309,12 @@ const TORN: (i32, &str) = (0, "torn_tail");
 const SAYS_TORN: Serve = Serve::Starts("the log's end was torn");
 const SAYS_NOTHING: Serve = Serve::Starts("");
 
-/// Ends of the log: what was cut off, and what only looks so.
+/// Ends of the log: cut ends, and ends that only look cut.
 fn tails(base: &Base) -> Vec<Row<'_>> {
     let (newest, last, last_order) = (base.newest, base.last(), base.last_order());
     assert_eq!(last.kind, Kind::Mark as u8);
     assert!(base.claimed >= last_order.sequence, "the lease knows the last order");
-    // The lease may or may not have heard of the mark.
+    // The lease may or may not include the mark.
     let without_mark = match base.claimed >= last.sequence {
         true => Serve::Refuses(vec![last.place(), "the caller knows".to_owned()]),
         false => SAYS_TORN,
@@ -413,7 +416,7 @@ fn damages(base: &Base) -> Vec<Row<'_>> {
     let newest = base.newest;
     let (first, middle, last) = (base.middle_of(1), base.middle_of(newest), base.last_of(newest));
     let header = |number: u64| place(number, 0, base.last_of(number - 1).sequence + 1);
-    // What is wrong with a header is told before its predecessor is read.
+    // A wrong header is reported before its predecessor is read.
     let expected = |number: u64| place(number, 0, base.last_of(number - 2).sequence + 1);
     let below = "below_durable_mark";
     vec![
@@ -498,7 +501,7 @@ fn damages(base: &Base) -> Vec<Row<'_>> {
         ),
         row(
             base,
-            "a record of a kind that nobody knows",
+            "a record of an unknown kind",
             move |site| drop(append_unsynced(site, &[99])),
             (1, "undecodable_record"),
             Some(place(newest + 1, HEADER_BYTES, last.sequence + 1)),
@@ -660,8 +663,9 @@ fn snapshot_rows(base: &Base) -> Vec<Row<'_>> {
     ]
 }
 
-/// Goal: an operator is told the truth, and no start makes or loses money, whatever has happened to the files. Method: a
-/// log of several segments, written once by the binary; each row breaks a copy, asks `ubscore wal verify`, and starts.
+/// Goal: for each fault of the files, the operator gets a true report, and no start makes or loses
+/// money. Method: a log of several segments, written once by the binary; each row breaks a copy,
+/// runs `ubscore wal verify`, and starts.
 #[test]
 fn every_row_of_the_matrix_is_told_and_survived_or_refused() {
     let written = Base::written();
@@ -670,7 +674,7 @@ fn every_row_of_the_matrix_is_told_and_survived_or_refused() {
     let parts =
         [tails(&written), damages(&written), segments_astray(&written), snapshot_rows(&kept)];
     let rows: Vec<Row<'_>> = parts.into_iter().flatten().collect();
-    // Every broken row is told at once: the table is one picture.
+    // All broken rows are reported together, since the table is read as a whole.
     let failed = crowd(CALLERS, |caller| {
         let rows = rows.iter().skip(caller).step_by(CALLERS);
         let fails = |row: &&Row<'_>| catch_unwind(AssertUnwindSafe(|| row.check())).is_err();
