@@ -17,12 +17,11 @@ use crossbeam::queue::ArrayQueue;
 use disruptor::Polling;
 use domain::chain::chain;
 use domain::shortage::{Capacity, Shortage};
-use domain::transfer::Op;
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
 use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
-use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX};
+use super::order::{Command, Entry, PAYLOAD_BYTES_MAX};
 use super::ring::{Poller, Slot, Tickets};
 use crate::{LOG_TARGET, crash};
 
@@ -231,7 +230,7 @@ pub(super) fn capacity(outcomes: usize, log: usize) -> Capacity {
 
 /// Whether a command begins something that may need the log again, as opposed to ending it, or can wait for room.
 fn opens_work(command: &Command) -> bool {
-    let begins = matches!(command, Command::Order(Order { op: Op::Withdraw | Op::Deposit, .. }));
+    let begins = matches!(command, Command::Order(order) if order.op.row().opens_work);
     begins || *command == Command::Digest
 }
 
@@ -443,14 +442,14 @@ fn remove<M: Medium>(
 #[cfg(test)]
 mod tests {
     use domain::account::AccountStatus;
-    use domain::transfer::{Decision, Direction};
+    use domain::transfer::{Decision, Direction, Op};
     use wal::memory::Memory;
     use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
     use crate::fact::Fact;
     use crate::ledger::Places;
-    use crate::order::Text;
+    use crate::order::{Order, Text};
 
     const OUTCOMES_MAX: usize = 2_000;
 

@@ -21,6 +21,7 @@ use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::transfer::op::Effect;
 use domain::transfer::{CID_BYTES_MAX, Cid, Decision, ExternalOperation, Op};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -108,10 +109,8 @@ impl External {
         if idem_key.is_empty() || idem_key.len() != usize::from(fixed.idem_key_length) {
             return Err(malformed());
         }
-        let op = match Op::from_number(fixed.op) {
-            Some(op @ (Op::ExtDeposit | Op::ExtWithdraw)) => op,
-            _ => return Err(field("op", fixed.op.into())),
-        };
+        let op = Op::from_number(fixed.op).filter(|op| op.is_external());
+        let op = op.ok_or_else(|| field("op", fixed.op.into()))?;
         let decision = match fixed.code.get() {
             0 => Decision::Success,
             number => {
@@ -155,16 +154,17 @@ impl Outside {
     /// These and one decided operation more. `op`: EXT_DEPOSIT or EXT_WITHDRAW.
     pub fn with(self, op: Op, decision: Decision, amount: u64) -> Outside {
         let moved = if decision == Decision::Success { u128::from(amount) } else { 0 };
-        match op {
-            Op::ExtDeposit => {
+        assert!(op.is_external(), "{op} is not external");
+        match op.row().available {
+            Effect::More => {
                 Outside { deposits: self.deposits + 1, deposited: self.deposited + moved, ..self }
             }
-            Op::ExtWithdraw => Outside {
+            Effect::Less => Outside {
                 withdrawals: self.withdrawals + 1,
                 withdrawn: self.withdrawn + moved,
                 ..self
             },
-            Op::Withdraw | Op::Deposit | Op::Refund => panic!("{op:?} is not external"),
+            Effect::Same => self,
         }
     }
 

@@ -20,6 +20,7 @@ use std::mem::size_of;
 use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::code::Code;
+use domain::transfer::op::Sum;
 use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -48,11 +49,11 @@ impl Totals {
 
     /// The total of one operation, 0 for those that UBSCore has not.
     pub fn of(&self, op: Op) -> u128 {
-        match op {
-            Op::Deposit => self.deposits,
-            Op::Withdraw => self.withdrawals,
-            Op::Refund => self.refunds,
-            Op::ExtDeposit | Op::ExtWithdraw => 0,
+        match op.row().sum {
+            Some(Sum::Deposits) => self.deposits,
+            Some(Sum::Withdrawals) => self.withdrawals,
+            Some(Sum::Refunds) => self.refunds,
+            None => 0,
         }
     }
 
@@ -74,11 +75,11 @@ impl Totals {
     pub(super) fn with(self, op: Op, amount: u64) -> Totals {
         let grown = self.of(op).checked_add(u128::from(amount));
         let grown = grown.unwrap_or_else(|| panic!("{amount} more than {self:?}"));
-        match op {
-            Op::Deposit => Totals { deposits: grown, ..self },
-            Op::Withdraw => Totals { withdrawals: grown, ..self },
-            Op::Refund => Totals { refunds: grown, ..self },
-            Op::ExtDeposit | Op::ExtWithdraw => panic!("UBSCore has no {op:?}"),
+        match op.row().sum {
+            Some(Sum::Deposits) => Totals { deposits: grown, ..self },
+            Some(Sum::Withdrawals) => Totals { withdrawals: grown, ..self },
+            Some(Sum::Refunds) => Totals { refunds: grown, ..self },
+            None => unreachable!("no balance has a sum of {op}"),
         }
     }
 }

@@ -11,7 +11,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::PRECISION_MAX;
 use domain::code::Code;
 use domain::form::{Form, check_form};
-use domain::transfer::{Decision, Op};
+use domain::transfer::{Decision, Op, Participant};
 use hashbrown::HashMap;
 
 use super::accounts::{Account, BALANCES_PER_ACCOUNT, Balance};
@@ -269,7 +269,7 @@ impl Ledger {
         }
         let mut above = BTreeMap::<(u64, u32), Totals>::new();
         for (_, op, recorded) in self.outcomes.iter() {
-            let moved = recorded.decision == Decision::Success && !op.is_external();
+            let moved = recorded.decision == Decision::Success && op.row().sum.is_some();
             if moved && recorded.order_number >= below {
                 let totals = above.entry((recorded.user, recorded.asset)).or_default();
                 *totals = totals.with(op, recorded.amount);
@@ -360,11 +360,7 @@ impl Ledger {
                 self.step_order(order, false, |balance| self.judge(order, balance))
             }
             Command::Refuse { ref order, code } => {
-                self.step_order(order, true, |_balance| match order.op {
-                    Op::Withdraw | Op::Deposit => Ok(Decision::Refused(code)),
-                    Op::Refund => Err("a refund is never refused"),
-                    Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
-                })
+                self.step_order(order, true, |_balance| impose(order.op, code))
             }
             Command::External(ref external) => self.step_external(external),
             Command::SetStatus { user, status } => match UserId::new(user) {
@@ -436,8 +432,8 @@ impl Ledger {
         let mut imposed = imposed;
         if decision == Decision::Success && self.lacks_place(order) {
             // Its source has paid: a recorded refusal sends the money back, and no answer would keep it in flight.
-            // Only a deposit gets here, since what was withdrawn had a balance.
-            assert_eq!(order.op, Op::Deposit, "{order:?}");
+            // Only a deposit gets here: an amount that leaves or comes back had a balance.
+            assert!(order.op.pays() && order.op.row().undoes.is_none(), "{order:?}");
             (decision, imposed) = (Decision::Refused(Code::Overloaded), true);
         }
         if !self.outcomes.has_place(order.op, decision) {
@@ -486,16 +482,17 @@ impl Ledger {
             Ok(()) => Decision::Success,
             Err(code) => Decision::Refused(code),
         };
-        match order.op {
-            Op::Withdraw => Ok(by(self.check(order).and_then(|()| self.withdraw(order, balance)))),
-            Op::Deposit => Ok(by(self.check(order).and_then(|()| self.deposit(order)))),
-            Op::Refund => match self.outcomes.get(order.req_id, Op::Withdraw) {
+        if order.op.is_external() {
+            return Err(NO_EXTERNAL);
+        }
+        match order.op.row().undoes {
+            None => Ok(by(self.check(order).and_then(|()| self.admit(order, balance)))),
+            Some(undone) => match self.outcomes.get(order.req_id, undone) {
                 Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {
                     Ok(Decision::Success)
                 }
                 Some(_) | None => Err("a refund of what was not withdrawn"),
             },
-            Op::ExtDeposit | Op::ExtWithdraw => Err(NO_EXTERNAL),
         }
     }
 
@@ -538,23 +535,10 @@ impl Ledger {
         check_form(Form { req_id, user, amount, asset_known }).map(|_| ())
     }
 
-    fn withdraw(&self, order: &Order, balance: u128) -> Result<(), Code> {
-        match self.status(order.user) {
-            None => Err(Code::SourceAccountNotFound),
-            Some(AccountStatus::Frozen) => Err(Code::AccountFrozen),
-            Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
-            Some(AccountStatus::Active) if balance < u128::from(order.amount) => {
-                Err(Code::InsufficientBalance)
-            }
-            Some(AccountStatus::Active) => Ok(()),
-        }
-    }
-
-    fn deposit(&self, order: &Order) -> Result<(), Code> {
-        match self.status(order.user) {
-            Some(AccountStatus::Disabled) => Err(Code::AccountDisabled),
-            Some(AccountStatus::Active | AccountStatus::Frozen) | None => Ok(()),
-        }
+    /// The verdict of the account's status and its balance.
+    fn admit(&self, order: &Order, balance: u128) -> Result<(), Code> {
+        let enough = balance >= u128::from(order.amount);
+        order.op.verdict(Participant::Spot, self.status(order.user), enough)
     }
 
     /// Carries out an entry of the log. `time_ns` and `sequence` are the record's own.
@@ -656,22 +640,29 @@ impl Ledger {
         self.exchange(before, after.fact());
         let entry = self.assets.get_mut(&asset).expect("nothing succeeds of an unknown asset");
         // The balance is part of it, and a u128 holds 2^64 of the largest amounts.
-        let total = match op {
-            Op::Withdraw => entry.total.checked_sub(u128::from(amount)),
-            _ => entry.total.checked_add(u128::from(amount)),
-        };
+        let total = op.row().available.of(entry.total, u128::from(amount));
         entry.total = total.unwrap_or_else(|| panic!("{} and {order:?}", entry.total));
+    }
+}
+
+/// The decision that refuses a new order with `code`, whatever its account would answer.
+///
+/// # Errors
+/// The violation: UBSCore never refuses this operation, or does not decide it.
+fn impose(op: Op, code: Code) -> Result<Decision, &'static str> {
+    match (op.is_external(), op.row().refusable) {
+        (true, _) => Err(NO_EXTERNAL),
+        (false, true) => Ok(Decision::Refused(code)),
+        (false, false) => Err("a refund is never refused"),
     }
 }
 
 /// The balance once the decision is carried out, smallest units.
 fn balance_after(order: &Order, decision: Decision, balance: u128) -> u128 {
-    let amount = u128::from(order.amount);
-    let after = match (decision, order.op) {
-        (Decision::Refused(_), _) => Some(balance),
-        (Decision::Success, Op::Withdraw) => balance.checked_sub(amount),
+    let after = match decision {
+        Decision::Refused(_) => Some(balance),
         // A u128 holds 2^64 of the largest amounts, so that no legal sequence of them overflows.
-        (Decision::Success, _) => balance.checked_add(amount),
+        Decision::Success => order.op.row().available.of(balance, u128::from(order.amount)),
     };
     after.unwrap_or_else(|| panic!("balance {balance} and {order:?}"))
 }

@@ -510,12 +510,13 @@ impl Entry {
                     order_number: fixed.order_number.get(),
                 };
                 let (imposed, balance_after) = (kind == Kind::Refusal, fixed.balance_after.get());
-                match (imposed, op, decision) {
-                    (true, _, Decision::Success) => Err(field("code", 0)),
-                    (true, Op::Refund | Op::ExtDeposit | Op::ExtWithdraw, _) => {
-                        Err(field("op", fixed.op.into()))
+                let imposable = op.row().refusable && !op.is_external();
+                match (imposed, decision) {
+                    (true, Decision::Success) => Err(field("code", 0)),
+                    (true, Decision::Refused(_)) if !imposable => Err(field("op", fixed.op.into())),
+                    (true, Decision::Refused(_)) | (false, _) => {
+                        Ok(Entry::Order { order, decision, balance_after, imposed })
                     }
-                    _ => Ok(Entry::Order { order, decision, balance_after, imposed }),
                 }
             }
             Kind::External => External::decode(payload).map(Entry::External),

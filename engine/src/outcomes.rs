@@ -148,7 +148,7 @@ impl Outcome {
 
     /// Whether a place is kept free for its refund.
     fn reserves(&self) -> bool {
-        self.op == Op::Withdraw && self.decision == Decision::Success && !self.refunded
+        self.op.row().undone_by.is_some() && self.decision == Decision::Success && !self.refunded
     }
 }
 
@@ -202,18 +202,13 @@ impl Outcomes {
 
     /// Whether such a decision can be recorded.
     pub(super) fn has_place(&self, op: Op, decision: Decision) -> bool {
-        let needed = match (op, decision) {
-            (Op::Refund, _) => return true,
-            (Op::Withdraw, Decision::Success) => 2,
-            _ => 1,
-        };
-        needed <= self.places_left()
+        op.places(decision) <= self.places_left()
     }
 
     pub(super) fn insert(&mut self, req_id: u128, op: Op, recorded: Recorded) {
         let outcome = Outcome::new(req_id, op, recorded);
-        if op == Op::Refund {
-            let paid = self.table.get_mut((req_id, Op::Withdraw)).expect("decided by its withdraw");
+        if let Some(undone) = op.row().undoes {
+            let paid = self.table.get_mut((req_id, undone)).expect("decided by its withdraw");
             assert!(paid.reserves(), "{req_id:032x} refunded twice");
             paid.refunded = true;
             self.reserved -= 1;
@@ -285,8 +280,8 @@ impl Outcomes {
         self.forget(watermark, usize::MAX, usize::MAX);
         for position in 0..self.len() {
             let refund = self.table.rows()[position];
-            if refund.op == Op::Refund {
-                let paid = self.table.get_mut((refund.req_id, Op::Withdraw));
+            if let Some(undone) = refund.op.row().undoes {
+                let paid = self.table.get_mut((refund.req_id, undone));
                 let Some(paid) = paid.filter(|paid| paid.pays_for(&refund)) else {
                     let why = "nothing was withdrawn";
                     return Err(Error::Impossible { fact: refund.fact(), why });

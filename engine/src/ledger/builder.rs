@@ -147,15 +147,15 @@ impl Builder {
 
     /// Why such an outcome cannot be. What was refused may well have named a user or an asset that is not.
     fn objection(&self, op: Op, recorded: &Recorded) -> Option<&'static str> {
-        match (op, recorded.decision) {
-            (Op::Refund, Decision::Refused(_)) => Some("a refund is never refused"),
+        match recorded.decision {
+            Decision::Refused(_) if !op.row().refusable => Some("a refund is never refused"),
             _ if recorded.order_number > ORDER_NUMBER_MAX => Some("order number out of range"),
-            (Op::ExtDeposit | Op::ExtWithdraw, _) => self.objection_outside(recorded),
-            (_, Decision::Success) if !self.belongs(recorded.user, recorded.asset) => {
+            _ if op.is_external() => self.objection_outside(recorded),
+            Decision::Success if !self.belongs(recorded.user, recorded.asset) => {
                 Some("no such account or asset")
             }
-            (_, Decision::Success) if recorded.amount == 0 => Some("nothing moved"),
-            (Op::Withdraw | Op::Deposit | Op::Refund, _) => None,
+            Decision::Success if recorded.amount == 0 => Some("nothing moved"),
+            Decision::Success | Decision::Refused(_) => None,
         }
     }
 
