@@ -28,4 +28,5 @@ pub mod rounds;
 pub mod settled;
 pub mod statement;
 pub mod totals;
+pub mod unproven;
 pub mod verify;

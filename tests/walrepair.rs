@@ -576,7 +576,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     for words in [&PLAN[..], &APPLY] {
         let said = repair(&site, &[], words).with_code(1);
         line(&said, "left ", &big, "PostgreSQL contradicts itself");
-        line(&said, "left ", &spent, "Spot has not got so much");
+        line(&said, "left ", &spent, "insufficient Spot balance");
         let again = said.lines().filter(|line| line.contains("decided again, as SUCCESS"));
         assert_eq!(
             again.filter(|line| line.contains(&format!("user {other}"))).count(),

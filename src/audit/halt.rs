@@ -97,7 +97,7 @@ pub enum NotResumed {
     #[error(transparent)]
     Objection(#[from] Objection),
     /// The service was halted again during the resume.
-    #[error("it was halted again meanwhile")]
+    #[error("it was halted again during the resume")]
     HaltedAgain,
     /// PostgreSQL still holds the halt, or may hold it.
     #[error("PostgreSQL does not have the resume")]
@@ -105,6 +105,14 @@ pub enum NotResumed {
     /// The data directory still holds the halt.
     #[error("the data directory still has the halt")]
     DataDir(#[source] io::Error),
+}
+
+/// A halt or an objection came before the gate was opened.
+#[derive(Debug, thiserror::Error)]
+#[error("still halted: {in_force}")]
+struct StillHalted {
+    /// The reason in force.
+    in_force: String,
 }
 
 /// The reason for which a data directory halts, `None` if it does not.
@@ -304,9 +312,10 @@ impl Halt {
             error => NotResumed::Postgres(error),
         })?;
         self.forget_in_data_dir().await.map_err(NotResumed::DataDir)?;
-        if let Err(in_force) = self.open(halts) {
+        if let Err(StillHalted { in_force }) = self.open(halts) {
             // An objection alone has written nothing, so both places need the halt again.
-            let kept = self.keep_in_postgres(OURSELVES, "objected to meanwhile", &in_force);
+            let kept =
+                self.keep_in_postgres(OURSELVES, "an objection came during the resume", &in_force);
             tokio::join!(self.keep_in_data_dir(&in_force), kept);
             return Err(NotResumed::HaltedAgain);
         }
@@ -316,10 +325,11 @@ impl Halt {
 
     /// Opens the gate, unless the number of halts and objections has risen above `halts`. `Err`:
     /// the reason of the halt.
-    fn open(&self, halts: u64) -> Result<(), String> {
+    fn open(&self, halts: u64) -> Result<(), StillHalted> {
         let mut state = self.state.lock();
         if state.halts != halts {
-            return Err(state.reason.clone().expect("only a resume takes the reason away"));
+            let in_force = state.reason.clone().expect("only a resume takes the reason away");
+            return Err(StillHalted { in_force });
         }
         state.reason = None;
         if state.held.is_none() {

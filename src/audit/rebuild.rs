@@ -28,6 +28,7 @@ use engine::order::Entry;
 use super::error::Error;
 use super::externals::by_asset;
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
+use super::unproven::Unproven;
 use super::verify::Stores;
 use crate::postgres::adopt::Asked;
 use crate::postgres::audit_reader::{Ending, Passed};
@@ -51,7 +52,7 @@ pub struct Rebuild {
     /// Those of them that are not terminal.
     pub open: Vec<Transfer>,
     /// Transfers without a decision, each with the reason.
-    pub left: Vec<(ReqId, &'static str)>,
+    pub left: Vec<(ReqId, Unproven)>,
     /// Record numbers that PostgreSQL still lacks, of operations that are decided again already.
     pub renumberings: Vec<Renumbering>,
 }

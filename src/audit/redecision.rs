@@ -30,6 +30,7 @@ use engine::outcomes::Recorded;
 use wal::Sequence;
 
 use super::fit::{Fit, Operations, Seen, fit};
+use super::unproven::Unproven;
 use crate::postgres::audit_reader::{Operation, Page};
 use crate::postgres::cut::LostStatus;
 use crate::postgres::repair_writer::Renumbering;
@@ -228,11 +229,11 @@ pub struct Lacking {
 ///
 /// # Errors
 /// [`Unproven`].
-pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, &'static str> {
+pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, Unproven> {
     use Decision::{Refused, Success};
     let refused = || match transfer.code {
         Some(code) => Ok(Refused(code)),
-        None => Err("PostgreSQL does not know why it was refused"),
+        None => Err(Unproven::NoCode),
     };
     Ok(match (transfer.intent.direction, transfer.state) {
         (_, State::Init | State::SourcePending) => Vec::new(),
@@ -261,9 +262,9 @@ pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, &'static str> 
 ///
 /// # Errors
 /// [`Unproven`]: it cannot be decided again.
-pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacking>, &'static str> {
+pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacking>, Unproven> {
     if page.unreadable.is_some() {
-        return Err("a row of it cannot be read");
+        return Err(Unproven::UnreadableRow);
     }
     let Some(transfer) = &page.transfer else { return Ok(Vec::new()) };
     let (intent, proven) = (&transfer.intent, proven(transfer)?);
@@ -271,7 +272,7 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
     for &(op, decision) in &proven {
         match recorded(ledger, intent.req_id, op) {
             Some(known) if known.decision == decision => {}
-            Some(_) => return Err("UBSCore has decided otherwise"),
+            Some(_) => return Err(Unproven::OtherSpot),
             None => lacking.push(op),
         }
     }
@@ -279,10 +280,10 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
         return Ok(Vec::new());
     }
     let Some(sequence) = transfer.log_sequence.filter(|sequence| *sequence >= from) else {
-        return Err("the log has no record of it any more");
+        return Err(Unproven::NoRecord);
     };
     if intent.order_number < ledger.watermark() {
-        return Err("it is below UBSCore's watermark, where nothing is decided any more");
+        return Err(Unproven::BelowUbscore);
     }
     let same = |there: &Operation| {
         (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
@@ -298,7 +299,7 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
     let operations = Operations { withdraw, deposit, refund };
     let fitting = fit(Some(transfer.state), intent.direction, intent.amount, operations);
     if !page.operations.iter().all(same) || matches!(fitting, Fit::Broken { .. }) {
-        return Err("PostgreSQL contradicts itself about it, and so proves nothing");
+        return Err(Unproven::Contradiction);
     }
     let decided = proven.into_iter().filter(|(op, _)| lacking.contains(op));
     Ok(decided
@@ -327,7 +328,7 @@ pub struct Rehearsed {
     /// The steps, in this order.
     pub steps: Vec<PlanStep>,
     /// Transfers for which nothing is done, each with the reason.
-    pub left: BTreeMap<ReqId, &'static str>,
+    pub left: BTreeMap<ReqId, Unproven>,
 }
 
 /// Decides everything again on `ledger`, and consumes it.
@@ -396,10 +397,12 @@ impl Stage<'_> {
 
     /// Carries out a step if its decision comes out the same. Otherwise changes nothing and returns
     /// the reason.
-    fn decides(&mut self, step: &PlanStep) -> Result<(), &'static str> {
+    fn decides(&mut self, step: &PlanStep) -> Result<(), Unproven> {
         match self.ledger.step(&step.command()) {
             Step::Append(entry) => {
-                let Entry::Order { decision, .. } = entry else { return Err("it is no order") };
+                let Entry::Order { decision, .. } = entry else {
+                    unreachable!("{step} is no order")
+                };
                 let wanted = match step {
                     PlanStep::Decide { decision, .. } => *decision,
                     _ => Decision::Success,
@@ -411,10 +414,10 @@ impl Stage<'_> {
                 self.ledger.apply(&entry, sequence, 0);
                 Ok(())
             }
-            Step::Known(_) => Err("UBSCore has decided it already"),
-            Step::Violation(why) => Err(why),
-            Step::Full(_) => Err("UBSCore has no place for it"),
-            Step::Forgotten => Err("UBSCore may have forgotten it"),
+            Step::Known(_) => Err(Unproven::Decided),
+            Step::Violation(why) => Err(Unproven::Violation(why)),
+            Step::Full(_) => Err(Unproven::Full),
+            Step::Forgotten => Err(Unproven::Forgotten),
         }
     }
 
@@ -424,7 +427,7 @@ impl Stage<'_> {
         &mut self,
         group: &[Lacking],
         mut pending: impl Iterator<Item = &'a (Intent, Op)>,
-    ) -> Result<Vec<PlanStep>, Vec<(ReqId, &'static str)>> {
+    ) -> Result<Vec<PlanStep>, Vec<(ReqId, Unproven)>> {
         let step = |lacking: &Lacking| PlanStep::Decide {
             intent: lacking.intent.clone(),
             op: lacking.op,
@@ -463,8 +466,8 @@ impl Stage<'_> {
         }
         let stuck: BTreeSet<ReqId> = waiting.iter().map(|lacking| lacking.intent.req_id).collect();
         let why = |req_id: &ReqId| match stuck.contains(req_id) {
-            true => refused.get(req_id).copied().unwrap_or("UBSCore would not decide it so"),
-            false => "another operation on the same balance cannot be decided again",
+            true => refused[req_id],
+            false => Unproven::SameBalance,
         };
         let names: BTreeSet<ReqId> = group.iter().map(|lacking| lacking.intent.req_id).collect();
         Err(names.into_iter().map(|req_id| (req_id, why(&req_id))).collect())
@@ -472,16 +475,12 @@ impl Stage<'_> {
 }
 
 /// Why the decision does not come out the same.
-fn refusal(decision: Decision) -> &'static str {
+fn refusal(decision: Decision) -> Unproven {
     match decision {
-        Decision::Success => "it was refused, and would succeed now",
-        Decision::Refused(Code::InsufficientBalance) => {
-            "Spot has not got so much: UBSCore would refuse it now"
-        }
-        Decision::Refused(Code::AccountFrozen | Code::AccountDisabled) => {
-            "the Spot account's status is against it: UBSCore would refuse it now"
-        }
-        Decision::Refused(_) => "UBSCore would refuse it now",
+        Decision::Success => Unproven::WouldSucceed,
+        Decision::Refused(Code::InsufficientBalance) => Unproven::Insufficient,
+        Decision::Refused(Code::AccountFrozen | Code::AccountDisabled) => Unproven::Status,
+        Decision::Refused(_) => Unproven::Refused,
     }
 }
 
@@ -658,6 +657,6 @@ mod tests {
         let Rehearsed { steps, left } = rehearse(&mut ledger(), lacking, pending, &[], &catalog());
         assert!(steps.iter().all(|step| matches!(step, PlanStep::Learn(_))), "{steps:?}");
         assert_eq!(left.len(), 5);
-        assert!(left.values().any(|why| why.contains("has not got so much")), "{left:?}");
+        assert!(left.values().any(|why| *why == Unproven::Insufficient), "{left:?}");
     }
 }

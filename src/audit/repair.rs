@@ -32,6 +32,7 @@ use super::externals;
 use super::mismatch::{Kind, Mismatch};
 use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
+use super::unproven::Unproven;
 use super::verify::{Stores, compare};
 use crate::postgres::audit_reader::{AuditReader, Ending, Operation, Page};
 use crate::postgres::cut::Past;
@@ -48,7 +49,7 @@ pub struct Plan {
     /// Proven by the log.
     pub repairs: Vec<TransferRepair>,
     /// Not proven by anything, each with the reason.
-    pub left: Vec<(Mismatch, &'static str)>,
+    pub left: Vec<(Mismatch, Unproven)>,
     /// Set if the database is older than the log.
     pub behind: Option<Mismatch>,
     /// The latest incarnation that the log knows.
@@ -128,7 +129,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let (mut lost, mut named) = (Vec::new(), HashMap::new());
     for mismatch in verdict.mismatches {
         let Some(req_id) = mismatch.req_id else {
-            plan.left.push((mismatch, "the log knows nothing of it"));
+            plan.left.push((mismatch, Unproven::NoTransfer));
             continue;
         };
         if !done.insert(req_id) {
@@ -139,7 +140,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         let known = page.and_then(|page| page.transfer.as_ref()).map(|there| &there.intent);
         let intent = logged.map(|logged| &logged.intent).or(known.filter(|_| past.is_some()));
         if intent.is_some_and(|intent| unbalanced.contains(&(intent.user, intent.asset))) {
-            plan.left.push((mismatch, "the balance of its account does not add up as it is"));
+            plan.left.push((mismatch, Unproven::Unbalanced));
             continue;
         }
         if let (Some(past), Some(page)) = (&past, page) {
@@ -162,7 +163,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
                 Ok(repair) => plan.repairs.push(repair),
                 Err(why) => plan.left.push((mismatch, why)),
             },
-            _ => plan.left.push((mismatch, "the log has no record of it any more")),
+            _ => plan.left.push((mismatch, Unproven::NoRecord)),
         }
     }
     plan.repairs.sort_by_key(|repair| repair.intent.order_number);
@@ -181,7 +182,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         plan.left.push((named.remove(&req_id).expect("named as it was found"), why));
     }
     let sums = sums(&ledger).into_iter();
-    plan.left.extend(sums.map(|mismatch| (mismatch, "nothing that is decided again explains it")));
+    plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
     Ok(plan)
 }
 
@@ -192,7 +193,7 @@ struct OutsidePlan {
     /// The order numbers of their records and rows.
     numbers: BTreeSet<u64>,
     accounts: HashSet<(UserId, AssetId)>,
-    left: Vec<(Mismatch, &'static str)>,
+    left: Vec<(Mismatch, Unproven)>,
 }
 
 impl OutsidePlan {
@@ -225,11 +226,11 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
     for (number, logged) in &logged {
         let Some(mismatch) = externals::judge(logged, rows.get(number), &catalog) else { continue };
         let Some(operation) = logged.external.operation() else {
-            plan.left.push((mismatch, "its record cannot be read"));
+            plan.left.push((mismatch, Unproven::UnreadableRecord));
             continue;
         };
         if rows.contains_key(number) {
-            plan.left.push((mismatch, "PostgreSQL has another operation under its order number"));
+            plan.left.push((mismatch, Unproven::OtherExternal));
             continue;
         }
         let name = operation.idem_key.as_str();
@@ -247,7 +248,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
             }
             Some(there) => {
                 plan.numbers.insert(there.order_number);
-                plan.left.push((mismatch, "PostgreSQL has decided its idem_key otherwise"));
+                plan.left.push((mismatch, Unproven::OtherIdemKey));
             }
             None => {
                 let account = (operation.user, operation.asset);
@@ -273,7 +274,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
         for (operation, logged) in operations {
             let Some(way) = way else {
                 let mismatch = externals::judge(logged, None, &catalog);
-                let why = "the balance of its account does not add up as it is";
+                let why = Unproven::Unbalanced;
                 plan.left.extend(mismatch.map(|mismatch| (mismatch, why)));
                 continue;
             };
@@ -322,19 +323,19 @@ struct Below {
 ///
 /// # Errors
 /// [`Unproven`].
-fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepair, &'static str> {
+fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepair, Unproven> {
     let Logged { intent, sequence, .. } = logged;
     let from = match &page.transfer {
-        _ if page.unreadable.is_some() => return Err("a row of it cannot be read"),
+        _ if page.unreadable.is_some() => return Err(Unproven::UnreadableRow),
         None if intent.order_number < below.postgres => {
-            return Err("it is below the watermark, where PostgreSQL has added it up");
+            return Err(Unproven::BelowPostgres);
         }
         None => None,
         Some(transfer) if transfer.intent != *intent => {
-            return Err("PostgreSQL has it with another user, asset, amount, direction or cid");
+            return Err(Unproven::OtherIntent);
         }
         Some(transfer) if transfer.state.is_terminal() => {
-            return Err("both stores have an end of it, and not the same");
+            return Err(Unproven::OtherEnd);
         }
         Some(transfer) => Some(transfer.state),
     };
@@ -346,19 +347,19 @@ fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepai
         (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
     };
     if !page.operations.iter().all(same) {
-        return Err("Funding has an operation of it with another user, asset or amount");
+        return Err(Unproven::OtherBody);
     }
     let mut postings = Vec::new();
     for posting in wanted {
         match recorded(posting.op) {
             None => postings.push(posting),
             Some(there) if is_success(there.decision) == is_success(posting.decision) => {}
-            Some(_) => return Err("Funding has decided otherwise"),
+            Some(_) => return Err(Unproven::OtherFunding),
         }
     }
     let known = |op: Op| postings.iter().any(|posting| posting.op == op) || recorded(op).is_some();
     if page.operations.iter().any(|there| !known(there.op) || !is_wanted(there.op, to, intent)) {
-        return Err("Funding has an operation that does not belong to it");
+        return Err(Unproven::Surplus);
     }
     let (intent, log_sequence) = (intent.clone(), *sequence);
     Ok(TransferRepair { intent, from, to, postings, code, log_sequence })
@@ -386,7 +387,7 @@ fn target(
     logged: &Logged,
     is_over: bool,
     carried_out: impl Fn(Op) -> bool,
-) -> Result<(State, Option<Code>, Vec<Posting>), &'static str> {
+) -> Result<(State, Option<Code>, Vec<Posting>), Unproven> {
     use Decision::{Refused, Success};
     let posting = |op, decision, moves| Posting { op, decision, moves };
     let spot = |op| logged.decision(op);
@@ -399,7 +400,7 @@ fn target(
                 let withdraw = posting(Op::Withdraw, Success, false);
                 (State::RolledBack, Some(code), vec![withdraw, refund])
             }
-            None => return Err("the log has nothing of it that belongs to UBSCore"),
+            None => return Err(Unproven::Undecided),
         },
         Direction::SpotToFunding => match (spot(Op::Withdraw), spot(Op::Refund)) {
             (Some(Refused(code)), None) => (State::Failed, Some(code), Vec::new()),
@@ -414,7 +415,7 @@ fn target(
                 (State::Committed, None, vec![posting(Op::Deposit, Success, true)])
             }
             (Some(Success), None) => (State::SourceDone, None, Vec::new()),
-            _ => return Err("the log has nothing of it that belongs to UBSCore"),
+            _ => return Err(Unproven::Undecided),
         },
     })
 }
