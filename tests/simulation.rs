@@ -1,60 +1,68 @@
-//! Whole runs from a seed: the production coordinator and the production core of UBSCore on one thread, in virtual time,
-//! over a model of PostgreSQL and a disk in memory, with everything going wrong that the seed says.
+//! Whole runs from a seed: the production coordinator and the production core of UBSCore on one
+//! thread, in virtual time. They work on a model of PostgreSQL and a disk in memory. The seed
+//! decides all faults.
 //!
-//! A run is a function of its seed: it can be run again, and does the same to the last event. What is production code in
-//! it: `coordinator` with its workers, `adapters::funding`, `engine::core::Core` with ledger, outcomes and replay, and the
-//! crate `wal` with its format, its sync and its recovery. What stands in for the rest:
+//! A run is a function of its seed: a second run does the same to the last event. The production
+//! code in it: `coordinator` with its workers, `adapters::funding`, `engine::core::Core` with
+//! ledger, outcomes and replay, and the crate `wal` with its format, its sync and its recovery. The
+//! other parts are replaced:
 //!
-//! - [`postgres`]: the tables and functions of `config/migrations`, one transaction at a time, behind the `Store` seam;
-//!   [`differential`] holds it against the real ones.
-//! - [`spot`]: the ring and the engine's three threads as timers. The real ones are threads, and could not be replayed;
-//!   they are driven by the tests against the real binary.
-//! - [`process`]: a process that can be stopped and killed; [`time`] and [`chance`]: the seams for both.
-//! - [`law`]: the judge, written from section 2 of the specification; and [`world`], which puts a run together.
+//! - [`postgres`]: the tables and functions of `config/migrations`, one transaction at a time,
+//!   behind the `Store` seam; [`differential`] compares it with the real ones.
+//! - [`spot`]: the ring and the engine's three threads as timers. The real ones are threads, and
+//!   could not be replayed; the tests against the real binary drive them.
+//! - [`process`]: a process that can be stopped and killed; [`time`] and [`chance`]: the seams for
+//!   both.
+//! - [`law`]: the judge, written from section 2 of the specification; and [`world`], which puts a
+//!   run together.
 //!
-//! # What goes wrong
+//! # Faults
 //!
-//! Calls of PostgreSQL find no connection, are lost, carried out unheard, carried out late, brought twice, rolled back,
-//! held up or refused for one of them; orders of UBSCore are lost, late, doubled, decided unheard or turned away; a sync
-//! may take longer than anybody waits. A process is killed, loses power with any unsynced sector, is stopped and comes
-//! back, is superseded while stopped or while running; PostgreSQL crashes; the gate is closed; the disk is full. Strikes
-//! hit at named points: a flight that arrives or is done, a decision, a sync, a word to a client. Operators change statuses, have
-//! transfers tried at once, and resolve them whether they need it or not.
+//! Calls of PostgreSQL find no connection, are lost, executed without an answer, executed late,
+//! delivered twice or rolled back; or one call of a batch is blocked or refused. Orders of UBSCore
+//! are lost, late, doubled, decided without an answer or turned away; a sync may take longer than
+//! any caller waits. A process is killed, loses power with any unsynced sector, is stopped and
+//! continues, is superseded while stopped or while running. PostgreSQL crashes; the gate is closed;
+//! the disk is full. Strikes hit at named points: a flight that arrives or is done, a decision, a
+//! sync, an answer to a client. Operators change statuses, have transfers tried at once, and
+//! resolve them with or without need.
 //!
-//! # What the judge can see
+//! # Coverage of the judge
 //!
-//! Each bug of [`world::Bug`] is planted in the model or in the shim around the core, and must be found within the seeds
-//! of `make test`. Seeds to the first broken law (2026-11-22; a change of any plan changes them):
+//! Each bug of [`world::Bug`] is planted in the model or in the shim around the core, and must be
+//! found within the seeds of `make test`. Seeds to the first broken law (2026-11-22; a change of
+//! any plan changes them):
 //!
 //! | planted | seeds | law |
 //! |---|---|---|
 //! | a refund is keyed by req_id only | 2 | L4 only a recorded decision moves a state |
-//! | a refusal is answered, not recorded | 1 | L3 told is durable |
+//! | a refusal is answered, not recorded | 1 | L3 answered is durable |
 //! | a time-out compensates | 1 | L4 only a recorded decision moves a state |
-//! | UBSCore answers before the sync: COMMITTED before the target's success is durable | 1 | L3 told is durable |
+//! | COMMITTED is answered before the target's success is synced | 1 | L3 answered is durable |
 //! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 1 | L5 persisted first |
 //! | idempotency by select without insert | 1 | L4 only a recorded decision moves a state |
-//! | the fence does not compare the incarnation | 1 | nobody breaks the protocol |
-//! | a flight that was given up commits behind a later one | 1 | what was given up comes no more |
-//! | outcomes are forgotten early | 1 | the watermark passes only what has ended |
-//! | a refund is refused for the account's status | 47 | nobody breaks the protocol |
+//! | the fence does not compare the incarnation | 1 | no caller breaks the protocol |
+//! | a flight commits after a later one | 1 | a flight that was given up never commits |
+//! | outcomes are forgotten early | 1 | the watermark passes only ended transfers |
+//! | a refund is refused for the account's status | 47 | no caller breaks the protocol |
 //! | a cid finds no earlier transfer | 1 | same cid, same answer |
 //! | a status is answered and forgotten | 8 | an answered status holds |
 //! | a sync returns before the disk has written | 2 | nothing panics |
-//! | UBSCore finds nothing recorded | 1 | L6 told is final |
-//! | an operator's refusal is told though a success is recorded | 10 | L4 only a recorded decision moves a state |
-//! | an external operation is answered before its record | 1 | L3 told is durable |
+//! | UBSCore finds nothing recorded | 1 | L6 answered is final |
+//! | an operator's refusal overrules a success | 10 | L4 only a recorded decision moves a state |
+//! | an external operation is answered before its record | 1 | L3 answered is durable |
 //! | a deposit without a place is not decided | 23 | everything ends terminal |
 //!
-//! # What is not here
+//! # Not covered
 //!
-//! The ring, the engine's and the runtime's threads and their races; HTTP; SQL itself, its locks and deadlocks;
-//! `coordinator::watermark` and `coordinator::balances`, which speak to PostgreSQL themselves (a raiser of the model's
-//! stands in for the first); snapshots and removed segments; the audit; PostgreSQL that loses what it has committed;
-//! a disk that damages what was durable. Several workers and a closed gate do not meet in one run: tokio wakes
-//! several watchers in an order of its own.
+//! The ring, the engine's and the runtime's threads and their races; HTTP; SQL itself, its locks
+//! and deadlocks; `coordinator::watermark` and `coordinator::balances`, which access PostgreSQL
+//! themselves (a raiser of the model replaces the first); snapshots and removed segments; the
+//! audit; PostgreSQL that loses committed data; a disk that damages durable data. Several workers
+//! and a closed gate do not meet in one run, because tokio wakes several watchers in an order of
+//! its own.
 //!
-//! `UBSCORE_SIM_SEEDS=20000` runs more seeds, `UBSCORE_SIM_SEED=17` one, and prints what happens in it.
+//! `UBSCORE_SIM_SEEDS=20000` runs more seeds, `UBSCORE_SIM_SEED=17` one, and prints its events.
 
 mod chance;
 mod differential;
@@ -78,7 +86,7 @@ use self::world::{Bug, STRIKES, Tally, run};
 const SEEDS: u64 = 1_000;
 const THREADS: u64 = 2;
 
-/// What a run was, and whether it broke a law.
+/// The tally of a run, and its broken law, if any.
 type Judged = (Tally, Result<(), Broken>);
 
 fn number(name: &str) -> Option<u64> {
@@ -86,7 +94,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Goal: no seed breaks a law. Method: run them, add up what they did, and look that everything did happen.
+/// Goal: no seed breaks a law. Method: run them, add up their tallies, and check that every kind of
+/// event happened.
 #[test]
 fn no_seed_breaks_a_law() {
     if let Some(seed) = number("UBSCORE_SIM_SEED") {
@@ -153,10 +162,11 @@ fn no_seed_breaks_a_law() {
     }
 }
 
-/// Seeds that a longer run has found, with what was wrong; a change of any plan changes what they do.
+/// Seeds from longer runs, with their errors; a change of any plan changes the events of a seed.
 ///
-/// 14634: a search for a cid was blamed for its batch and parked, and the accept before it in the same batch was held up
-/// behind it, as if it had come later. The search found nothing, a client was told so, and the accept came after all.
+/// 14634: a search for a cid was blamed for its batch and parked. The accept before it in the same
+/// batch was held back behind it, as if it had come later. The search found nothing, the client got
+/// that answer, and the accept was made after all.
 const STORIES: [u64; 1] = [14_634];
 
 #[test]
@@ -166,7 +176,8 @@ fn no_seed_of_a_story_breaks_a_law() {
     }
 }
 
-/// Goal: what is found can be found again. Method: the same seed twice; digests of every event with its time.
+/// Goal: a found error can be reproduced. Method: the same seed twice; digests of every event with
+/// its time.
 #[test]
 fn a_seed_does_the_same_again() {
     for seed in 0..60 {
@@ -174,8 +185,8 @@ fn a_seed_does_the_same_again() {
     }
 }
 
-/// Goal: the judge sees what he is there for. Method: each known bug, planted in the model or in the shim around the
-/// core, until a law is broken.
+/// Goal: the judge detects known bugs. Method: each one, planted in the model or in the shim around
+/// the core, until a law is broken.
 #[test]
 fn each_planted_bug_is_found() {
     let mut missed = Vec::new();

@@ -1,4 +1,4 @@
-//! Everything that is decided by chance, from one seed.
+//! All random choices, from one seed.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Chance {
         Duration::from_micros(self.between(low, high))
     }
 
-    /// A generator of its own, so that what one part draws does not move another's.
+    /// A separate generator, so that draws of one part do not change those of another.
     pub(super) fn fork(&mut self) -> Chance {
         Chance(self.draw())
     }

@@ -1,27 +1,32 @@
-//! The model of PostgreSQL against PostgreSQL: whoever runs a thousand seeds over a model should know that it is one.
+//! The model of PostgreSQL against PostgreSQL. A thousand seeds over a model prove something only
+//! if the model is right.
 //!
-//! Both are given the same calls from one seed, through the same seam: what the coordinator would ask, and what it never
-//! should. The commits of one store are lost on purpose by a proxy: before the server has read them, in front of their
-//! COMMIT, behind it. Locks, deadlocks and errors of the server are provoked in the server, and told to the model as the
-//! [`Fate`] that stands for them. Compared are every answer, and again and again everything that the tables hold.
+//! Both get the same calls from one seed, through the same seam: calls that the coordinator makes,
+//! and calls that it must never make. A proxy loses the commits of one store on purpose: before the
+//! server has read them, before their COMMIT, or after it. Locks, deadlocks and errors are provoked
+//! in the server, and given to the model as the matching [`Fate`]. The test compares every answer,
+//! and at intervals all rows of the tables.
 //!
-//! # What it has found
+//! # Findings
 //!
-//! All of it in the model, on 2026-11-21, each within twelve seeds; with all of it mended, no seed of the simulation broke
-//! a law that it had kept before.
+//! All were in the model, on 2026-11-21, each within twelve seeds. With all of them repaired, no
+//! seed of the simulation broke a law that it had kept before.
 //!
-//! - The balance after an external operation was told in smallest units, not as PostgreSQL's decimal text.
-//! - A step could go back: only a terminal state was guarded, where the server admits nothing that the table of
-//!   transitions does not lead to. And a terminal state stepped to itself was refused, which the server lets pass.
-//! - A transition without a state was a violation. To the server it is an error like any other.
-//! - A second accept under an order number took the place of the first. The server refuses it.
-//! - A repeated accept below the watermark was answered with the transfer. The server's guard comes first and refuses it.
-//! - A batch that was to be rolled back as a whole was told its own violation instead. The server's fence waits, and gives
-//!   up, before it looks at any call; what goes wrong later, deadlocks included, names a call.
+//! - The balance after an external operation was in smallest units, not PostgreSQL's decimal text.
+//! - A step could go back: only a terminal state was guarded, while the server admits only states
+//!   that the table of transitions leads to. A terminal state stepped to itself was refused, and
+//!   the server admits it.
+//! - A transition without a state was a violation. For the server it is an error like any other.
+//! - A second accept under an order number replaced the first. The server refuses it.
+//! - A repeated accept below the watermark returned the transfer. The server's guard comes first
+//!   and refuses it.
+//! - A batch to be rolled back as a whole returned its own violation instead. The server's fence
+//!   waits, and gives up, before it reads any call; a later error, deadlocks included, names a
+//!   call.
 //! - A count of tries could be larger than an INTEGER.
 //!
-//! Not compared: clocks (only whether a row has been touched), serial numbers, `admin_audit`, versions of balances, and the
-//! totals of the watermark: the model has none of them.
+//! Not compared: clocks (only whether a row has been touched), serial numbers, `admin_audit`,
+//! versions of balances, and the totals of the watermark: the model has none of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,20 +63,20 @@ use crate::harness::{
 
 /// Flights of one seed.
 const FLIGHTS: u64 = 300;
-/// Flights between two looks at everything.
+/// Flights between two comparisons of all tables.
 const FLIGHTS_PER_LOOK: u64 = 50;
 /// Seeds that `make test` runs; `UBSCORE_SOAK_ROUNDS` asks for more.
 const SEEDS: u64 = 1;
 const USERS: u64 = 5;
-/// The last user has no account, ever.
+/// The last user never has an account.
 const ACCOUNTS: u64 = 4;
 const ASSETS: [u32; 2] = [1, 3];
 const AMOUNTS: [u64; 5] = [1, 7, 50_000_000, 300_000_000, u64::MAX];
-/// So few that users use one twice.
+/// So few that users repeat a cid.
 const CIDS: u64 = 40;
-/// Of operators.
+/// Idempotency keys of operators.
 const KEYS: u64 = 90;
-/// Of which the first is behind the proxy and the second has no patience.
+/// The first shard is behind the proxy, the second has a short lock timeout.
 const SHARDS: u32 = 2;
 const HOUR_MS: u64 = 3_600_000;
 
@@ -84,25 +89,25 @@ const PATIENT: Limits = Limits {
 };
 const IMPATIENT: Limits = Limits { lock_timeout: Duration::from_millis(20), ..PATIENT };
 
-/// What the proxy loses.
+/// The part that the proxy loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Loses {
     Nothing = 0,
     /// The whole flight.
     Flight = 1,
-    /// The COMMIT, and every answer to what stands before it.
+    /// The COMMIT, and every answer to the statements before it.
     Commit = 2,
-    /// The answer to a COMMIT. A ROLLBACK is told.
+    /// The answer to a COMMIT. A ROLLBACK is answered.
     Answer = 3,
 }
 
 const BEGIN: &[u8] = b"BEGIN\0";
-/// The beginning of who acts: what a flight of one statement begins with, as far as a proxy can tell.
+/// The beginning of an actor's name. For a proxy, a flight of one statement begins with it.
 const ACTOR: &[u8] = b"coordinator/";
-/// Set in what the proxy loses as soon as a flight has begun.
+/// Set in the proxy's state as soon as a flight has begun.
 const BEGUN: u8 = 0x80;
-/// Kind and length in front of a message's text.
+/// Kind and length before a message's text.
 const MESSAGE_HEADER_BYTES: usize = 5;
 
 fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
@@ -110,7 +115,8 @@ fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
     Proxy::start(site, move |speaker, bytes| {
         let commit = place(bytes, COMMIT);
         let several = place(bytes, BEGIN).is_some();
-        // The end of a flight of several may come on its own, and late: behind an answer to its beginning.
+        // The end of a flight of several may come on its own, and late: after an answer to its
+        // beginning.
         let alone = !several && commit.is_none() && place(bytes, ACTOR).is_some();
         if speaker == Speaker::Client && (several || alone) {
             loses.fetch_or(BEGUN, Ordering::SeqCst);
@@ -131,7 +137,7 @@ fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
     })
 }
 
-/// What either side has said, without what only one of them can know.
+/// The answer of either side, without the parts that only one of them has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Replies(Vec<Reply>),
@@ -179,7 +185,7 @@ fn user(number: u64) -> UserId {
     UserId::new(number).expect("not zero")
 }
 
-/// Both stores, and what has happened to them.
+/// Both stores and the state of the test.
 struct Pair {
     site: Site,
     session: Session,
@@ -188,7 +194,7 @@ struct Pair {
     loses: Arc<AtomicU8>,
     stores: [Database; SHARDS as usize],
     model: Postgres,
-    /// Of no interest here: what is asked breaks the laws.
+    /// Not evaluated here: the calls break the laws on purpose.
     law: Law,
     incarnation: u64,
     /// The last flight of each shard.
@@ -196,15 +202,15 @@ struct Pair {
     durable: u64,
     clock_ns: u64,
     orders: u64,
-    /// Every transfer that was ever asked for.
+    /// Every transfer that was ever requested.
     intents: Vec<Intent>,
-    /// How many of them before the flight that is being made up.
+    /// How many of them precede the flight under construction.
     flown: usize,
     chance: Chance,
-    /// Of what operators end.
+    /// For the operators' resolves.
     resolving: Chance,
     counts: BTreeMap<String, u64>,
-    /// When each row was touched last, as the model and as the server have it.
+    /// When each row was last touched, in the model and in the server.
     touched: [BTreeMap<String, String>; 2],
 }
 
@@ -212,7 +218,7 @@ impl Pair {
     fn new(seed: u64) -> Pair {
         let site = Site::new();
         block_on(postgres::migrate(&site.target(), &PATIENT, None)).expect("a schema");
-        // Whoever calls himself "strike" meets the error that he gives as his reason.
+        // The actor "strike" gets the error with the SQLSTATE of its reason.
         site.sql(
             "CREATE FUNCTION strike() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
              BEGIN RAISE EXCEPTION 'struck' USING ERRCODE = NEW.reason; END $$; \
@@ -267,7 +273,7 @@ impl Pair {
         self.orders = begun.number << ORDER_NUMBER_BITS;
     }
 
-    /// The same batch to both; what both have said.
+    /// Sends the same batch to both; returns their common answer.
     fn fly(
         &mut self,
         stranger: Option<(Database, Flight)>,
@@ -305,7 +311,8 @@ impl Pair {
             }
         };
         if loses != Loses::Nothing {
-            // Nobody else is connected, and what the server has not heard the end of ends now.
+            // No other client is connected. A transaction without a received end is rolled back
+            // now.
             let site = &self.site;
             let gone = || site.connection_pids().is_empty().then_some(());
             if modeled == Said::Unknown {
@@ -320,13 +327,13 @@ impl Pair {
         real
     }
 
-    /// Counts what has been said, by call and by kind.
+    /// Counts the answers, by call and by kind.
     fn tally(&mut self, calls: &[Call], said: &Said) {
         let replies = match said {
             Said::Replies(replies) => replies,
             Said::Unreachable => return self.count("unreachable"),
             Said::Retry(None) => return self.count("another try"),
-            Said::Retry(Some(_)) => return self.count("held up"),
+            Said::Retry(Some(_)) => return self.count("blocked"),
             Said::Refused(_, true) => return self.count("violation"),
             Said::Refused(_, false) => return self.count("refused"),
             Said::Fenced => return self.count("fenced"),
@@ -393,7 +400,7 @@ impl Pair {
         }
     }
 
-    /// Everything that both hold.
+    /// Compares all rows of both.
     fn look(&mut self) {
         let modeled = self.model.rows();
         for (table, mut modeled) in TABLES.iter().zip(modeled) {
@@ -422,7 +429,7 @@ impl Pair {
         Amount::new(self.chance.pick(&AMOUNTS)).expect("not zero")
     }
 
-    /// A transfer that nobody has asked for.
+    /// A transfer that was not requested before.
     fn intent(&mut self) -> Intent {
         self.orders += 1;
         let cid = format!("cid-{}", self.chance.below(CIDS));
@@ -437,7 +444,7 @@ impl Pair {
         }
     }
 
-    /// One that somebody has asked for.
+    /// A transfer that was requested before.
     fn known(&mut self) -> Intent {
         let Some(last) = u64::try_from(self.intents.len()).expect("few").checked_sub(1) else {
             return self.intent();
@@ -448,7 +455,8 @@ impl Pair {
         self.intents[index].clone()
     }
 
-    /// One that is there, mostly under way; nothing could be asked of one that is not but is refused with its whole batch.
+    /// A transfer that exists, mostly under way; any call about another is refused with its whole
+    /// batch.
     fn present(&mut self) -> Intent {
         let mut intent = self.known();
         for tries in 0..16 {
@@ -485,7 +493,8 @@ impl Pair {
             let known = self.known();
             intent.order_number = self.chance.pick(&[1, known.order_number]);
         }
-        // Between flights numbers may meet; of one flight they are all one coordinator's, which gives each once.
+        // Numbers of different flights may be equal. Within one flight they all come from one
+        // coordinator, which uses each once.
         let meets = |other: &Intent| {
             other.order_number == intent.order_number && other.req_id != intent.req_id
         };
@@ -513,7 +522,8 @@ impl Pair {
         Call::Accept { intent, fingerprint, transition }
     }
 
-    /// A step as the coordinator takes it, from where the transfer stands or has once stood; rarely any other.
+    /// A step of the coordinator, from the present or an earlier state of the transfer; rarely any
+    /// other.
     fn step(&mut self) -> Call {
         let intent = match self.chance.one_in(60) {
             true => self.intent(),
@@ -545,7 +555,7 @@ impl Pair {
             Some(Effect::Step { transition, code, log_sequence }) if !self.chance.one_in(40) => {
                 (transition, code, log_sequence)
             }
-            // A transfer that has ended is stepped as one that has not; mostly, that is stale.
+            // A transfer that has ended is stepped like one that has not; mostly, that is stale.
             _ => {
                 let code = self.chance.pick(&[None, Some(Code::AccountFrozen)]);
                 let other = self.chance.pick(&State::ALL);
@@ -578,7 +588,7 @@ impl Pair {
         Call::Step { user, asset, req_id, from, transition, code, log_sequence, attempt }
     }
 
-    /// A key has a body of its own, and is used with another one now and then.
+    /// A key has a body of its own, and is sometimes used with another one.
     fn external(&mut self) -> External {
         let key = self.chance.below(KEYS);
         let body = if self.chance.one_in(8) { self.chance.below(KEYS) } else { key };
@@ -659,7 +669,7 @@ impl Pair {
         (0..self.chance.between(1, most)).map(|_| self.call()).collect()
     }
 
-    /// Many transfers at once, in the order in which a worker gives them: neighbours of one batch key share a statement.
+    /// Many transfers at once, in a worker's order: neighbours of one batch key share a statement.
     fn crowd(&mut self) -> Said {
         let count = self.chance.between(8, 40);
         let (mut calls, steps) = (Vec::new(), self.chance.below(4));
@@ -671,7 +681,7 @@ impl Pair {
         self.fly(None, 0, calls, Fate::Arrives, Loses::Nothing)
     }
 
-    /// One flight, or something else that happens between two.
+    /// One flight, or another event between two flights.
     fn play(&mut self) {
         let plain = |pair: &mut Pair, loses| {
             let calls = pair.calls(10);
@@ -706,7 +716,7 @@ impl Pair {
         self.fly(None, 1, calls, fate, Loses::Nothing);
     }
 
-    /// The last call waits for a row that somebody else has locked.
+    /// The last call waits for a row that another session has locked.
     fn meet_a_lock(&mut self) {
         let status = self.set_status("an operator", "it will not come to that");
         let Call::SetFundingStatus { user, .. } = &status else { unreachable!("made above") };
@@ -723,7 +733,7 @@ impl Pair {
         self.session.sql("ROLLBACK");
     }
 
-    /// The fence waits for somebody who begins.
+    /// The fence waits for a process that begins.
     fn meet_a_locked_fence(&mut self) {
         let calls = self.calls(3);
         self.session.sql("BEGIN; SELECT FROM engine_state FOR UPDATE");
@@ -731,7 +741,7 @@ impl Pair {
         self.session.sql("ROLLBACK");
     }
 
-    /// A first flight of this incarnation, which comes behind others or is the first.
+    /// A first flight of this incarnation; it comes after others or is really the first.
     fn come_late(&mut self) {
         let twin = store(&self.site.target(), &PATIENT, self.incarnation, 0);
         let flight = Flight {
@@ -745,7 +755,7 @@ impl Pair {
         self.fly(Some((twin, flight)), 0, calls, Fate::Arrives, Loses::Nothing);
     }
 
-    /// A shard that nobody has leased.
+    /// A shard without a lease.
     fn come_from_nowhere(&mut self) {
         let incarnation = self.incarnation;
         let stranger = store(&self.site.target(), &PATIENT, incarnation, 63);
@@ -755,7 +765,7 @@ impl Pair {
         assert_eq!(said, Said::Fenced);
     }
 
-    /// Another process takes over, and the one before it does not know.
+    /// Another process takes over, and the one before it still sends.
     fn supersede(&mut self) {
         let target = self.site.target();
         let incarnation = self.incarnation;
@@ -815,7 +825,7 @@ impl Pair {
             modeled.extend(page.transfers.into_iter().map(timeless));
             next = page.after;
         }
-        assert_eq!(real, modeled, "what PostgreSQL, and the model, find by {filter:?}");
+        assert_eq!(real, modeled, "rows that PostgreSQL, and the model, find by {filter:?}");
         let found = if real.is_empty() { "nothing" } else { "found" };
         self.count(format!("search: {found}"));
     }
@@ -827,7 +837,7 @@ fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Dat
     Database::new(target.clone(), *limits, lease, catalog)
 }
 
-/// Where a transition may end.
+/// The possible last states of a transition.
 fn ends(transition: &TransitionPath) -> [Option<State>; 2] {
     let last = |states: &[State]| states.last().or(transition.path.last()).copied();
     match &transition.funding {
@@ -836,7 +846,7 @@ fn ends(transition: &TransitionPath) -> [Option<State>; 2] {
     }
 }
 
-/// What must occur, or the test says less than it claims.
+/// Events that must occur, or the test proves less than its name.
 const MUST: &[&str] = &[
     "accept: INIT",
     "accept: SOURCE_PENDING",
@@ -885,7 +895,7 @@ const MUST: &[&str] = &[
     "watermark",
     "violation",
     "refused",
-    "held up",
+    "blocked",
     "another try",
     "fenced",
     "unknown",
@@ -897,13 +907,14 @@ struct Seed(u64);
 impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("UBSCORE_SIM_SEED={} does it again", self.0);
+            eprintln!("UBSCORE_SIM_SEED={} repeats this failure", self.0);
         }
     }
 }
 
-/// Goal: the model answers and holds what PostgreSQL does. Method: random flights from a seed to both, commits lost on their
-/// way; every answer compared, and all tables again and again; nothing of [`MUST`] left out.
+/// Goal: the model answers and stores the same as PostgreSQL. Method: random flights from a seed to
+/// both, with commits lost on their way; every answer compared, and all tables at intervals; every
+/// event of [`MUST`] occurs.
 #[test]
 fn the_model_is_postgresql_as_far_as_anybody_can_tell() {
     let rounds = soak_rounds().map_or(SEEDS, |rounds| u64::try_from(rounds).expect("few"));

@@ -1,7 +1,8 @@
-//! The laws, as section 2 of the specification has them, and a judge who knows nothing else.
+//! The laws of section 2 of the specification, and a judge that uses nothing else.
 //!
-//! He is shown what becomes durable in either store at the moment it does, what is asked, and what is said to anybody
-//! outside; he adds up by himself. He never looks at what the coordinator or UBSCore think. The first broken law ends a run.
+//! The judge gets each durable change of either store at its moment, each request, and each answer
+//! to a caller; it adds up by itself. It never reads the state of the coordinator or of UBSCore.
+//! The first broken law ends a run.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use domain::code::Code;
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use engine::order::Entry;
 
-/// The states by their numbers, and where each leads.
+/// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [
     (0, &[10]),
     (10, &[20, -10]),
@@ -23,7 +24,7 @@ const TABLE: [(i16, &[i16]); 8] = [
     (-30, &[]),
 ];
 
-/// Withdrawn, deposited, refunded: what a terminal state means.
+/// The operations of each terminal state: withdrawn, deposited, refunded.
 const TERMINAL: [(i16, [bool; 3]); 3] =
     [(40, [true, true, false]), (-10, [false, false, false]), (-30, [true, false, true])];
 
@@ -33,7 +34,7 @@ pub(super) enum Side {
     Spot,
 }
 
-/// A law that was broken, and how.
+/// A broken law, with the details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Broken {
     pub(super) law: &'static str,
@@ -44,7 +45,7 @@ pub(super) struct Broken {
 struct Seen {
     intent: Intent,
     states: Vec<i16>,
-    /// By op: what is recorded durably, and whether it was a success.
+    /// By op: whether it is durably recorded, and whether it was a success.
     recorded: [Option<bool>; 3],
     told: Option<i16>,
 }
@@ -58,7 +59,7 @@ impl Seen {
         self.states.last().copied()
     }
 
-    /// Where an operation belongs.
+    /// The side of an operation.
     fn side(&self, op: Op) -> Side {
         let of_source = matches!(op, Op::Withdraw | Op::Refund);
         match (self.intent.direction == Direction::FundingToSpot) == of_source {
@@ -67,7 +68,7 @@ impl Seen {
         }
     }
 
-    /// Why this transfer may not stand in a terminal `state` by what is durable now; empty where it may.
+    /// Why the durable records forbid a terminal `state` of this transfer; `None` if they allow it.
     fn objection(&self, state: i16) -> Option<String> {
         let (_, triple) = TERMINAL.iter().find(|row| row.0 == state)?;
         let refused = match state {
@@ -88,26 +89,26 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(super) struct Law {
     transfers: BTreeMap<u128, Seen>,
-    /// What the journals add up to.
+    /// The sums of the journals.
     balances: BTreeMap<(Side, u64, u32), i128>,
     /// Deposits less withdrawals.
     external: BTreeMap<(u64, u32), i128>,
-    /// What the log holds, durable: kind and payload.
+    /// The durable records of the log: kind and payload.
     log: Vec<(u8, Vec<u8>)>,
     /// The last flight by incarnation and shard.
     flights: BTreeMap<(u64, u32), u64>,
-    /// Whose a user's cid is.
+    /// The transfer of each user's cid.
     cids: BTreeMap<(u64, String), u128>,
-    /// Transfers of which somebody was told that they were not done.
+    /// Transfers that a caller was answered are not accepted.
     denied: BTreeMap<u128, ()>,
     idem_keys: BTreeMap<String, Decision>,
     /// External operations in the log.
     externals: BTreeMap<String, Decision>,
-    /// Statuses that have been answered and that nobody is changing.
+    /// Answered statuses without a change under way.
     statuses: BTreeMap<(Side, u64), AccountStatus>,
-    /// How often operators have resolved a transfer and not been told that it was not done.
+    /// How many resolves of a transfer may still take effect.
     resolving: BTreeMap<u128, u32>,
-    /// What operators were told who have resolved a transfer: where it stood, and whether that was their doing.
+    /// The answers to operators' resolves: the state, and whether the operator caused it.
     resolved: BTreeMap<u128, (i16, bool)>,
     watermark: u64,
     broken: Option<Broken>,
@@ -125,7 +126,7 @@ impl Law {
     pub(super) fn panicked(&mut self, payload: &(dyn Any + Send)) {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        self.breach("nothing panics", text.unwrap_or("it says nothing").to_owned());
+        self.breach("nothing panics", text.unwrap_or("a panic without a text").to_owned());
     }
 
     pub(super) fn claim(&mut self, holds: bool, law: &'static str, what: impl FnOnce() -> String) {
@@ -134,13 +135,14 @@ impl Law {
         }
     }
 
-    /// A batch of this incarnation was committed when `latest` had begun: the `flight`th of its shard.
+    /// A batch of this incarnation was committed after `latest` had begun: the `flight`th of its
+    /// shard.
     pub(super) fn wrote(&mut self, incarnation: u64, latest: u64, shard: u32, flight: u64) {
         self.claim(incarnation == latest, "L11 one incarnation writes", || {
             format!("incarnation {incarnation} wrote after {latest} had begun")
         });
         let last = self.flights.insert((incarnation, shard), flight).unwrap_or(0);
-        self.claim(flight > last, "what was given up comes no more", || {
+        self.claim(flight > last, "a flight that was given up never commits", || {
             format!("flight {flight} of shard {shard} after {last}")
         });
     }
@@ -150,7 +152,7 @@ impl Law {
         let seen =
             Seen { intent: intent.clone(), states: Vec::new(), recorded: [None; 3], told: None };
         let below = intent.order_number < self.watermark;
-        self.claim(!below, "the watermark passes only what has ended", || format!("{intent:?}"));
+        self.claim(!below, "the watermark passes only ended transfers", || format!("{intent:?}"));
         let before = self.transfers.insert(intent.req_id.number(), seen);
         self.claim(before.is_none(), "L2 accepted once", || format!("{intent:?} again"));
     }
@@ -240,7 +242,7 @@ impl Law {
         let allowed = !success || !forbidden;
         let what = || format!("{} of {req_id:032x} on {side:?}, success {success}", op.name());
         self.claim(same, "an operation is the transfer's own", what);
-        self.claim(wanted, "only who is resolved is refused by an operator", what);
+        self.claim(wanted, "an operator refuses only resolved transfers", what);
         self.claim(!again, "L2 one decision per operation", what);
         self.claim(sound, "D + R <= W <= 1", what);
         self.claim(allowed, "an answered status holds", what);
@@ -260,11 +262,11 @@ impl Law {
         *self.balances.entry((Side::Funding, user, asset)).or_default() += change;
     }
 
-    /// A balance as its store has it.
+    /// A balance in its store.
     pub(super) fn balance(&mut self, side: Side, user: u64, asset: u32, units: u128) {
         let journal = self.balances.get(&(side, user, asset)).copied().unwrap_or(0);
         self.claim(i128::try_from(units) == Ok(journal), "balances equal the journals", || {
-            format!("{side:?} of {user}, asset {asset}: {units}, the journal says {journal}")
+            format!("{side:?} of {user}, asset {asset}: {units}, the journal has {journal}")
         });
     }
 
@@ -273,7 +275,7 @@ impl Law {
         self.log.len() as u64
     }
 
-    /// A record of the log, durable from now on, or one that has survived a crash.
+    /// A record of the log that has become durable, or that has survived a crash.
     pub(super) fn logged(&mut self, record: &wal::Record<'_>) {
         let bytes = (record.kind, record.payload.to_vec());
         let place = usize::try_from(record.sequence - 1).expect("few");
@@ -312,10 +314,11 @@ impl Law {
         });
     }
 
-    /// Somebody outside sees where a transfer stands.
+    /// A caller reads a transfer's state.
     pub(super) fn told(&mut self, req_id: u128, state: i16) {
         let Some(seen) = self.transfers.get_mut(&req_id) else {
-            return self.breach("L3 told is durable", format!("{req_id:032x} told, not there"));
+            return self
+                .breach("L3 answered is durable", format!("{req_id:032x} answered, not there"));
         };
         let before = seen.told;
         let terminal = TERMINAL.iter().any(|row| row.0 == state);
@@ -323,15 +326,15 @@ impl Law {
         if terminal {
             seen.told = Some(state);
         }
-        self.claim(before.is_none_or(|told| told == state), "L6 told is final", || {
+        self.claim(before.is_none_or(|told| told == state), "L6 answered is final", || {
             format!("{req_id:032x}: {state} after {before:?}")
         });
         if let Some(objection) = objection {
-            self.breach("L3 told is durable", format!("{req_id:032x}: {objection}"));
+            self.breach("L3 answered is durable", format!("{req_id:032x}: {objection}"));
         }
     }
 
-    /// Somebody was told that a transfer was not accepted.
+    /// A caller was answered that a transfer was not accepted.
     pub(super) fn denied(&mut self, req_id: u128) {
         self.denied.insert(req_id, ());
     }
@@ -341,12 +344,13 @@ impl Law {
         *self.resolving.entry(req_id).or_default() += 1;
     }
 
-    /// He was told that it was not done, and never will be.
+    /// The operator was answered that it was not done and never will be.
     pub(super) fn resolve_denied(&mut self, req_id: u128) {
         *self.resolving.entry(req_id).or_default() -= 1;
     }
 
-    /// He was told that nothing awaits a decision any more: `by_operator`, where that is his doing.
+    /// The operator was answered that no decision is pending. `by_operator`: the resolve made the
+    /// decision.
     pub(super) fn resolve_answered(&mut self, req_id: u128, state: i16, by_operator: bool) {
         let decided = !matches!(state, 0 | 10 | 20 | 30);
         self.claim(decided, "a resolved transfer is decided", || format!("{req_id:032x}: {state}"));
@@ -358,9 +362,9 @@ impl Law {
             Some(seen) => seen.objection(state),
         };
         if let Some(objection) = objection {
-            self.breach("L3 told is durable", format!("{req_id:032x}: {objection}"));
+            self.breach("L3 answered is durable", format!("{req_id:032x}: {objection}"));
         }
-        // Others who read it meanwhile may be answered later, with what was so when they asked.
+        // Concurrent readers may be answered later, with the state at their request.
         let before = self.resolved.insert(req_id, (state, by_operator));
         let same = before.is_none_or(|(told, doing)| {
             doing == by_operator && (told == state || (told, state) == (-20, -30))
@@ -370,25 +374,25 @@ impl Law {
         });
     }
 
-    /// Somebody was told that this is the transfer of a cid.
+    /// A caller was answered that this is the transfer of a cid.
     pub(super) fn named(&mut self, user: u64, cid: &str, req_id: u128) {
         let known = *self.cids.entry((user, cid.to_owned())).or_insert(req_id);
         self.claim(known == req_id, "same cid, same answer", || format!("cid {cid} of {user}"));
     }
 
-    /// Somebody was told what became of an external operation.
+    /// A caller was answered with the decision on an external operation.
     pub(super) fn external_told(&mut self, idem_key: &str, decision: Decision) {
         let known = *self.idem_keys.entry(idem_key.to_owned()).or_insert(decision);
         self.claim(known == decision, "L2 one decision per operation", || {
             format!("{idem_key}: {known:?}, then {decision:?}")
         });
         let recorded = self.externals.get(idem_key).copied();
-        self.claim(recorded == Some(decision), "L3 told is durable", || {
-            format!("external {idem_key}: told {decision:?}, the log has {recorded:?}")
+        self.claim(recorded == Some(decision), "L3 answered is durable", || {
+            format!("external {idem_key}: answered {decision:?}, the log has {recorded:?}")
         });
     }
 
-    /// At rest: the external operations as PostgreSQL has them.
+    /// At rest: the external operations in PostgreSQL.
     pub(super) fn externals_at_rest(&mut self, rows: &[ExternalOperation]) {
         let decisions: BTreeMap<String, Decision> =
             rows.iter().map(|row| (row.idem_key.as_str().to_owned(), row.decision)).collect();
@@ -417,17 +421,17 @@ impl Law {
                 && !seen.state().is_some_and(|state| TERMINAL.iter().any(|row| row.0 == state))
         });
         let open = open.map(|seen| seen.intent.req_id);
-        self.claim(open.is_none(), "the watermark passes only what has ended", || {
+        self.claim(open.is_none(), "the watermark passes only ended transfers", || {
             format!("{open:?} is below {order_number}")
         });
     }
 
-    /// Whether its outcomes may have been forgotten.
+    /// Whether the outcomes of a transfer may have been forgotten.
     pub(super) fn may_be_forgotten(&self, intent: &Intent) -> bool {
         intent.order_number < self.watermark
     }
 
-    /// Transfers that operators were told they have resolved.
+    /// The number of transfers that operators were answered to have resolved.
     pub(super) fn resolved(&self) -> u64 {
         self.resolved.values().map(|(_, by_operator)| u64::from(*by_operator)).sum()
     }
@@ -441,7 +445,7 @@ impl Law {
         endings
     }
 
-    /// Everything has come to rest: the states as PostgreSQL has them.
+    /// The end of a run: the states in PostgreSQL.
     pub(super) fn rest(&mut self, rows: &BTreeMap<u128, i16>) {
         let mut wrong = Vec::new();
         for (req_id, seen) in &self.transfers {
@@ -452,8 +456,8 @@ impl Law {
             } else if !terminal {
                 wrong.push(("everything ends terminal", format!("{req_id:032x} in {state:?}")));
             } else if seen.told.is_some() && seen.told != state {
-                let what = format!("{req_id:032x}: told {:?}, ended in {state:?}", seen.told);
-                wrong.push(("L6 told is final", what));
+                let what = format!("{req_id:032x}: answered {:?}, ended in {state:?}", seen.told);
+                wrong.push(("L6 answered is final", what));
             } else if let Some(objection) = state.and_then(|state| seen.objection(state)) {
                 wrong.push(("L1 a terminal state fixes the triple", objection));
             }

@@ -1,9 +1,9 @@
-//! PostgreSQL as far as the coordinator relies on it: `config/migrations` in memory, one transaction after the other,
-//! and a connection that loses, delays and doubles what it carries.
+//! A model of PostgreSQL as far as the coordinator relies on it: `config/migrations` in memory, one
+//! transaction after the other, and a connection that loses, delays and doubles messages.
 //!
-//! A transaction is carried out at one moment, whole or not at all, and whether its client still listens makes no
-//! difference to it. That is what row locks and the fence's lock on the incarnation come to for whoever cannot see into
-//! the server.
+//! A transaction is carried out at one moment, whole or not at all, whether or not its client still
+//! listens. Row locks and the fence's lock on the incarnation have the same effect for a client
+//! outside the server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use super::law::{Law, Side};
 use super::process::Process;
 use super::world::{Bug, Point, World};
 
-/// What a client waits for a flight.
+/// A client's time limit for a flight.
 const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
-/// Order numbers in one page of the search: few, so that there are pages.
+/// Order numbers in one page of the search: few, so that there are several pages.
 const PAGE_ROWS: usize = 5;
 /// PostgreSQL's clock at the beginning of a run, seconds since the Unix epoch.
 const EPOCH_S: i64 = 1_767_225_600;
 
-/// What the model keeps, as the server's tables hold it.
+/// The rows of the model, as queries on the server's tables.
 pub(super) const TABLES: [&str; 8] = [
     "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
        retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
@@ -57,7 +57,7 @@ fn decimal(units: u128) -> String {
     format!("{}.{:0width$}", units / coin, units % coin)
 }
 
-/// A table with what would bring it back to the last commit.
+/// A table with the changes that restore its last commit.
 #[derive(Debug)]
 struct Table<K, V> {
     rows: BTreeMap<K, V>,
@@ -91,7 +91,7 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
     }
 }
 
-/// An operation: whose, of what, how much, and why it was refused.
+/// An operation: user, asset, amount, and the code of its refusal.
 type Operation = (u64, u32, u64, Option<Code>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +109,7 @@ struct Passed {
     reason: Option<Code>,
 }
 
-/// What a transaction adds to the journals.
+/// An addition of a transaction to the journals.
 #[derive(Debug)]
 enum Fact {
     Operation(u128, Op, Operation),
@@ -139,9 +139,9 @@ pub(super) struct Postgres {
     incarnation: u64,
     watermark: u64,
     facts: Vec<Fact>,
-    /// Whether anybody can connect.
+    /// Whether clients can connect.
     pub(super) up: bool,
-    /// How often it has begun: what was on its way before is lost.
+    /// How often it has begun; messages of an earlier life are lost.
     pub(super) lives: u64,
     now: Timestamp,
 }
@@ -153,11 +153,12 @@ enum Refusal {
     TooLate,
     /// UB002 or UB003, of this call.
     Violation(usize),
-    /// An error that has no meaning between the coordinator and the server, of this call.
+    /// An error without a meaning in the protocol, at this call.
     Unforeseen(usize),
 }
 
-/// `transfer_state_admits`: whether some way leads from one state to the other. A row that stays where it is meets no guard.
+/// `transfer_state_admits`: whether a path leads from one state to the other. A row that keeps its
+/// state meets no guard.
 fn admits(from: State, to: State) -> bool {
     let mut nexts = Event::ALL.into_iter().filter_map(|event| from.next(event));
     from == to || nexts.any(|next| admits(next, to))
@@ -172,7 +173,7 @@ impl Postgres {
         Postgres { up: true, ..Postgres::default() }
     }
 
-    /// A start: the next incarnation with its leases; returns it, the highest log sequence that anybody has seen
+    /// A start: the next incarnation with its leases; returns it, the highest log sequence known
     /// durable, and the watermark.
     pub(super) fn begin(&mut self, leases: u32) -> (u64, Sequence, u64) {
         self.incarnation += 1;
@@ -185,7 +186,8 @@ impl Postgres {
         (self.incarnation, claim.unwrap_or(0), self.watermark)
     }
 
-    /// Raises the watermark as far as `target` and every row allows; `None` where the caller is superseded.
+    /// Raises the watermark as far as `target` and every row allow; `None` if the caller is
+    /// superseded.
     pub(super) fn raise_watermark(
         &mut self,
         incarnation: u64,
@@ -202,7 +204,7 @@ impl Postgres {
             let age = now - transfer.updated_at.as_nanosecond();
             !transfer.state.is_terminal() || (0..i128::from(keep)).contains(&age)
         };
-        // What lies below is over, whatever its clock says.
+        // Rows below have ended, at any age.
         let held = self.transfers.rows.range(self.watermark..).map(|(_, row)| row).find(holds);
         let held = held.map_or(u64::MAX, |(transfer, _)| transfer.intent.order_number);
         let end = self.transfers.rows.keys().next_back().map_or(0, |last| last + 1);
@@ -214,7 +216,7 @@ impl Postgres {
         Some(self.watermark)
     }
 
-    /// A transfer as a reader finds it.
+    /// A transfer, as a reader finds it.
     pub(super) fn read(&self, req_id: u128) -> Option<Transfer> {
         let number = self.names.get(&req_id)?;
         self.transfers.get(number).map(|(transfer, _)| transfer.clone())
@@ -225,7 +227,7 @@ impl Postgres {
         self.externals.rows.contains_key(idem_key)
     }
 
-    /// Every external operation that has been decided.
+    /// All decided external operations.
     pub(super) fn externals(&self) -> Vec<ExternalOperation> {
         let operation = |(external, code, after): &(External, Option<Code>, u128)| {
             let External { idem_key, op, user, asset, amount, order_number, .. } = external;
@@ -243,13 +245,13 @@ impl Postgres {
         self.externals.rows.values().map(operation).collect()
     }
 
-    /// Where every transfer stands.
+    /// The state of every transfer.
     pub(super) fn states(&self) -> BTreeMap<u128, i16> {
         let transfers = self.transfers.rows.values();
         transfers.map(|(t, _)| (t.intent.req_id.number(), t.state.number())).collect()
     }
 
-    /// What the tables hold, in the rows that [`TABLES`] reads from the server.
+    /// All rows of the tables, in the form that [`TABLES`] reads from the server.
     pub(super) fn rows(&self) -> [Vec<String>; TABLES.len()] {
         fn text<T: ToString>(value: Option<T>) -> String {
             value.map(|value| value.to_string()).unwrap_or_default()
@@ -316,7 +318,7 @@ impl Postgres {
         ]
     }
 
-    /// When each transfer was touched last, by its name.
+    /// When each transfer was last touched, by its name.
     pub(super) fn touched(&self) -> BTreeMap<String, String> {
         let transfers = self.transfers.rows.values();
         transfers.map(|(t, _)| (t.intent.req_id.to_string(), t.updated_at.to_string())).collect()
@@ -350,8 +352,8 @@ impl Postgres {
         Ok(())
     }
 
-    /// Carries out a transaction, and rolls it back at the end where its fate says so. What it has committed is shown to
-    /// the judge.
+    /// Carries out a transaction, and rolls it back at the end if its fate demands it. Committed
+    /// changes are shown to the judge.
     pub(super) fn transact(
         &mut self,
         flight: &Flight,
@@ -378,7 +380,7 @@ impl Postgres {
         let last = flight.calls.len() - 1;
         if commit {
             law.wrote(flight.incarnation, self.incarnation, flight.shard, flight.number);
-            // Balances last: they are what the whole batch has made of them.
+            // Balances last: they are the result of the whole batch.
             let (balances, facts): (Vec<Fact>, Vec<Fact>) =
                 facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
             for fact in facts.into_iter().chain(balances) {
@@ -402,8 +404,8 @@ impl Postgres {
                 Err(Failure::Retry { index: None, source: said("flight comes too late") })
             }
             Err(refusal @ (Refusal::Violation(index) | Refusal::Unforeseen(index))) => {
-                // It is refused, and nobody should ever have asked for it.
-                law.breach("nobody breaks the protocol", format!("{:?}", flight.calls[index]));
+                // It is refused, and no correct caller sends it.
+                law.breach("no caller breaks the protocol", format!("{:?}", flight.calls[index]));
                 let violation = matches!(refusal, Refusal::Violation(_));
                 Err(Failure::Refused { index, violation, source: said("against the rules") })
             }
@@ -523,7 +525,7 @@ impl Postgres {
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
         let transfer = self.pass(index, transfer, transition, None, 0, bug)?;
-        // The unique keys come before a trigger that looks at what a statement has done.
+        // The unique keys come before a trigger that runs after the statement.
         match taken {
             true => Err(Refusal::Unforeseen(index)),
             false if intent.order_number < self.watermark => Err(Refusal::Violation(index)),
@@ -733,25 +735,25 @@ pub(super) struct Flight {
     pub(super) calls: Vec<Call>,
 }
 
-/// What becomes of a flight.
+/// The fate of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Arrives,
-    /// Nobody answers the door.
+    /// The connection is refused.
     NoConnection,
     /// The connection breaks before the server has read it.
     Lost,
     /// It is carried out, and the connection breaks.
     AnswerLost,
-    /// It is carried out when nobody waits any more.
+    /// It is carried out after its client has stopped waiting.
     Late,
     /// The network brings it twice.
     Doubled,
-    /// The fence waits too long for somebody who begins: rolled back, and said so.
+    /// The fence waits too long for a process that begins: rolled back, with that error.
     FenceHeld,
-    /// One call of the batch waits too long for a lock, or for ever: rolled back, and said so.
+    /// One call of the batch waits too long for a lock, or for ever: rolled back, with that error.
     HeldUp,
-    /// One call of the batch meets an error that nobody has foreseen.
+    /// One call of the batch meets an unforeseen error.
     Refused,
 }
 
@@ -788,7 +790,7 @@ impl Connection {
         ])
     }
 
-    /// The way of a flight through the network and the server; it goes on whatever becomes of its client.
+    /// The way of a flight through the network and the server; it continues without its client.
     async fn fly(
         world: Arc<World>,
         flight: Flight,
@@ -818,9 +820,9 @@ impl Connection {
         }
         let travel = world.chance().micros(50, world.plan.travel_us_max);
         world.time.sleep(travel).await;
-        // The server's end took everything with it that was not on the wire yet.
+        // The server's end discards all answers that were not yet sent.
         if fate != Fate::AnswerLost && world.postgres.lock().lives == life {
-            // An error is a client who has given up.
+            // A send error means that the client has given up.
             drop(answer.send(done));
         }
     }

@@ -1,5 +1,6 @@
-//! A process: running, stopped for a while, or dead. Nothing it waits for reaches it unless it runs, so a dead one does
-//! nothing more, wherever it was, and a stopped one goes on where it was, not knowing how late it is.
+//! A process: running, stopped for a while, or dead. A message reaches it only while it runs. So a
+//! dead process does nothing more, and a stopped one continues at its last step without noticing
+//! the delay.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -28,7 +29,7 @@ pub(super) struct Process {
     /// Its incarnation.
     pub(super) number: u64,
     time: Arc<Time>,
-    /// Its wall clock stands that far ahead.
+    /// The lead of its wall clock.
     ahead_ns: u64,
     life: Mutex<(Life, Vec<Waker>)>,
 }
@@ -74,7 +75,8 @@ impl Process {
         .await;
     }
 
-    /// What comes within `limit`, seen by this process; the wall clock decides nothing here.
+    /// The result of a future within `limit`, by this process's clock; the wall clock decides
+    /// nothing here.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,

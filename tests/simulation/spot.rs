@@ -1,7 +1,9 @@
-//! UBSCore in virtual time: the production core, ledger and log over a medium in memory, without their threads.
+//! UBSCore in virtual time: the production core, ledger and log over a medium in memory, without
+//! their threads.
 //!
-//! What the ring, the core thread and the sync thread do in production, timers do here: an order takes its time to the
-//! core, which decides and appends; a sync comes a little later, and with it the answers of everything it covers.
+//! Timers replace the ring, the core thread and the sync thread. An order takes its time to the
+//! core, which decides and appends. A sync comes a little later and releases the answers of all
+//! records that it covers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use super::law::Side;
 use super::process::{Life, Process};
 use super::world::{ASSET, Bug, Point, World};
 
-/// What a coordinator waits for an answer.
+/// A coordinator's time limit for an answer.
 const TIMEOUT: Duration = Duration::from_millis(40);
 /// The smallest, so that runs roll.
 const SEGMENT_BYTES: u64 = 16 * 1024;
@@ -41,7 +43,7 @@ struct Machine {
     syncer: wal::Syncer<Memory>,
     preparer: wal::Preparer<Memory>,
     durable: wal::Durable,
-    /// Reads what has become durable, for the judge.
+    /// Reads the durable records, for the judge.
     reader: Reader<Memory>,
     waiting: VecDeque<Released>,
     sync_coming: bool,
@@ -54,7 +56,7 @@ pub(super) struct SpotModel {
     machine: Mutex<Machine>,
 }
 
-/// What becomes of an order on its way.
+/// The fate of an order on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Arrives,
@@ -67,7 +69,8 @@ enum Fate {
 }
 
 impl SpotModel {
-    /// Replays the log on `medium` and opens it for appending. `claim`: what PostgreSQL knows durable.
+    /// Replays the log on `medium` and opens it for appending. `claim`: the durable sequence known
+    /// to PostgreSQL.
     pub(super) fn start(
         world: &Arc<World>,
         process: &Arc<Process>,
@@ -102,7 +105,8 @@ impl SpotModel {
             let symbol = Text::new("USDT").expect("short");
             let learn = Command::RegisterAsset { asset: ASSET.0, precision: 6, symbol };
             machine.core.decide(&learn, spot.world.time.now_ns());
-            // As a start does: a process may have died between the commit of an external operation and its record.
+            // Like a real start: a process may have died between the commit of an external
+            // operation and its record.
             let log_watermark = machine.core.ledger().watermark();
             for external in externals.iter().filter(|one| one.order_number >= log_watermark) {
                 let record = Command::External(External::new(external));
@@ -137,7 +141,7 @@ impl SpotModel {
     pub(super) fn tell_balances(&self) {
         let machine = self.machine.lock();
         if machine.durable.durable() < machine.core.ledger().sequence() {
-            // The judge adds up what is durable.
+            // The judge adds up the durable records.
             return;
         }
         let mut law = self.world.law.lock();
@@ -167,7 +171,7 @@ impl SpotModel {
         let (answer_to, answer) = oneshot::channel();
         let mut machine = self.machine.lock();
         if machine.durable.poisoned() {
-            // It has ended, and nobody is left to answer.
+            // The process has ended and cannot answer.
             self.process.set(Life::Dead);
             return answer;
         }
@@ -207,7 +211,8 @@ impl SpotModel {
         answer
     }
 
-    /// The sync thread: makes durable what has been appended, shows it to the judge, and releases the answers.
+    /// The sync thread: makes the appended records durable, shows them to the judge, and releases
+    /// the answers.
     fn sync(&self, machine: &mut Machine) {
         machine.sync_coming = false;
         let too_soon = self.world.plan.bug == Some(Bug::SyncTooSoon);
@@ -218,7 +223,7 @@ impl SpotModel {
         while !machine.durable.poisoned() && matches!(machine.preparer.tick(), Ok(Progress::Busy)) {
         }
         let (Ok(durable), false) = (synced, machine.durable.poisoned()) else {
-            // Its disk is another's now. A process without a log ends.
+            // Another process has the disk now. A process without a log ends.
             self.world.trace(format_args!("process {} has lost its log", self.process.number));
             self.process.set(Life::Dead);
             return;
@@ -244,7 +249,7 @@ impl SpotModel {
         }
     }
 
-    /// What becomes of one order, decided as `command` says.
+    /// The fate and the answer of one order, as the command made by `command`.
     async fn one(self: &Arc<SpotModel>, ask: &Ask, command: fn(Order) -> Command) -> Answer {
         if self.check(ask).is_err() {
             return Answer::without_record(Outcome::Unknown(Reason::Malformed));
@@ -252,7 +257,7 @@ impl SpotModel {
         self.carry(command(Order::new(&ask.intent, ask.op))).await
     }
 
-    /// What becomes of one command on its way to the core and back.
+    /// The fate and the answer of one command on its way to the core and back.
     async fn carry(self: &Arc<SpotModel>, command: Command) -> Answer {
         use Fate::*;
         let fate = match self.world.fault(self.world.plan.spot_fault_one_in) {
@@ -281,7 +286,7 @@ impl SpotModel {
             let told = if fate == Lost { None } else { deliver.await };
             match told {
                 Some(told) if fate != AnswerLost => hand_over(answer_to, told),
-                // Nobody hears that nothing will come.
+                // The caller gets no sign that the answer is lost.
                 Some(_) | None => std::future::pending().await,
             }
         });
@@ -317,7 +322,8 @@ impl SpotModel {
     }
 }
 
-/// What a core with this bug says without deciding; `None` where it is as any other.
+/// The answer of a core with this bug, made without a decision; `None` if the core answers
+/// normally.
 fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<CoreAnswer> {
     let order = command.order()?;
     let step = core.ledger().step(command);
@@ -345,7 +351,7 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
     })
 }
 
-/// An error is a caller who has stopped waiting: what was decided stays recorded.
+/// A send error means that the caller has stopped waiting; the decision stays recorded.
 fn hand_over(answer_to: oneshot::Sender<CoreAnswer>, answer: CoreAnswer) {
     answer_to.send(answer).unwrap_or(());
 }
@@ -376,7 +382,7 @@ fn brief_answer(answer: &CoreAnswer) -> String {
     }
 }
 
-/// What an answer of the core means, as `adapters::spot` has it.
+/// The meaning of a core's answer, as in `adapters::spot`.
 fn read(told: CoreAnswer) -> Answer {
     let unknown = |reason| Answer::without_record(Outcome::Unknown(reason));
     match told {

@@ -1,4 +1,4 @@
-//! Time that passes only when nobody has anything left to do, and the one thread on which everything runs.
+//! Virtual time, which passes only when all tasks wait, and the one thread that runs everything.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -20,9 +20,9 @@ pub(super) struct Time {
 struct Timers {
     now_ns: u64,
     id_next: u64,
-    /// By time, and then in the order of asking.
+    /// By time, and then in the order of the requests.
     due: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Of those who still wait.
+    /// The waiting tasks.
     wakers: BTreeMap<u64, Waker>,
 }
 
@@ -37,12 +37,12 @@ impl Time {
         Wait { time: Arc::clone(self), due_ns, id: None }
     }
 
-    /// Goes to the next time that somebody waits for. Called when the thread has nothing left to run.
+    /// Moves to the next awaited time. Called when the thread has nothing left to run.
     fn pass(&self) {
         let waker = {
             let mut timers = self.timers.lock();
             loop {
-                let Reverse((due_ns, id)) = timers.due.pop().expect("somebody always waits");
+                let Reverse((due_ns, id)) = timers.due.pop().expect("a task always waits");
                 if let Some(waker) = timers.wakers.remove(&id) {
                     timers.now_ns = timers.now_ns.max(due_ns);
                     break waker;
@@ -52,7 +52,8 @@ impl Time {
         waker.wake();
     }
 
-    /// Runs everything that `work` begins on this thread, in virtual time, and drops what is left when it has ended.
+    /// Runs `work` and all its tasks on this thread, in virtual time, and drops the rest when
+    /// `work` has ended.
     pub(super) fn run<T>(self: &Arc<Time>, work: impl Future<Output = T>) -> T {
         let time = Arc::clone(self);
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,5 @@
-//! One run: clients, an operator, one process after the other, and a supervisor who strikes where the seed says.
+//! One run: clients, an operator, one process after the other, and a supervisor that strikes where
+//! the seed demands.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,14 +34,14 @@ use super::time::Time;
 
 /// The one asset.
 pub(super) const ASSET: AssetId = AssetId(1);
-/// Clients who have not come to an end by then are left alone.
+/// The end of the faults; clients still active then are left alone.
 const FAULTS_END: Duration = Duration::from_secs(20);
-/// In this time after the last fault everything must be terminal.
+/// Within this time after the last fault everything must be terminal.
 const REST: Duration = Duration::from_secs(60);
-/// A strike that has met nothing comes all the same.
+/// After this time a strike that has met no point hits anyway.
 const ARMED: Duration = Duration::from_millis(150);
 
-/// What the shims do wrong on purpose, so that the judge can be judged.
+/// Intended bugs of the shims, to test the judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
     /// A refund finds the outcome of its withdraw under the same req_id and takes it for its own.
@@ -49,19 +50,19 @@ pub(super) enum Bug {
     RefusalNotRecorded,
     /// A participant that does not answer counts as one that has refused.
     CompensateOnTimeout,
-    /// UBSCore answers when it has applied, not when it has synced.
+    /// UBSCore answers after it has applied, not after it has synced.
     AnsweredBeforeSync,
     /// A COMMIT that became a ROLLBACK counts as a COMMIT.
     CommitIgnored,
-    /// PostgreSQL looks whether an operation is recorded, and does not record it.
+    /// PostgreSQL checks whether an operation is recorded, and does not record it.
     SelectWithoutInsert,
     /// The incarnation is not compared.
     FenceUnchecked,
-    /// A flight that was given up may commit behind a later one.
+    /// A flight that was given up may commit after a later one.
     LateFlightCommitted,
-    /// The watermark passes what has not ended.
+    /// The watermark passes transfers that have not ended.
     ForgottenEarly,
-    /// A refund into an account that is not active is refused, and so recorded.
+    /// A refund into an account that is not active is refused, and recorded so.
     RefundRefused,
     /// A second accept with a user's cid makes a second transfer.
     CidForgotten,
@@ -69,9 +70,9 @@ pub(super) enum Bug {
     StatusIgnored,
     /// A sync returns before the disk has written.
     SyncTooSoon,
-    /// UBSCore finds nothing recorded, whatever it is asked for.
+    /// UBSCore finds nothing recorded for any query.
     QueryBlind,
-    /// An operator's refusal is told though a success is recorded.
+    /// An operator's refusal is answered though a success is recorded.
     ResolveOverrules,
     /// An external operation is answered before its record is in the log.
     ExternalUnrecorded,
@@ -101,7 +102,7 @@ impl Bug {
     ];
 }
 
-/// Where a strike may hit.
+/// The points at which a strike may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     FlightArrived,
@@ -114,18 +115,18 @@ pub(super) enum Point {
 const POINTS: [Point; 5] =
     [Point::FlightArrived, Point::FlightDone, Point::Decided, Point::Synced, Point::Told];
 
-/// What hits.
+/// The kinds of strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Strike {
     /// The process is killed; the page cache survives.
     Kill,
-    /// The machine loses power: of what was not synced, any sector may be gone.
+    /// The machine loses power: any unsynced sector may be lost.
     PowerCut,
-    /// PostgreSQL crashes: what was on its way is carried out or not.
+    /// PostgreSQL crashes: messages under way are carried out or not.
     ServerCrash,
     /// The process is stopped for a while.
     Stop,
-    /// The process is stopped, another takes its place and its disk, and it comes back.
+    /// The process is stopped, another takes its place and its disk, and the first continues.
     Supersede,
     /// Another takes its place while it runs.
     Usurp,
@@ -146,11 +147,12 @@ pub(super) const STRIKES: [Strike; 8] = [
     Strike::DiskFull,
 ];
 
-/// What the seed has decided before the run begins.
+/// The seed's decisions before the run begins.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) bug: Option<Bug>,
-    /// Workers of each process; one where the gate is closed, since tokio wakes several watchers in any order.
+    /// Workers of each process; one if the gate is closed, since tokio wakes several watchers in
+    /// any order.
     shards: u32,
     fuse: bool,
     batch_max: usize,
@@ -164,7 +166,7 @@ pub(super) struct Plan {
     pub(super) accounts_max: usize,
     pub(super) outcomes_max: usize,
     statuses: u64,
-    /// How often operators attend to a transfer.
+    /// How often operators retry or resolve a transfer.
     attentions: u64,
     watermark_every_ms: u64,
     /// How long an outcome is kept before the watermark may pass it.
@@ -178,7 +180,7 @@ impl Plan {
     fn new(chance: &mut Chance, bug: Option<Bug>) -> Plan {
         let mut strikes = Vec::new();
         let mut at = Duration::ZERO;
-        // Some come so fast that they hit whoever recovers from the one before.
+        // Some come so fast that they hit the process that recovers from the one before.
         let (count, apart_ms) =
             chance.pick(&[(0, 1), (1, 300), (3, 400), (6, 600), (8, 200), (12, 30)]);
         for _ in 0..count {
@@ -196,7 +198,7 @@ impl Plan {
             clients: chance.between(2, 5),
             errands: chance.between(3, 8),
             travel_us_max: chance.pick(&[300, 2_000, 12_000]),
-            // The last is longer than anybody waits for an answer.
+            // The last is longer than any caller waits for an answer.
             sync_us_max: chance.pick(&[100, 1_000, 8_000, 150_000]),
             postgres_fault_one_in: chance.pick(&[0, 3, 8, 20]),
             spot_fault_one_in: chance.pick(&[0, 3, 8, 20]),
@@ -206,7 +208,7 @@ impl Plan {
             attentions: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
-            // The first is shorter than a flight may take: what is unknown is given up.
+            // The first is shorter than a flight may take: an unknown accept is given up.
             accept_wait: Duration::from_millis(chance.pick(&[30, 250])),
             backoff_base_ms: chance.pick(&[4, 100]),
             strikes,
@@ -223,7 +225,7 @@ struct Serving {
     disk: Memory,
 }
 
-/// What a run was, for whoever adds runs up.
+/// The counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Transfers by last state.
@@ -231,11 +233,11 @@ pub(super) struct Tally {
     pub(super) strikes: BTreeMap<Strike, u64>,
     /// Transfers that operators have ended.
     pub(super) resolved: u64,
-    /// Calls and orders that went wrong on their way.
+    /// Calls and orders that met a fault on their way.
     pub(super) faults: u64,
     pub(super) events: u64,
     pub(super) virtual_ms: u64,
-    /// Of every event, in order, with its time.
+    /// A digest of every event, in order, with its time.
     pub(super) digest: u64,
 }
 
@@ -247,7 +249,7 @@ struct Trace {
     strikes: BTreeMap<Strike, u64>,
 }
 
-/// Everything there is.
+/// The state of a run.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) time: Arc<Time>,
@@ -266,7 +268,7 @@ pub(super) struct World {
 /// Runs one seed to its end, or to the first broken law.
 pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<(), Broken>) {
     let mut chance = Chance::new(seed);
-    // Apart from the rest, so that what seeds without them do stays what it was.
+    // Separate from the rest, so that seeds without them keep their events.
     let mut attending = Chance::new(!seed);
     let attentions = attending.pick(&[0, 0, 4, 12]);
     // With one account, the first deposits of two users race for it.
@@ -296,7 +298,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     if let Err(panicked) = lived {
         world.law.lock().panicked(panicked.as_ref());
     }
-    // Of what a crash left behind, nothing is looked at any more.
+    // The remains of a crash are not examined any more.
     *world.serving.lock() = None;
     let trace = world.trace.lock();
     let law = world.law.lock();
@@ -333,7 +335,7 @@ impl World {
         self.chance().pick(choices)
     }
 
-    /// Whether something goes wrong now.
+    /// Whether a fault happens now.
     pub(super) fn fault(&self, one_in: u64) -> bool {
         let fault = self.faulty.load(Ordering::Relaxed) && self.chance().one_in(one_in);
         self.faults.fetch_add(u64::from(fault), Ordering::Relaxed);
@@ -353,7 +355,7 @@ impl World {
         trace.digest = hash;
     }
 
-    /// Lets something go on by itself. A panic in it is a broken law like any other.
+    /// Starts a task of its own. A panic in it is a broken law like any other.
     pub(super) fn spawn(
         self: &Arc<World>,
         doing: impl Future<Output = ()> + Send + 'static,
@@ -370,7 +372,7 @@ impl World {
         self.serving.lock().clone()
     }
 
-    /// Somebody is at `point`: strikes what is armed for it.
+    /// A task is at `point`: hits with the strike armed for it.
     pub(super) fn point(&self, point: Point) {
         let strike = {
             let mut armed = self.armed.lock();
@@ -385,7 +387,7 @@ impl World {
         self.strike(strike);
     }
 
-    /// What takes effect at once; the supervisor does the rest.
+    /// The immediate effect of a strike; the supervisor does the rest.
     fn strike(&self, strike: Strike) {
         let Some(serving) = self.serving_now() else { return };
         self.trace(format_args!("--- {strike:?}"));
@@ -405,7 +407,7 @@ impl World {
         *self.struck.lock() = Some(strike);
     }
 
-    /// Starts a process on what a disk holds.
+    /// Starts a process on the contents of a disk.
     fn start(self: &Arc<World>, disk: Memory) {
         let (number, claim, watermark) = self.postgres.lock().begin(self.plan.shards + 1);
         self.trace(format_args!("--- incarnation {number} begins"));
@@ -465,7 +467,8 @@ impl World {
         *self.serving.lock() = Some(serving);
     }
 
-    /// What `coordinator::watermark` does with a real PostgreSQL, told by the same promises of the workers.
+    /// The work of `coordinator::watermark` with a real PostgreSQL, with the same promises of the
+    /// workers.
     async fn keep_watermark(self: Arc<World>, serving: Arc<Serving>) {
         loop {
             self.time.sleep(Duration::from_millis(self.plan.watermark_every_ms)).await;
@@ -539,7 +542,7 @@ impl World {
         self.faulty.store(false, Ordering::Relaxed);
         self.trace(format_args!("--- no more faults"));
         let end = self.now() + REST;
-        // What is late may still come, and everything must have come to rest behind it.
+        // Late messages may still arrive, and everything must be at rest after them.
         self.time.sleep(Duration::from_secs(2)).await;
         while self.now() < end && !self.postgres.lock().all_terminal() {
             self.replace_if_dead().await;
@@ -549,9 +552,9 @@ impl World {
         self.judge();
     }
 
-    /// The last look at both stores: as they are, and as they would be after a power cut.
+    /// The last check of both stores: as they are, and as they would be after a power cut.
     fn judge(self: &Arc<World>) {
-        let serving = self.serving_now().expect("somebody always serves");
+        let serving = self.serving_now().expect("a process always serves");
         serving.spot.mark();
         serving.spot.tell_balances();
         let states = {
@@ -573,9 +576,9 @@ impl World {
         Duration::from_nanos(self.time.now_ns())
     }
 
-    /// A process that has found out that it may not go on, and ended.
+    /// Replaces a process that has found that it may not continue, and ended.
     async fn replace_if_dead(self: &Arc<World>) {
-        let serving = self.serving_now().expect("somebody always serves");
+        let serving = self.serving_now().expect("a process always serves");
         if serving.process.life() == Life::Dead {
             self.nap(1, 50).await;
             self.start(serving.disk.kill());
@@ -588,7 +591,7 @@ impl World {
     }
 
     async fn recover(self: &Arc<World>, strike: Strike) {
-        let serving = self.serving_now().expect("somebody always serves");
+        let serving = self.serving_now().expect("a process always serves");
         match strike {
             Strike::Kill => {
                 self.nap(1, 100).await;
@@ -614,7 +617,8 @@ impl World {
                     true => serving.disk.kill(),
                     false => self.cut_power(&serving.disk),
                 };
-                // One log, one process: whoever opens a disk has taken it away from whoever had it.
+                // One log, one process: a process that opens a disk takes it away from the earlier
+                // one.
                 serving.disk.stop_after(0);
                 self.start(disk);
                 if strike == Strike::Supersede {
@@ -642,7 +646,7 @@ impl World {
         disk.crash(|| chance.one_in(2))
     }
 
-    /// Somebody who takes requests; waits for one.
+    /// The process that takes requests; waits for one.
     async fn service(&self) -> Arc<Serving> {
         loop {
             if let Some(serving) = self.serving_now()
@@ -654,7 +658,7 @@ impl World {
         }
     }
 
-    /// What comes within `limit`, for whoever is outside.
+    /// The result within `limit_ms`, for a caller outside.
     async fn within<T>(&self, limit_ms: u64, doing: impl Future<Output = T>) -> Option<T> {
         let limit = self.time.sleep(Duration::from_millis(limit_ms));
         tokio::select! {
@@ -664,7 +668,7 @@ impl World {
         }
     }
 
-    /// The operator: freezes, disables and frees accounts on both sides.
+    /// The operator: freezes, disables and activates accounts on both sides.
     async fn operate(self: Arc<World>, mut chance: Chance) {
         use AccountStatus::{Active, Disabled, Frozen};
         for _ in 0..self.plan.statuses {
@@ -680,7 +684,7 @@ impl World {
                     self.within(400, set).await == Some(true)
                 }
                 Side::Funding => {
-                    let (actor, reason) = ("operator".to_owned(), "why not".to_owned());
+                    let (actor, reason) = ("operator".to_owned(), "a test".to_owned());
                     let set =
                         serving.coordinator.set_funding_status(user(number), status, actor, reason);
                     matches!(self.within(400, set).await, Some(Ok(())))
@@ -695,7 +699,7 @@ impl World {
 }
 
 impl World {
-    /// The operator at night: has transfers tried at once, or resolves them, whether they need it or not.
+    /// The operator at night: retries transfers at once, or resolves them, with or without need.
     async fn attend(self: Arc<World>, mut chance: Chance) {
         for _ in 0..self.plan.attentions {
             self.time.sleep(chance.micros(1_000, 120_000)).await;
@@ -742,7 +746,7 @@ impl World {
             }
             None => return,
         };
-        // As it is read anywhere else.
+        // Settled, like every other read.
         let Some(Ok(Settled { transfer: told, .. })) =
             self.within(400, serving.coordinator.settled(told)).await
         else {
@@ -759,12 +763,12 @@ fn user(number: u64) -> UserId {
     UserId::new(number).expect("not 0")
 }
 
-/// Somebody outside, who does one thing after the other and asks again where no answer comes.
+/// A client: does one thing after the other, and asks again if no answer comes.
 struct Client {
     world: Arc<World>,
     number: u64,
     chance: Chance,
-    /// Transfers it has been told of.
+    /// The transfers that it has been answered with.
     known: Vec<ReqId>,
 }
 
@@ -799,7 +803,7 @@ impl Client {
             actor: "gateway".to_owned(),
             order_number: 0,
         };
-        // Whether nothing can have come of any try so far.
+        // Whether no try so far can have had an effect.
         let mut clean = true;
         loop {
             let serving = self.world.service().await;
@@ -807,7 +811,7 @@ impl Client {
             match self.world.within(500, call).await {
                 Some(Ok(decided)) => {
                     self.world.law.lock().external_told(&external.idem_key, decided.decision);
-                    // It is told the same again.
+                    // It asks again and gets the same answer.
                     if !self.chance.one_in(4) {
                         return;
                     }
@@ -827,7 +831,7 @@ impl Client {
 
     async fn transfer(&mut self, number: u64, name: String, units: u64) {
         use Direction::{FundingToSpot, SpotToFunding};
-        // More go where there is nothing at first.
+        // More go to Spot, which is empty at first.
         let direction = self.chance.pick(&[FundingToSpot, FundingToSpot, SpotToFunding]);
         let (from, to) = direction.accounts();
         let cid = (!self.chance.one_in(5)).then(|| Cid::new(&name).expect("a cid"));
@@ -840,7 +844,7 @@ impl Client {
             reservation: None,
             pauses: Arc::default(),
         };
-        // Whoever has no cid may not ask twice.
+        // Without a cid a request may not be repeated.
         let tries = if cid.is_some() { 12 } else { 1 };
         let mut handed_over = Vec::new();
         for _ in 0..tries {
@@ -853,7 +857,7 @@ impl Client {
                     Some(Ok(Some(found))) => {
                         law.named(number, cid.as_str(), found.intent.req_id.number());
                     }
-                    // Whatever was handed over before must not come any more.
+                    // Requests submitted before must not be accepted any more.
                     Some(Ok(None)) => {
                         for req_id in &handed_over {
                             law.denied(*req_id);
@@ -876,7 +880,7 @@ impl Client {
                             }
                             self.known.push(req_id);
                             let ended = self.follow(&serving, accepted).await;
-                            // It is told the same again.
+                            // It asks again and gets the same answer.
                             if ended && !self.chance.one_in(4) {
                                 return;
                             }
@@ -893,7 +897,7 @@ impl Client {
         }
     }
 
-    /// Waits for the end, as a request does; whether it has come.
+    /// Waits for the end, as a request does; returns whether it has come.
     async fn follow(&mut self, serving: &Serving, accepted: Accepted) -> bool {
         let mut progress = accepted.progress;
         let patience_ms = self.chance.between(5, 1_500);
@@ -904,13 +908,13 @@ impl Client {
             self.hear(&transfer);
             return true;
         }
-        // The workers of a process that ends let go of their clients in no order.
+        // The workers of an ending process drop their clients in no fixed order.
         let pause = self.chance.micros(1, 2_000);
         self.world.time.sleep(pause).await;
         self.settled(serving, transfer).await
     }
 
-    /// What a GET of a transfer answers.
+    /// The answer of a GET of a transfer.
     async fn get(&mut self, req_id: ReqId) {
         let serving = self.world.service().await;
         let row = self.world.postgres.lock().read(req_id.number());
@@ -924,7 +928,8 @@ impl Client {
     async fn settled(&mut self, serving: &Serving, transfer: Transfer) -> bool {
         let settled = serving.coordinator.settled(transfer);
         match self.world.within(200, settled).await {
-            // Read so long ago that it has ended since and may be forgotten: production knows its own watermark.
+            // Read so long ago that it has ended since and may be forgotten: production knows its
+            // own watermark.
             Some(Ok(settled))
                 if !settled.transfer.state.is_terminal()
                     && self.world.law.lock().may_be_forgotten(&settled.transfer.intent) =>
