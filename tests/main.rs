@@ -156,5 +156,11 @@ mod acceptance;
 /// The findings of a hostile review, scenario by scenario.
 mod findings;
 
+/// The repository's own text, for the two modules below.
+mod source;
+
+/// Plain language in comments, messages and pages.
+mod language;
+
 /// The order of the house: arrows, seams, and tables that must agree.
 mod tidy;

@@ -1,0 +1,483 @@
+//! Plain language as a test: sentences that are hard to read, words that errors and pages avoid,
+//! blanks that a lost `\` leaves in a message, and comment lines that are too wide.
+
+use crate::source::{self, Parts, parts};
+
+/// Clauses that may stand in a thousand words of comment or page.
+const CLAUSES_PER_1000_WORDS_MAX: usize = 3;
+
+/// Texts up to this length are not counted: one clause would be too many.
+const WORDS_MIN: usize = 100;
+
+/// The widest line that holds a comment, columns: as rustfmt keeps it for code.
+const COMMENT_COLUMNS_MAX: usize = 100;
+
+/// Words for persons and things without a name. A sentence with a noun is shorter and clearer.
+const PERSONS: [&str; 10] = [
+    "who",
+    "whom",
+    "whose",
+    "whoever",
+    "whatever",
+    "whichever",
+    "somebody",
+    "anybody",
+    "nobody",
+    "everybody",
+];
+
+/// Behind `what`, these begin a clause that stands in for a noun.
+const AFTER_WHAT: [&str; 24] = [
+    "is", "was", "are", "were", "has", "had", "it", "they", "comes", "came", "becomes", "became",
+    "stands", "stood", "goes", "may", "can", "must", "one", "we", "each", "an", "a", "the",
+];
+
+/// Neither a message nor a page holds these.
+const FORBIDDEN: [&str; 7] =
+    ["somebody", "nobody", "whoever", "whatever", "become of", "held up", "told"];
+
+/// Texts that are written anew together with their code, soon: the SQL half and the worker.
+const REBUILT_NEXT: [&str; 3] = ["src/postgres", "src/coordinator/worker", "config/migrations"];
+
+/// Files that hold planted odd sentences or the words themselves.
+const ABOUT_LANGUAGE: [&str; 1] = ["tests/language.rs"];
+
+/// Files whose comments still wait for their revision. This list only becomes shorter.
+const UNREVISED: &[&str] = &[
+    "Cargo.toml",
+    "Makefile",
+    "benches/README.md",
+    "benches/environment.rs",
+    "config/alerts.yml",
+    "config/alerts_test.yml",
+    "config/grafana.json",
+    "config/ubscore.toml",
+    "domain/src/chain.rs",
+    "domain/src/code.rs",
+    "domain/src/form.rs",
+    "domain/src/lib.rs",
+    "engine/src/core.rs",
+    "engine/src/external.rs",
+    "engine/src/fact.rs",
+    "engine/src/history.rs",
+    "engine/src/ledger.rs",
+    "engine/src/ledger/builder.rs",
+    "engine/src/ledger/carried.rs",
+    "engine/src/lib.rs",
+    "engine/src/memory.rs",
+    "engine/src/order.rs",
+    "engine/src/outcomes.rs",
+    "engine/src/replay.rs",
+    "engine/src/ring.rs",
+    "engine/src/snapshot.rs",
+    "engine/src/snapshot/store.rs",
+    "engine/src/table.rs",
+    "packaging/Dockerfile",
+    "packaging/compose.yaml",
+    "packaging/ubscore.service",
+    "packaging/ubscore.toml",
+    "src/alert.rs",
+    "src/alert/webhook.rs",
+    "src/approval.rs",
+    "src/audit/conservation.rs",
+    "src/audit/rebuild.rs",
+    "src/audit/rounds.rs",
+    "src/checkpointer.rs",
+    "src/checkpointer/archive.rs",
+    "src/cli.rs",
+    "src/cli/overview.rs",
+    "src/clock.rs",
+    "src/commands.rs",
+    "src/commands/account.rs",
+    "src/commands/adopt.rs",
+    "src/commands/backup.rs",
+    "src/commands/backup/manifest.rs",
+    "src/commands/dev.rs",
+    "src/commands/doctor.rs",
+    "src/commands/doctor/judgement.rs",
+    "src/commands/doctor/machine.rs",
+    "src/commands/doctor/pair.rs",
+    "src/commands/external.rs",
+    "src/commands/halt.rs",
+    "src/commands/load.rs",
+    "src/commands/ops.rs",
+    "src/commands/pause.rs",
+    "src/commands/repair.rs",
+    "src/commands/restore.rs",
+    "src/commands/serve.rs",
+    "src/commands/snapshot.rs",
+    "src/commands/snapshot/diff.rs",
+    "src/commands/statement.rs",
+    "src/commands/transfer.rs",
+    "src/commands/verify.rs",
+    "src/commands/wal.rs",
+    "src/commands/wal/aside.rs",
+    "src/commands/wal/dump.rs",
+    "src/commands/wal/finding.rs",
+    "src/commands/wal/ink.rs",
+    "src/commands/wal/line.rs",
+    "src/commands/wal/repair.rs",
+    "src/commands/wal/stat.rs",
+    "src/commands/wal/verify.rs",
+    "src/commands/webhook.rs",
+    "src/config.rs",
+    "src/config/auth.rs",
+    "src/config/bound.rs",
+    "src/config/conservation.rs",
+    "src/config/file.rs",
+    "src/config/http.rs",
+    "src/config/layer.rs",
+    "src/config/postgres.rs",
+    "src/config/tls.rs",
+    "src/config/webhooks.rs",
+    "src/crash.rs",
+    "src/entropy.rs",
+    "src/environment.rs",
+    "src/events.rs",
+    "src/events/relay.rs",
+    "src/events/webhooks.rs",
+    "src/exit.rs",
+    "src/http.rs",
+    "src/http/api.rs",
+    "src/http/api/list.rs",
+    "src/http/auth.rs",
+    "src/http/auth/keys.rs",
+    "src/http/events.rs",
+    "src/http/idempotency.rs",
+    "src/http/openapi.rs",
+    "src/http/ops.rs",
+    "src/http/ops/accounts.rs",
+    "src/http/ops/approvals.rs",
+    "src/http/ops/assets.rs",
+    "src/http/ops/console.rs",
+    "src/http/ops/console/api.js",
+    "src/http/ops/console/deed.js",
+    "src/http/ops/console/dom.js",
+    "src/http/ops/console/find.js",
+    "src/http/ops/console/metrics.js",
+    "src/http/ops/console/session.js",
+    "src/http/ops/console/stops.js",
+    "src/http/ops/pauses.rs",
+    "src/http/ops/session.rs",
+    "src/http/ops/totals.rs",
+    "src/http/ops/transfers.rs",
+    "src/http/ops/webhooks.rs",
+    "src/http/readiness.rs",
+    "src/http/rotation.rs",
+    "src/http/seats.rs",
+    "src/http/service.rs",
+    "src/http/tls.rs",
+    "src/http/wire.rs",
+    "src/last_words.rs",
+    "src/lib.rs",
+    "src/main.rs",
+    "src/pause.rs",
+    "src/quota.rs",
+    "src/quota/usage.rs",
+    "src/release.rs",
+    "src/stores.rs",
+    "src/telemetry.rs",
+    "src/telemetry/lines.rs",
+    "src/telemetry/otlp.rs",
+    "src/validation.rs",
+    "tests/acceptance.md",
+    "tests/events.rs",
+    "tests/examples.rs",
+    "tests/faults.rs",
+    "tests/findings/assets.rs",
+    "tests/findings/bounds.rs",
+    "tests/findings/cli.rs",
+    "tests/findings/external.rs",
+    "tests/findings/http.rs",
+    "tests/findings/lost.rs",
+    "tests/findings/pg.rs",
+    "tests/fuzz.rs",
+    "tests/golden.rs",
+    "tests/halt.rs",
+    "tests/harness.rs",
+    "tests/harness/browser.rs",
+    "tests/harness/cluster.rs",
+    "tests/harness/credentials.rs",
+    "tests/harness/endpoint.rs",
+    "tests/harness/load.rs",
+    "tests/harness/proxy.rs",
+    "tests/harness/server.rs",
+    "tests/harness/site.rs",
+    "tests/harness/stream.rs",
+    "tests/hostile.rs",
+    "tests/http.rs",
+    "tests/keys.rs",
+    "tests/layers.rs",
+    "tests/limits.rs",
+    "tests/list.rs",
+    "tests/load.rs",
+    "tests/main.rs",
+    "tests/matrix.rs",
+    "tests/openapi.rs",
+    "tests/operator.rs",
+    "tests/ownership.rs",
+    "tests/packaging.rs",
+    "tests/pauses.rs",
+    "tests/power.rs",
+    "tests/refunds.rs",
+    "tests/refusals.rs",
+    "tests/repair.rs",
+    "tests/runbook.rs",
+    "tests/schema.rs",
+    "tests/simulation.rs",
+    "tests/simulation/differential.rs",
+    "tests/simulation/law.rs",
+    "tests/simulation/postgres.rs",
+    "tests/simulation/process.rs",
+    "tests/simulation/spot.rs",
+    "tests/simulation/time.rs",
+    "tests/simulation/world.rs",
+    "tests/snapshot.rs",
+    "tests/soak.rs",
+    "tests/statement.rs",
+    "tests/tidy.rs",
+    "tests/tls.rs",
+    "tests/walrepair.rs",
+    "tests/watch.rs",
+    "tests/watermark.rs",
+    "tests/webhooks.rs",
+    "wal/tests/damage.rs",
+];
+
+fn is_exempt(file: &str) -> bool {
+    REBUILT_NEXT.iter().any(|room| file.starts_with(room))
+        || ABOUT_LANGUAGE.contains(&file)
+        || UNREVISED.contains(&file)
+}
+
+/// The words of a text in lower case, with whether only blanks stand before each.
+fn words(text: &str) -> Vec<(String, bool)> {
+    let (mut words, mut word, mut between) = (Vec::new(), String::new(), String::new());
+    for c in text.chars().chain([' ']) {
+        if c.is_alphanumeric() || c == '_' {
+            word.extend(c.to_lowercase());
+        } else {
+            if !word.is_empty() {
+                let blank = between.chars().all(char::is_whitespace);
+                words.push((std::mem::take(&mut word), blank));
+                between.clear();
+            }
+            between.push(c);
+        }
+    }
+    words
+}
+
+/// The hard clauses of a text, as written.
+fn clauses(text: &str) -> Vec<String> {
+    let words = words(text);
+    let mut found = Vec::new();
+    for (index, (word, _)) in words.iter().enumerate() {
+        if PERSONS.contains(&word.as_str()) {
+            found.push(word.clone());
+        }
+        if let ("what", Some((next, true))) = (word.as_str(), words.get(index + 1))
+            && AFTER_WHAT.contains(&next.as_str())
+        {
+            found.push(format!("what {next}"));
+        }
+    }
+    found
+}
+
+/// The forbidden words of a text.
+fn forbidden(text: &str) -> Vec<&'static str> {
+    let joined: Vec<String> = words(text).into_iter().map(|(word, _)| word).collect();
+    let joined = format!(" {} ", joined.join(" "));
+    FORBIDDEN.into_iter().filter(|word| joined.contains(&format!(" {word} "))).collect()
+}
+
+/// Words of letters, as they are counted.
+fn count(text: &str) -> usize {
+    text.split(|c: char| !(c.is_ascii_alphabetic() || c == '\'')).filter(|w| !w.is_empty()).count()
+}
+
+/// The clauses of a text that has too many of them.
+fn crowded(text: &str) -> Option<Vec<String>> {
+    let (clauses, words) = (clauses(text), count(text));
+    let many = clauses.len() * 1000 > words * CLAUSES_PER_1000_WORDS_MAX;
+    (words >= WORDS_MIN && many).then_some(clauses)
+}
+
+/// The comments of a file, by the sign that its format gives them; a page is all text.
+fn prose(file: &str, text: &str) -> String {
+    let comments = |signs: &[&str]| {
+        let lines = text.lines().filter_map(|line| {
+            let line = line.trim_start();
+            signs.iter().find_map(|sign| line.strip_prefix(sign))
+        });
+        lines.map(|line| line.trim_start_matches(['/', '!'])).collect::<Vec<_>>().join(" ")
+    };
+    match file.rsplit('.').next() {
+        Some("rs" | "js") => comments(&["//"]),
+        Some("css") => comments(&["/*", "*"]),
+        Some("md" | "html") => text.to_owned(),
+        _ => comments(&["#"]),
+    }
+}
+
+/// The operators' files beside the pages: comments and descriptions.
+fn configuration() -> Vec<(String, String)> {
+    let endings = [".toml", ".yml", ".yaml", ".json", ".service", ".conf", "Dockerfile"];
+    let config = source::files("config", &endings).into_iter();
+    config.chain(source::files("packaging", &endings)).collect()
+}
+
+fn pages() -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let single = ["README.md", "CHANGELOG.md", "benches/README.md", "tests/acceptance.md"];
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).expect("a page");
+    let single = single.into_iter().map(|file| (file.to_owned(), read(file)));
+    single.chain(source::files("docs", &[".md"])).collect()
+}
+
+fn console() -> Vec<(String, String)> {
+    source::files("src/http/ops/console", &[".js", ".css", ".html"])
+}
+
+fn rust() -> Vec<(String, String)> {
+    let folders = source::RUST.into_iter().chain(["fuzz"]);
+    folders.flat_map(|folder| source::files(folder, &[".rs"])).collect()
+}
+
+/// Fails with every finding, a line each.
+fn assert_none(found: &[String]) {
+    assert!(found.is_empty(), "{} findings:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn a_comment_names_the_thing_and_puts_it_first() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).expect("text");
+    let single = ["Cargo.toml", "Makefile", "deny.toml", ".cargo/mutants.toml"];
+    let single = single.into_iter().map(|file| (file.to_owned(), read(file)));
+    let all = rust().into_iter().chain(pages()).chain(configuration()).chain(console());
+    let mut found = Vec::new();
+    for (file, text) in all.chain(single) {
+        if let Some(clauses) = crowded(&prose(&file, &text)).filter(|_| !is_exempt(&file)) {
+            found.push(format!("{file}: {clauses:?}"));
+        }
+    }
+    assert_none(&found);
+}
+
+#[test]
+fn messages_and_pages_avoid_words_without_a_noun() {
+    let mut found = Vec::new();
+    let mut check = |file: &str, line: usize, text: &str| {
+        for word in forbidden(text) {
+            found.push(format!("{file}:{line}: {word:?} in {text:?}"));
+        }
+    };
+    for (file, text) in source::production(&source::PRODUCTION) {
+        if is_exempt(&file) {
+            continue;
+        }
+        let Parts { comments, literals, .. } = parts(&text);
+        // Words alone are names: of a field, a label or a directory.
+        let messages = literals.iter().filter(|(_, text)| text.contains(' '));
+        messages.for_each(|(line, text)| check(&file, *line, text));
+        if file.starts_with("src/cli") {
+            comments.iter().for_each(|(line, text)| check(&file, *line, text));
+        }
+    }
+    for (file, text) in pages().into_iter().chain(configuration()).chain(console()) {
+        if is_exempt(&file) {
+            continue;
+        }
+        // Names of tests stand in the list as they are in the sources.
+        let text = if file == "tests/acceptance.md" { text.replace('_', "") } else { text };
+        for (index, line) in text.lines().enumerate() {
+            check(&file, index + 1, line);
+        }
+    }
+    assert_none(&found);
+}
+
+/// The beginnings of printed lines that are rows of a table, a bar of progress, or the guide of
+/// `serve --dev`: blanks align their columns.
+const ALIGNED: [&str; 4] = ["{:<4}  {check", "{:width$}  -> ", "{bar:40}", "data directory   "];
+
+/// The widest first column of a printed line, columns: one word, then blanks.
+const LABEL_COLUMNS_MAX: usize = 12;
+
+/// Whether a literal holds a run of blanks that its author did not want: a `\` at the end of a
+/// line was lost. Blanks at the beginning of a printed line, or behind its label, align it.
+fn has_lost_backslash(literal: &str) -> bool {
+    // A `\` at the end of a line swallows the line break and all blanks behind it.
+    let mut joined = String::new();
+    for (index, part) in literal.split("\\\n").enumerate() {
+        joined.push_str(if index == 0 { part } else { part.trim_start() });
+    }
+    let printed = joined.replace("\\n", "\u{1}").replace('\n', " ");
+    let mut lines = printed.split('\u{1}').map(str::trim);
+    if ALIGNED.iter().any(|row| printed.trim_start_matches(['\u{1}', ' ']).starts_with(row)) {
+        return false;
+    }
+    lines.any(|line| {
+        let (label, text) = line.split_once("  ").unwrap_or((line, ""));
+        let blanks = text.chars().take_while(|c| *c == ' ').count() + 2;
+        let labelled = !label.contains(' ') && label.len() + blanks <= LABEL_COLUMNS_MAX;
+        if labelled { text.trim_start().contains("  ") } else { line.contains("  ") }
+    })
+}
+
+#[test]
+fn no_message_holds_two_blanks_in_a_row() {
+    let mut found = Vec::new();
+    for (file, text) in source::production(&source::PRODUCTION) {
+        for (line, literal) in parts(&text).literals {
+            if !is_exempt(&file) && has_lost_backslash(&literal) {
+                found.push(format!("{file}:{line}: {literal:?}"));
+            }
+        }
+    }
+    assert_none(&found);
+}
+
+/// The numbers of the lines with a comment that are too wide.
+fn wide(text: &str) -> Vec<usize> {
+    let lines = text.lines().enumerate();
+    let comments = lines.filter(|(_, line)| line.trim_start().starts_with("//"));
+    let wide = comments.filter(|(_, line)| line.chars().count() > COMMENT_COLUMNS_MAX);
+    wide.map(|(index, _)| index + 1).collect()
+}
+
+#[test]
+fn a_comment_line_is_as_wide_as_a_line_of_code() {
+    let mut found = Vec::new();
+    for (file, text) in rust().into_iter().filter(|(file, _)| !is_exempt(file)) {
+        found.extend(wide(&text).first().map(|line| format!("{file}:{line} is too wide")));
+    }
+    assert_none(&found);
+}
+
+/// Goal: each rule above finds a planted odd text, and leaves a plain one alone.
+#[test]
+fn an_odd_sentence_is_found() {
+    let plain = "The worker commits a batch, and each call of it gets its answer. ".repeat(20);
+    assert_eq!(crowded(&plain), None);
+    let odd = format!("{plain} Whoever has asked is told what became of it.");
+    assert_eq!(crowded(&odd), Some(vec!["whoever".to_owned(), "what became".to_owned()]));
+    assert_eq!(crowded("Whoever asks, nobody answers what is asked."), None, "a short text");
+    assert_eq!(clauses("What, the worker? What\nthe worker; whole; what to do"), ["what the"]);
+    let comment = "let a = 1; // not at the beginning\n    /// Nobody.\n//! Somebody.\n";
+    assert_eq!(clauses(&prose("src/x.rs", comment)), ["nobody", "somebody"]);
+    assert_eq!(clauses(&prose("x.toml", "key = \"who\"\n# who\n")), ["who"]);
+    assert_eq!(forbidden("What has\nbecome of it was Told."), ["become of", "told"]);
+    assert_eq!(forbidden("the toldness of nobodies"), Vec::<&str>::new());
+    assert_eq!(forbidden("`held_up`, held down, holds up"), Vec::<&str>::new());
+    assert!(has_lost_backslash("halted;\n                        next: resume"));
+    assert!(has_lost_backslash("holds two  blanks") && has_lost_backslash("a \\\n  b  c"));
+    assert!(!has_lost_backslash("halted; \\\n      next: resume"));
+    assert!(!has_lost_backslash("halted\\n  the reason") && !has_lost_backslash("  indented"));
+    assert!(!has_lost_backslash("next     ubscore serve") && has_lost_backslash("a  b  c"));
+    let line = |columns: usize| format!("    // {}\n", "x".repeat(columns - 7));
+    assert_eq!(wide(&line(100)), Vec::<usize>::new());
+    assert_eq!(wide(&format!("let a = 1;\n{}", line(101))), [2]);
+}
