@@ -67,7 +67,7 @@ mutants: need-rust
 	$(CARGO) mutants --package ubscore --output target/mutants-ubscore --cargo-arg=--locked --cargo-arg=--lib \
 	  -- -- coordinator::step
 	$(CARGO) mutants --package domain --output target/mutants-domain --cargo-arg=--locked -- -- transfer::
-	$(CARGO) mutants --package engine --output target/mutants-engine --cargo-arg=--locked -- -- ledger::
+	$(CARGO) mutants --package engine --output target/mutants-engine --cargo-arg=--locked -- -- op:: builder::
 	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
 bench: need-rust need-postgres

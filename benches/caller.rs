@@ -8,8 +8,11 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use domain::transfer::{Direction, Op};
-use engine::ledger::{Answer, Places};
-use engine::order::{Command, Order, Text};
+use engine::command::Command;
+use engine::ledger::Answer;
+use engine::order::Order;
+use engine::places::Places;
+use engine::text::Text;
 use engine::{Handle, Options};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::config::Config;

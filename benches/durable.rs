@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use domain::transfer::Decision;
 use engine::ledger::Answer;
-use engine::outcomes::Recorded;
+use engine::recorded::Recorded;
 use engine::snapshot::store::SnapshotStore;
 use engine::{Closed, Engine};
 use ubscore::checkpointer::{self, Checkpointer};

@@ -21,9 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domain::transfer::Decision;
+use engine::command::Command;
 use engine::ledger::Answer;
-use engine::order::Command;
-use engine::outcomes::Recorded;
+use engine::recorded::Recorded;
 use engine::ring::Pending;
 use engine::{Closed, Engine, Handle};
 use ubscore::clock::{Clock, SystemClock};

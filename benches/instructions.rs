@@ -10,8 +10,13 @@
 use std::hint::black_box;
 
 use domain::transfer::{Direction, Op};
-use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Places, Step};
-use engine::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
+use engine::command::Command;
+use engine::entry::Entry;
+use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
+use engine::order::Order;
+use engine::places::Places;
+use engine::record::PAYLOAD_BYTES_MAX;
+use engine::text::Text;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use wal::memory::Memory;
 use wal::{Identity, Log, Recovery, Writer};

@@ -14,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use domain::transfer::{Decision, Direction, Op};
+use engine::command::Command;
 use engine::fact::{FACT_BYTES_MAX, Fact};
-use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Places, Step};
-use engine::order::{Command, Order, Text};
-use engine::outcomes::Recorded;
+use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use engine::order::Order;
+use engine::places::Places;
+use engine::recorded::Recorded;
+use engine::text::Text;
 use hdrhistogram::Histogram;
 
 use crate::environment::{Environment, per_second, ratio, scratch};

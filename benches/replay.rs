@@ -20,7 +20,7 @@ use clap::Parser;
 use domain::transfer::Decision;
 use engine::core::Core;
 use engine::ledger::{Answer, Ledger};
-use engine::outcomes::Recorded;
+use engine::recorded::Recorded;
 use engine::{Closed, Options};
 use rustix::fs::{Advice, fadvise};
 use ubscore::cli::{Cli, Command};

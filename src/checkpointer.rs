@@ -21,8 +21,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use engine::ledger::{Answer, Ledger, Places};
-use engine::order::{Command, Kind};
+use engine::command::Command;
+use engine::ledger::{Answer, Ledger};
+use engine::places::Places;
+use engine::record::Kind;
 use engine::replay::{self, Replay};
 use engine::ring::Overloaded;
 use engine::snapshot::store::SnapshotStore;

@@ -42,7 +42,7 @@
 //! # What keeps the money
 //!
 //! - A participant decides each (transfer, operation) once; the decision is durable with its effect, and every repeat is
-//!   told it. Successes and refusals alike ([`engine::outcomes`], `transfer_operations`).
+//!   told it. Successes and refusals alike ([`engine::recorded`], `transfer_operations`).
 //! - Whoever is asked, the intent to ask is durable before.
 //! - An answer that is no decision moves nothing: [`transfer::Event`] has no word for it. It is asked again, for ever.
 //! - Nothing is answered that a crash could take back: PostgreSQL's commit or the log's sync comes first.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use arc_swap::ArcSwap;
 use domain::asset::Catalog;
-use engine::ledger::Places;
+use engine::places::Places;
 use tracing::{info, warn};
 
 use crate::alert::{Alert, alert};

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engine::ledger::Places;
+use engine::places::Places;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use ubscore::postgres::embedded::{Embedded, Options};

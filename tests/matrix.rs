@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use engine::order::Kind;
+use engine::record::Kind;
 use serde_json::Value;
 use wal::{Directory, Identity, Options, Reader, Recovery, segment_name};
 

@@ -608,7 +608,7 @@ fn a_long_replay_tells_how_far_it_has_come() {
     let mut core = Core::new(Ledger::new(options.places), writer);
     for turn in 0..5_000 {
         let status = [AccountStatus::Frozen, AccountStatus::Active][turn % 2];
-        core.decide(&engine::order::Command::SetStatus { user: USER, status }, 0);
+        core.decide(&engine::command::Command::SetStatus { user: USER, status }, 0);
     }
     assert_eq!(syncer.sync().expect("synced"), 5_000);
     drop((core, syncer, preparer, durable));

@@ -1,18 +1,16 @@
-//! The Spot accounts and their balances, as the rows that [`super::ledger`] holds.
+//! The rows of the Spot accounts and balances in [`crate::ledger`].
 
 use domain::account::AccountStatus;
 
-use super::fact::{Fact, Totals};
-use super::table::Row;
+use crate::fact::Fact;
+use crate::table::Row;
+use crate::totals::Totals;
 
-/// There is room for so many balances an account, on average.
-pub const BALANCES_PER_ACCOUNT: usize = 2;
-
-/// A user has a Spot account.
+/// A Spot account.
 #[derive(Clone, Copy)]
-pub(super) struct Account {
-    pub(super) user: u64,
-    pub(super) status: AccountStatus,
+pub(crate) struct Account {
+    pub(crate) user: u64,
+    pub(crate) status: AccountStatus,
 }
 
 impl Row for Account {
@@ -24,17 +22,17 @@ impl Row for Account {
 }
 
 impl Account {
-    pub(super) fn fact(&self) -> Fact {
+    pub(crate) fn fact(&self) -> Fact {
         Fact::Account { user: self.user, status: self.status }
     }
 }
 
-/// A user has had money on Spot.
+/// A Spot balance that has had at least one operation.
 #[derive(Clone, Copy)]
-pub(super) struct Balance {
-    pub(super) totals: Totals,
-    pub(super) user: u64,
-    pub(super) asset: u32,
+pub(crate) struct Balance {
+    pub(crate) totals: Totals,
+    pub(crate) user: u64,
+    pub(crate) asset: u32,
 }
 
 const _: () = assert!(size_of::<Balance>() == 64);
@@ -49,12 +47,12 @@ impl Row for Balance {
 
 impl Balance {
     /// Smallest units.
-    pub(super) fn available(&self) -> u128 {
+    pub(crate) fn available(&self) -> u128 {
         let available = self.totals.available();
-        available.unwrap_or_else(|| panic!("more withdrawn than there was: {:?}", self.totals))
+        available.unwrap_or_else(|| panic!("withdrawals exceed deposits: {:?}", self.totals))
     }
 
-    pub(super) fn fact(&self) -> Fact {
+    pub(crate) fn fact(&self) -> Fact {
         let Balance { totals, user, asset } = *self;
         Fact::Balance { user, asset, available: self.available(), totals }
     }

@@ -20,9 +20,11 @@ use domain::shortage::{Capacity, Shortage};
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
-use super::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
-use super::order::{Command, Entry, PAYLOAD_BYTES_MAX};
 use super::ring::{Poller, Slot, Tickets};
+use crate::command::Command;
+use crate::entry::Entry;
+use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use crate::record::PAYLOAD_BYTES_MAX;
 use crate::{LOG_TARGET, crash};
 
 /// The most commands taken off the ring before their slots are free again.
@@ -448,8 +450,9 @@ mod tests {
 
     use super::*;
     use crate::fact::Fact;
-    use crate::ledger::Places;
-    use crate::order::{Order, Text};
+    use crate::order::Order;
+    use crate::places::Places;
+    use crate::text::Text;
 
     const OUTCOMES_MAX: usize = 2_000;
 

@@ -1,7 +1,8 @@
-//! An external operation in UBSCore's log: money that has entered Funding from outside, or has left it.
+//! An external operation in UBSCore's log: money that enters Funding from outside, or leaves it.
 //!
-//! PostgreSQL decides it and moves the Funding balance. UBSCore only records the decision, so that a database that is set
-//! back in time cannot lose it unseen. The record moves no Spot balance and needs no Spot account.
+//! PostgreSQL decides it and moves the Funding balance. UBSCore only records the decision, so that
+//! a database that is set back in time cannot lose it unnoticed. The record moves no Spot balance
+//! and needs no Spot account.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -20,38 +21,41 @@ use std::mem::size_of;
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
-use domain::code::Code;
 use domain::transfer::op::Effect;
 use domain::transfer::{CID_BYTES_MAX, Cid, Decision, ExternalOperation, Op};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::order::{Error, Kind, PAYLOAD_BYTES_MAX, Text, join};
+use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, decision_number, decision_of, join};
+use crate::text::Text;
+use crate::totals::TOTAL_MAX;
 
-/// An external operation that PostgreSQL has decided. Plain numbers: UBSCore checks them for itself.
+/// An external operation that PostgreSQL has decided.
+///
+/// Its fields are plain numbers: UBSCore checks them itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct External {
     /// EXT_DEPOSIT or EXT_WITHDRAW.
     pub op: Op,
     /// The caller's idempotency key, not empty.
     pub idem_key: Text<CID_BYTES_MAX>,
-    /// Whose Funding account, 1..=2^63-1.
+    /// The Funding account's user, 1..=2^63-1.
     pub user: u64,
-    /// Of what.
+    /// The asset's number.
     pub asset: u32,
     /// Smallest units, not 0.
     pub amount: u64,
     /// Its position in the order of accepts.
     pub order_number: u64,
-    /// What PostgreSQL has decided.
+    /// The decision of PostgreSQL.
     pub decision: Decision,
-    /// The Funding balance afterwards, in 10^-8 of the asset as PostgreSQL keeps it; 0 for a refusal.
+    /// The Funding balance afterwards, in 10^-8 of the asset as in PostgreSQL; 0 for a refusal.
     pub balance_after: u128,
 }
 
 impl External {
-    /// The record of a decided operation. The only way from a row of PostgreSQL to a record.
+    /// The record of a decided operation: the only way from a row of PostgreSQL to a record.
     pub fn new(operation: &ExternalOperation) -> External {
         External {
             op: operation.op,
@@ -65,7 +69,7 @@ impl External {
         }
     }
 
-    /// The operation that it records, `None` where a field is out of range.
+    /// The recorded operation; `None` if a field is out of range.
     pub fn operation(&self) -> Option<ExternalOperation> {
         Some(ExternalOperation {
             op: self.op,
@@ -84,40 +88,34 @@ impl External {
         key(self.idem_key.as_str())
     }
 
-    pub(super) fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
-        let idem_key = self.idem_key.as_str().as_bytes();
+    /// Writes the payload into `buffer`. Returns its length in bytes.
+    pub(crate) fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
         let fixed = ExternalBytes {
             balance_after: self.balance_after.into(),
             user: self.user.into(),
             amount: self.amount.into(),
             order_number: self.order_number.into(),
             asset: self.asset.into(),
-            code: match self.decision {
-                Decision::Success => 0.into(),
-                Decision::Refused(code) => (code as u16).into(),
-            },
+            code: decision_number(self.decision).into(),
             op: self.op as u8,
-            idem_key_length: u8::try_from(idem_key.len()).expect("at most 64"),
+            idem_key_length: self.idem_key.length(),
         };
-        join(buffer, fixed.as_bytes(), idem_key)
+        join(buffer, fixed.as_bytes(), self.idem_key.as_bytes())
     }
 
-    pub(super) fn decode(payload: &[u8]) -> Result<External, Error> {
+    /// Reads the payload of a record of [`Kind::External`].
+    ///
+    /// # Errors
+    /// [`Error`]: this version cannot read it.
+    pub(crate) fn decode(payload: &[u8]) -> Result<External, Error> {
         let malformed = || Error::Payload { kind: Kind::External, bytes: payload.len() };
-        let field = |field, number: u64| Error::Field { field, number };
         let (fixed, idem_key) = ExternalBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
         if idem_key.is_empty() || idem_key.len() != usize::from(fixed.idem_key_length) {
             return Err(malformed());
         }
         let op = Op::from_number(fixed.op).filter(|op| op.is_external());
-        let op = op.ok_or_else(|| field("op", fixed.op.into()))?;
-        let decision = match fixed.code.get() {
-            0 => Decision::Success,
-            number => {
-                let code = Code::from_number(number);
-                Decision::Refused(code.ok_or_else(|| field("code", number.into()))?)
-            }
-        };
+        let op = op.ok_or(Error::Field { field: "op", number: fixed.op.into() })?;
+        let decision = decision_of(fixed.code.get())?;
         Ok(External {
             op,
             idem_key: Text::from_bytes(idem_key).ok_or_else(malformed)?,
@@ -131,27 +129,28 @@ impl External {
     }
 }
 
-/// The name of an external operation in the outcome map: a 128-bit hash of its idem_key, never 0. It cannot meet a req_id,
-/// because the ops of transfers and of external operations differ.
+/// The name of an external operation in the outcome map: a 128-bit hash of its idem_key, never 0.
+///
+/// It cannot collide with a req_id: transfers and external operations have different ops.
 pub fn key(idem_key: &str) -> u128 {
     xxh3_128(idem_key.as_bytes()).max(1)
 }
 
-/// External operations of one asset, cumulative.
+/// The cumulative external operations of one asset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
     /// Decided EXT_DEPOSITs, refusals included.
     pub deposits: u64,
-    /// What the successful ones add up to, smallest units.
+    /// The sum of the successful ones, smallest units.
     pub deposited: u128,
     /// Decided EXT_WITHDRAWs, refusals included.
     pub withdrawals: u64,
-    /// What the successful ones add up to, smallest units.
+    /// The sum of the successful ones, smallest units.
     pub withdrawn: u128,
 }
 
 impl Outside {
-    /// These and one decided operation more. `op`: EXT_DEPOSIT or EXT_WITHDRAW.
+    /// One more decided operation. `op`: EXT_DEPOSIT or EXT_WITHDRAW.
     pub fn with(self, op: Op, decision: Decision, amount: u64) -> Outside {
         let moved = if decision == Decision::Success { u128::from(amount) } else { 0 };
         assert!(op.is_external(), "{op} is not external");
@@ -168,7 +167,7 @@ impl Outside {
         }
     }
 
-    /// These without those of `part`, `None` where it holds more.
+    /// The difference to `part`; `None` if `part` is larger.
     pub fn without(self, part: Outside) -> Option<Outside> {
         Some(Outside {
             deposits: self.deposits.checked_sub(part.deposits)?,
@@ -178,9 +177,10 @@ impl Outside {
         })
     }
 
-    /// Whether 2^62 more of the largest amounts leave every sum in range. Beyond, no log can have led here.
-    pub(super) fn leave_room(&self) -> bool {
-        let sums = [self.deposited, self.withdrawn].iter().all(|&sum| sum <= 1 << 126);
+    /// Whether every sum is at most [`TOTAL_MAX`] and every count at most 2^63. A larger one in a
+    /// file was written by no ledger.
+    pub(crate) fn leave_room(&self) -> bool {
+        let sums = [self.deposited, self.withdrawn].iter().all(|&sum| sum <= TOTAL_MAX);
         sums && [self.deposits, self.withdrawals].iter().all(|&count| count <= 1 << 63)
     }
 }
@@ -201,8 +201,48 @@ struct ExternalBytes {
 const _: () = assert!(size_of::<ExternalBytes>() == 48);
 const _: () = assert!(size_of::<ExternalBytes>() + CID_BYTES_MAX <= PAYLOAD_BYTES_MAX);
 
+/// An asset's external operations in bytes: in a record of kind 11, and in a fact of tag 7.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct OutsideBytes {
+    deposited: U128,
+    withdrawn: U128,
+    deposits: U64,
+    withdrawals: U64,
+    asset: U32,
+}
+
+const _: () = assert!(size_of::<OutsideBytes>() <= PAYLOAD_BYTES_MAX);
+
+impl OutsideBytes {
+    /// The bytes of an asset's external operations.
+    pub(crate) fn new(asset: u32, outside: Outside) -> OutsideBytes {
+        let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
+        OutsideBytes {
+            deposited: deposited.into(),
+            withdrawn: withdrawn.into(),
+            deposits: deposits.into(),
+            withdrawals: withdrawals.into(),
+            asset: asset.into(),
+        }
+    }
+
+    /// The asset and its external operations.
+    pub(crate) fn read(&self) -> (u32, Outside) {
+        let outside = Outside {
+            deposits: self.deposits.get(),
+            deposited: self.deposited.get(),
+            withdrawals: self.withdrawals.get(),
+            withdrawn: self.withdrawn.get(),
+        };
+        (self.asset.get(), outside)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use domain::code::Code;
+
     use super::*;
 
     fn external() -> External {

@@ -1,93 +1,40 @@
-//! The facts a ledger consists of: what a snapshot holds one after the other, and what a digest adds up.
+//! The facts of a ledger: a snapshot holds them one after the other, and a digest adds them up.
 //!
-//! A fact has one form in bytes, little endian, without padding; its digest is XXH3-128 of its tag and those bytes. The
-//! digest of a state is the sum of its facts' digests modulo 2^128, so that it does not depend on their order and each
-//! change costs two of them. An outcome that leaves memory goes on counting, by the sum of those that have left: so a
-//! digest tells what the log adds up to, and not when its reader forgot what.
+//! A fact has one form in bytes, little endian, without padding. Its digest is the XXH3-128 of its
+//! tag and these bytes. The digest of a state is the sum of its facts' digests modulo 2^128: it
+//! does not depend on their order, and each change costs two of them. Evicted outcomes still count,
+//! by the sum of their digests. So a digest depends on the log only, and not on the moment at which
+//! a reader has forgotten an outcome.
 //!
 //! | tag | fact | bytes |
 //! |---|---|---|
 //! | 1 | asset | asset 4, precision 1, symbol length 1, symbol 16 (padded with zeros) |
 //! | 2 | account | user 8, status 1 |
 //! | 3 | balance | available 16, deposits 16, withdrawals 16, refunds 16, user 8, asset 4 |
-//! | 4 | outcome | req_id 16, balance_after 16, user 8, amount 8, sequence 8, time_ns 8, order_number 8, asset 4, code 2 (0 = success), op 1 |
+//! | 4 | outcome | the fields of `OutcomeBytes` in their order; code 0 is a success |
 //! | 5 | watermark | order_number 8 |
-//! | 6 | evicted | digest 16: the sum over the outcomes that have left, and its own digest |
-//! | 7 | outside | deposited 16, withdrawn 16, deposits 8, withdrawals 8, asset 4: all external operations of an asset |
+//! | 6 | evicted | digest 16: the sum over the evicted outcomes; it is also this fact's digest |
+//! | 7 | outside | deposited 16, withdrawn 16, deposits 8, withdrawals 8, asset 4 |
 
 use std::mem::size_of;
 
 use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
-use domain::code::Code;
-use domain::transfer::op::Sum;
-use domain::transfer::{Decision, Op};
+use domain::transfer::Op;
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::external::Outside;
-use super::order::{Error, Text};
-use super::outcomes::Recorded;
+use crate::external::{Outside, OutsideBytes};
+use crate::record::{Error, decision_number, decision_of};
+use crate::recorded::Recorded;
+use crate::text::Text;
+use crate::totals::Totals;
 
-/// What has ever been done to one balance, smallest units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Successful deposits.
-    pub deposits: u128,
-    /// Successful withdrawals.
-    pub withdrawals: u128,
-    /// Successful refunds.
-    pub refunds: u128,
-}
-
-impl Totals {
-    /// The balance they leave, `None` where it would be negative or above what a u128 holds.
-    pub fn available(&self) -> Option<u128> {
-        self.deposits.checked_add(self.refunds)?.checked_sub(self.withdrawals)
-    }
-
-    /// The total of one operation, 0 for those that UBSCore has not.
-    pub fn of(&self, op: Op) -> u128 {
-        match op.row().sum {
-            Some(Sum::Deposits) => self.deposits,
-            Some(Sum::Withdrawals) => self.withdrawals,
-            Some(Sum::Refunds) => self.refunds,
-            None => 0,
-        }
-    }
-
-    /// Whether 2^62 more of the largest amounts leave every sum within a u128. Beyond, no log can have led here.
-    pub(super) fn leave_room(&self) -> bool {
-        [self.deposits, self.withdrawals, self.refunds].iter().all(|&total| total <= 1 << 126)
-    }
-
-    /// These without those of `part`, `None` where it holds more.
-    pub(super) fn without(&self, part: Totals) -> Option<Totals> {
-        Some(Totals {
-            deposits: self.deposits.checked_sub(part.deposits)?,
-            withdrawals: self.withdrawals.checked_sub(part.withdrawals)?,
-            refunds: self.refunds.checked_sub(part.refunds)?,
-        })
-    }
-
-    /// These and one success more. A u128 holds 2^64 of the largest amounts, so that no legal sequence overflows.
-    pub(super) fn with(self, op: Op, amount: u64) -> Totals {
-        let grown = self.of(op).checked_add(u128::from(amount));
-        let grown = grown.unwrap_or_else(|| panic!("{amount} more than {self:?}"));
-        match op.row().sum {
-            Some(Sum::Deposits) => Totals { deposits: grown, ..self },
-            Some(Sum::Withdrawals) => Totals { withdrawals: grown, ..self },
-            Some(Sum::Refunds) => Totals { refunds: grown, ..self },
-            None => unreachable!("no balance has a sum of {op}"),
-        }
-    }
-}
-
-/// One thing that is so in a ledger.
+/// One fact of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// UBSCore knows this asset.
+    /// A registered asset.
     Asset {
         /// Its number.
         asset: u32,
@@ -96,53 +43,53 @@ pub enum Fact {
         /// Its symbol.
         symbol: Text<SYMBOL_BYTES_MAX>,
     },
-    /// A user has a Spot account.
+    /// A Spot account.
     Account {
-        /// Whose.
+        /// The account's user.
         user: u64,
-        /// What it may do.
+        /// Its status.
         status: AccountStatus,
     },
-    /// A user has had money on Spot.
+    /// A Spot balance that has had an operation.
     Balance {
-        /// Whose.
+        /// The balance's user.
         user: u64,
-        /// Of what.
+        /// The balance's asset.
         asset: u32,
         /// Smallest units.
         available: u128,
-        /// What it has come from.
+        /// All its operations.
         totals: Totals,
     },
-    /// An operation has been decided.
+    /// A decided operation.
     Outcome {
-        /// Of which transfer.
+        /// The transfer, or the key of an external operation.
         req_id: u128,
-        /// Which operation.
+        /// The operation.
         op: Op,
-        /// What was decided.
+        /// The decision.
         recorded: Recorded,
     },
     /// Outcomes of smaller order numbers may be forgotten.
     Watermark {
-        /// The smallest that must be kept.
+        /// The smallest number to be kept.
         order_number: u64,
     },
-    /// Outcomes have been forgotten.
+    /// All evicted outcomes.
     Evicted {
         /// The sum of their digests.
         digest: u128,
     },
-    /// External operations of an asset have been recorded.
+    /// The external operations of an asset.
     Outside {
-        /// Of which asset.
+        /// The asset's number.
         asset: u32,
-        /// All of them, those included whose outcomes have been forgotten.
+        /// All of them, also those with evicted outcomes.
         outside: Outside,
     },
 }
 
-/// The most bytes a fact has.
+/// The most bytes of a fact.
 pub const FACT_BYTES_MAX: usize = size_of::<OutcomeBytes>();
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -187,15 +134,8 @@ struct OutcomeBytes {
     op: u8,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct OutsideBytes {
-    deposited: U128,
-    withdrawn: U128,
-    deposits: U64,
-    withdrawals: U64,
-    asset: U32,
-}
+const _: () = assert!(size_of::<BalanceBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<OutsideBytes>() <= FACT_BYTES_MAX);
 
 const ASSET: u8 = 1;
 const ACCOUNT: u8 = 2;
@@ -203,10 +143,10 @@ const BALANCE: u8 = 3;
 const OUTCOME: u8 = 4;
 const WATERMARK: u8 = 5;
 const EVICTED: u8 = 6;
-pub(super) const OUTSIDE: u8 = 7;
+const OUTSIDE: u8 = 7;
 
 impl Fact {
-    /// Its tag, and its bytes written into `buffer`: how many.
+    /// Writes the fact into `buffer`. Returns its tag and its length in bytes.
     pub fn encode(&self, buffer: &mut [u8; FACT_BYTES_MAX]) -> (u8, usize) {
         fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
             let bytes = bytes.as_bytes();
@@ -238,10 +178,6 @@ impl Fact {
                 (BALANCE, put(buffer, &bytes))
             }
             Fact::Outcome { req_id, op, ref recorded } => {
-                let code = match recorded.decision {
-                    Decision::Success => 0,
-                    Decision::Refused(code) => code as u16,
-                };
                 let bytes = OutcomeBytes {
                     req_id: req_id.into(),
                     balance_after: recorded.balance_after.into(),
@@ -251,7 +187,7 @@ impl Fact {
                     time_ns: recorded.time_ns.into(),
                     order_number: recorded.order_number.into(),
                     asset: recorded.asset.into(),
-                    code: code.into(),
+                    code: decision_number(recorded.decision).into(),
                     op: op as u8,
                 };
                 (OUTCOME, put(buffer, &bytes))
@@ -259,19 +195,12 @@ impl Fact {
             Fact::Watermark { order_number } => (WATERMARK, put(buffer, &U64::from(order_number))),
             Fact::Evicted { digest } => (EVICTED, put(buffer, &U128::from(digest))),
             Fact::Outside { asset, outside } => {
-                let bytes = OutsideBytes {
-                    deposited: outside.deposited.into(),
-                    withdrawn: outside.withdrawn.into(),
-                    deposits: outside.deposits.into(),
-                    withdrawals: outside.withdrawals.into(),
-                    asset: asset.into(),
-                };
-                (OUTSIDE, put(buffer, &bytes))
+                (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
         }
     }
 
-    /// The bytes a fact with this tag has, `None` for a tag of a later version.
+    /// The length of a fact with this tag, in bytes; `None` for a tag of a later version.
     pub fn bytes_of(tag: u8) -> Option<usize> {
         match tag {
             ASSET => Some(size_of::<AssetBytes>()),
@@ -285,7 +214,7 @@ impl Fact {
         }
     }
 
-    /// Reads a fact back. `bytes`: as many as [`Fact::bytes_of`] says.
+    /// Reads a fact. `bytes` has the length [`Fact::bytes_of`].
     ///
     /// # Errors
     /// [`Error`]: this version cannot read it.
@@ -296,7 +225,7 @@ impl Fact {
             ASSET => {
                 let fixed = AssetBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 let split = fixed.symbol.split_at_checked(usize::from(fixed.symbol_length));
-                // Bytes behind the symbol would not come back, and the digest would not be that of these bytes.
+                // The padding is zeros: other bytes would be lost, and the digest with them.
                 let symbol = split.filter(|(_, padding)| padding.iter().all(|&byte| byte == 0));
                 let symbol = symbol.and_then(|(symbol, _)| std::str::from_utf8(symbol).ok());
                 let symbol = symbol.and_then(Text::new).ok_or_else(malformed)?;
@@ -321,17 +250,11 @@ impl Fact {
             OUTCOME => {
                 let fixed = OutcomeBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 let op = Op::from_number(fixed.op).ok_or_else(|| field("op", fixed.op.into()))?;
-                let decision = match fixed.code.get() {
-                    0 => Decision::Success,
-                    number => Decision::Refused(
-                        Code::from_number(number).ok_or_else(|| field("code", number.into()))?,
-                    ),
-                };
                 let recorded = Recorded {
                     user: fixed.user.get(),
                     asset: fixed.asset.get(),
                     amount: fixed.amount.get(),
-                    decision,
+                    decision: decision_of(fixed.code.get())?,
                     balance_after: fixed.balance_after.get(),
                     sequence: fixed.sequence.get(),
                     time_ns: fixed.time_ns.get(),
@@ -349,26 +272,21 @@ impl Fact {
             }
             OUTSIDE => {
                 let fixed = OutsideBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                let outside = Outside {
-                    deposits: fixed.deposits.get(),
-                    deposited: fixed.deposited.get(),
-                    withdrawals: fixed.withdrawals.get(),
-                    withdrawn: fixed.withdrawn.get(),
-                };
-                Ok(Fact::Outside { asset: fixed.asset.get(), outside })
+                let (asset, outside) = fixed.read();
+                Ok(Fact::Outside { asset, outside })
             }
             _ => Err(malformed()),
         }
     }
 
-    /// Its part of a state's digest.
+    /// The fact's part of the state's digest.
     pub fn digest(&self) -> u128 {
         if let Fact::Evicted { digest } = *self {
             return digest;
         }
         let mut buffer = [0; FACT_BYTES_MAX];
         let (tag, length) = self.encode(&mut buffer);
-        // In one piece: hashing a stream of two costs several times as much, and this is done for every order.
+        // One piece: hashing a stream of two costs several times as much, at every order.
         let mut tagged = [0; FACT_BYTES_MAX + 1];
         tagged[0] = tag;
         tagged[1..=length].copy_from_slice(&buffer[..length]);
@@ -378,6 +296,9 @@ impl Fact {
 
 #[cfg(test)]
 mod tests {
+    use domain::code::Code;
+    use domain::transfer::Decision;
+
     use super::*;
 
     #[test]
@@ -416,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Found by a seed of a fuzz target: bytes behind a symbol were passed over, so that one fact had many forms.
+    /// Found by a fuzz target: bytes after a symbol were ignored, so one fact had several forms.
     #[test]
     fn a_symbol_is_padded_with_zeros_and_nothing_else() {
         let mut buffer = [0; FACT_BYTES_MAX];

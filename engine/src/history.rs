@@ -11,11 +11,17 @@ use proptest::sample::Index;
 use wal::Record;
 
 use super::external::{External, Outside};
-use super::fact::{FACT_BYTES_MAX, Fact, Totals};
-use super::ledger::builder::Builder;
-use super::ledger::{Answer, Ledger, Places, Step};
-use super::order::{Command, Entry, Order, PAYLOAD_BYTES_MAX, Text};
 use super::replay::{self, replay};
+use crate::builder::Builder;
+use crate::command::Command;
+use crate::entry::Entry;
+use crate::fact::{FACT_BYTES_MAX, Fact};
+use crate::ledger::{Answer, Ledger, Step};
+use crate::order::Order;
+use crate::places::Places;
+use crate::record::PAYLOAD_BYTES_MAX;
+use crate::text::Text;
+use crate::totals::Totals;
 
 /// So few that histories run into the limits.
 const PLACES: Places = Places { accounts_max: 3, outcomes_max: 24 };

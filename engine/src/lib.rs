@@ -7,9 +7,12 @@
 //! `memory` (the memory of both, taken at start), [`ring`] (the way in and back), [`core`] (the loops), [`snapshot`] (a
 //! ledger in a file), [`replay`] (the way back from the log).
 
-pub mod accounts;
+mod accounts;
+pub mod builder;
+pub mod command;
 pub mod core;
 mod crash;
+pub mod entry;
 pub mod external;
 pub mod fact;
 #[cfg(test)]
@@ -17,12 +20,18 @@ mod history;
 pub mod ledger;
 mod memory;
 pub mod notice;
+mod op;
 pub mod order;
-pub mod outcomes;
+mod outcomes;
+pub mod places;
+pub mod record;
+pub mod recorded;
 pub mod replay;
 pub mod ring;
 pub mod snapshot;
 mod table;
+pub mod text;
+pub mod totals;
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -39,10 +48,11 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 use wal::{Directory, Identity, Medium, Recovery, Sequence};
 
+use self::command::Command;
 use self::core::{Core, Shared};
-use self::ledger::{Ledger, Places};
+use self::ledger::Ledger;
 use self::notice::{Notice, Notify};
-use self::order::Command;
+use self::places::Places;
 use self::replay::Replay;
 use self::ring::{Overloaded, Pending, Publisher};
 use self::snapshot::Snapshot;

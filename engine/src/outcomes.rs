@@ -1,73 +1,27 @@
-//! The idempotent processed map: what was decided for each (transfer, operation), successes and refusals alike.
+//! The processed map: the decision of each (transfer, operation), successes and refusals alike. It
+//! makes every command idempotent.
 //!
-//! It forgets: an outcome below the watermark leaves, not at once but some rows at each command, so that no command
-//! waits for all of them. What it has not come to yet is still found. Nothing that is recorded depends on which of
-//! them are gone: below the watermark nothing is decided any more, so all they can change is whether a repeat is told
-//! the decision or that it is forgotten.
+//! Outcomes below the watermark are evicted, a few rows at each command, so that no command waits
+//! for all of them. A row that is not evicted yet is still found. No record depends on which rows
+//! are evicted: below the watermark nothing is decided any more. A repeat is answered with its
+//! decision, or as forgotten.
 
 use domain::transfer::{Decision, Op};
 
-use super::external::External;
-use super::fact::Fact;
-use super::ledger::OUTCOMES_MAX;
-use super::ledger::builder::Error;
-use super::order::Order;
-use super::table::{Misfit, Row, Table};
+use crate::fact::Fact;
+use crate::recorded::Recorded;
+use crate::table::{Misfit, Row, Table};
 
-/// What was decided about one operation, and for whom.
+/// Restored outcomes that no ledger can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// Whose account.
-    pub user: u64,
-    /// Of what.
-    pub asset: u32,
-    /// Smallest units.
-    pub amount: u64,
-    /// The decision.
-    pub decision: Decision,
-    /// The Spot balance right afterwards, smallest units.
-    pub balance_after: u128,
-    /// The record that holds it.
-    pub sequence: wal::Sequence,
-    /// When it was asked, ns since the Unix epoch, by the caller's clock.
-    pub time_ns: u64,
-    /// The transfer's position in the order of accepts.
-    pub order_number: u64,
+pub(crate) enum Unsettled {
+    /// An operation that undoes another one, without that one's success.
+    Unpaid(Fact),
+    /// More outcomes than places.
+    Full,
 }
 
-impl Recorded {
-    /// What the record `sequence` of the log, written at `time_ns`, says of an order.
-    pub fn new(
-        order: &Order,
-        decision: Decision,
-        balance_after: u128,
-        sequence: wal::Sequence,
-        time_ns: u64,
-    ) -> Recorded {
-        let Order { user, asset, amount, order_number, .. } = *order;
-        Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
-    }
-
-    /// What the record `sequence` of the log, written at `time_ns`, says of an external operation.
-    pub fn of_external(external: &External, sequence: wal::Sequence, time_ns: u64) -> Recorded {
-        let External { user, asset, amount, order_number, decision, balance_after, .. } = *external;
-        Recorded { user, asset, amount, decision, balance_after, sequence, time_ns, order_number }
-    }
-
-    /// Whether `external` is a repeat of what was recorded.
-    pub(super) fn matches_external(&self, external: &External) -> bool {
-        let again = Recorded::of_external(external, self.sequence, self.time_ns);
-        *self == again
-    }
-
-    /// Whether `order` is a repeat of what was decided, and not another order under its name.
-    pub(super) fn matches(&self, order: &Order) -> bool {
-        let asked = (order.user, order.asset, order.amount, order.order_number);
-        (self.user, self.asset, self.amount, self.order_number) == asked
-    }
-}
-
-/// A [`Recorded`] in its place, without padding: there are millions.
+/// A [`Recorded`] as a row, without padding: there are millions of them.
 #[derive(Clone, Copy)]
 struct Outcome {
     req_id: u128,
@@ -80,7 +34,7 @@ struct Outcome {
     asset: u32,
     decision: Decision,
     op: Op,
-    /// A withdraw whose refund has been recorded.
+    /// A withdraw with a recorded refund.
     refunded: bool,
 }
 
@@ -140,72 +94,73 @@ impl Outcome {
         Fact::Outcome { req_id: self.req_id, op: self.op, recorded: self.recorded() }
     }
 
-    /// Whether this withdraw is what `refund` gives back.
+    /// Whether `refund` gives back this withdraw.
     fn pays_for(&self, refund: &Outcome) -> bool {
         let given = (refund.user, refund.asset, refund.amount, refund.order_number);
         self.reserves() && (self.user, self.asset, self.amount, self.order_number) == given
     }
 
-    /// Whether a place is kept free for its refund.
+    /// Whether a place is kept free for the operation that can undo it.
     fn reserves(&self) -> bool {
         self.op.row().undone_by.is_some() && self.decision == Decision::Success && !self.refunded
     }
 }
 
-/// At most `places` outcomes. A successful WITHDRAW takes two: its own and that of the REFUND it may need, so that a
-/// refund always finds its place.
-pub(super) struct Outcomes {
+/// At most `places` outcomes. A successful WITHDRAW takes two places, its own and that of its
+/// REFUND: a refund always finds its place free.
+pub(crate) struct Outcomes {
     table: Table<Outcome>,
     places: usize,
-    /// Successful withdraws not refunded: one place each is kept free.
+    /// Successful withdraws without a refund: one place each is kept free.
     reserved: usize,
-    /// The sum of the digests of those that have left.
+    /// The sum of the digests of all evicted outcomes.
     evicted: u128,
-    /// Rows before this one have been looked at since the watermark rose.
+    /// Rows before this position have been checked since the watermark rose.
     looked: usize,
-    /// The watermark has risen meanwhile: after the last row comes the first again.
+    /// The watermark has risen since: after the last row the check starts again at the first.
     again: bool,
 }
 
 impl Outcomes {
-    pub(super) fn new(places: usize) -> Outcomes {
+    pub(crate) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
         Outcomes { table, places, reserved: 0, evicted: 0, looked: 0, again: false }
     }
 
-    pub(super) fn prefault(&mut self) {
+    pub(crate) fn prefault(&mut self) {
         self.table.prefault();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.rows().len()
     }
 
-    /// Places that neither an outcome nor a promised refund takes.
-    pub(super) fn places_left(&self) -> usize {
+    /// Places without an outcome and without a refund that may still come.
+    pub(crate) fn places_left(&self) -> usize {
         self.table.places_left() - self.reserved
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u128, Op, Recorded)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, Op, Recorded)> + '_ {
         self.table.rows().iter().map(|outcome| (outcome.req_id, outcome.op, outcome.recorded()))
     }
 
-    pub(super) fn get(&self, req_id: u128, op: Op) -> Option<Recorded> {
+    pub(crate) fn get(&self, req_id: u128, op: Op) -> Option<Recorded> {
         self.table.get((req_id, op)).map(Outcome::recorded)
     }
 
     /// See [`Table::expect_slot`].
     #[inline]
-    pub(super) fn expect_slot(&self, req_id: u128, op: Op) {
+    pub(crate) fn expect_slot(&self, req_id: u128, op: Op) {
         self.table.expect_slot((req_id, op));
     }
 
-    /// Whether such a decision can be recorded.
-    pub(super) fn has_place(&self, op: Op, decision: Decision) -> bool {
+    /// Whether there is a place for this decision.
+    pub(crate) fn has_place(&self, op: Op, decision: Decision) -> bool {
         op.places(decision) <= self.places_left()
     }
 
-    pub(super) fn insert(&mut self, req_id: u128, op: Op, recorded: Recorded) {
+    /// Records a decision. Panics without a place, or if it is recorded already.
+    pub(crate) fn insert(&mut self, req_id: u128, op: Op, recorded: Recorded) {
         let outcome = Outcome::new(req_id, op, recorded);
         if let Some(undone) = op.row().undoes {
             let paid = self.table.get_mut((req_id, undone)).expect("decided by its withdraw");
@@ -218,24 +173,25 @@ impl Outcomes {
         assert!(self.len() + self.reserved <= self.places, "{} places", self.places);
     }
 
-    /// The sum of the digests of those that have left.
-    pub(super) fn evicted(&self) -> u128 {
+    /// The sum of the digests of all evicted outcomes.
+    pub(crate) fn evicted(&self) -> u128 {
         self.evicted
     }
 
-    /// The watermark has risen: every row is to be looked at, once the look round that is under way has ended, or the
-    /// last rows might never be come to.
-    pub(super) fn risen(&mut self) {
+    /// The watermark has risen: every row must be checked again. The round under way ends first, or
+    /// the last rows might never be reached.
+    pub(crate) fn risen(&mut self) {
         self.again = true;
     }
 
-    /// Whether all that is below the watermark has left.
-    pub(super) fn has_forgotten(&self) -> bool {
+    /// Whether every outcome below the watermark is evicted.
+    pub(crate) fn has_forgotten(&self) -> bool {
         self.looked == self.len() && !self.again
     }
 
-    /// Looks at up to `looks_max` rows and lets up to `leaves_max` of them go.
-    pub(super) fn forget(&mut self, watermark: u64, looks_max: usize, leaves_max: usize) {
+    /// Checks up to `looks_max` rows and evicts up to `leaves_max` of them.
+    pub(crate) fn forget(&mut self, watermark: u64, looks_max: usize, leaves_max: usize) {
+        debug_assert!(self.looked <= self.len(), "{} of {}", self.looked, self.len());
         let mut leaves = 0;
         for _ in 0..looks_max {
             if self.looked == self.len() {
@@ -249,22 +205,22 @@ impl Outcomes {
             } else if leaves == leaves_max {
                 return;
             } else {
-                // The last row, which has not been looked at, takes its position.
+                // The last row, not checked yet, takes its position.
                 leaves += 1;
-                self.leave(self.looked);
+                self.evict(self.looked);
             }
         }
     }
 
-    fn leave(&mut self, position: usize) {
+    fn evict(&mut self, position: usize) {
         let outcome = self.table.remove(position);
-        // Below the watermark its transfer has ended, so the refund that a place was kept for will not come.
+        // Its transfer has ended below the watermark: the refund with the kept place cannot come.
         self.reserved -= usize::from(outcome.reserves());
         self.evicted = self.evicted.wrapping_add(outcome.fact().digest());
     }
 
-    /// Puts back what a snapshot holds; [`Outcomes::settle`] comes after the last.
-    pub(super) fn restore(
+    /// Restores one outcome of a snapshot. [`Outcomes::settle`] must follow the last one.
+    pub(crate) fn restore(
         &mut self,
         req_id: u128,
         op: Op,
@@ -273,8 +229,11 @@ impl Outcomes {
         self.table.try_insert(Outcome::new(req_id, op, recorded))
     }
 
-    /// Forgets what is below the watermark and keeps places for the refunds that the rest may need.
-    pub(super) fn settle(&mut self, evicted: u128, watermark: u64) -> Result<(), Error> {
+    /// Evicts all outcomes below the watermark and keeps places for the refunds of the rest.
+    ///
+    /// # Errors
+    /// [`Unsettled`]: the outcomes are those of no ledger, or there are too few places.
+    pub(crate) fn settle(&mut self, evicted: u128, watermark: u64) -> Result<(), Unsettled> {
         self.evicted = evicted;
         self.reserved = self.table.rows().iter().filter(|outcome| outcome.reserves()).count();
         self.forget(watermark, usize::MAX, usize::MAX);
@@ -283,8 +242,7 @@ impl Outcomes {
             if let Some(undone) = refund.op.row().undoes {
                 let paid = self.table.get_mut((refund.req_id, undone));
                 let Some(paid) = paid.filter(|paid| paid.pays_for(&refund)) else {
-                    let why = "nothing was withdrawn";
-                    return Err(Error::Impossible { fact: refund.fact(), why });
+                    return Err(Unsettled::Unpaid(refund.fact()));
                 };
                 paid.refunded = true;
                 self.reserved -= 1;
@@ -292,7 +250,7 @@ impl Outcomes {
         }
         match self.len() + self.reserved <= self.places {
             true => Ok(()),
-            false => Err(Error::Full(OUTCOMES_MAX)),
+            false => Err(Unsettled::Full),
         }
     }
 }

@@ -9,9 +9,12 @@ use arrayvec::ArrayVec;
 use domain::transfer::Decision;
 use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
-use super::ledger::{ACCOUNTS_MAX, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
-use super::order::{self, Command, Entry};
 use super::snapshot::{self, Snapshot};
+use crate::command::Command;
+use crate::entry::Entry;
+use crate::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use crate::places::ACCOUNTS_MAX;
+use crate::record;
 
 /// Records handed on at a time.
 const CHUNK_RECORDS: usize = 1_024;
@@ -26,7 +29,7 @@ pub enum Error {
         place: Place,
         /// Why.
         #[source]
-        source: order::Error,
+        source: record::Error,
     },
     /// The record says one thing, the state before it another.
     #[error("the record at {place} holds {found:?}, but deciding it again gives {decided:?}")]
@@ -68,7 +71,7 @@ pub(super) struct Read {
     pub(super) sequence: Sequence,
     pub(super) bytes: u64,
     time_ns: u64,
-    entry: Result<Entry, order::Error>,
+    entry: Result<Entry, record::Error>,
     segment: u64,
     offset: u64,
 }
@@ -264,9 +267,11 @@ mod tests {
 
     use super::*;
     use crate::core::Core;
-    use crate::fact::Totals;
-    use crate::ledger::{Answer, Places};
-    use crate::order::{Order, Text};
+    use crate::ledger::Answer;
+    use crate::order::Order;
+    use crate::places::Places;
+    use crate::text::Text;
+    use crate::totals::Totals;
 
     const IDENTITY: Identity = Identity(0xfe);
     const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };
@@ -335,7 +340,7 @@ mod tests {
         let mut reader = Reader::open(memory.clone(), 0).expect("a log");
         let mut found = Vec::new();
         while let Some(record) = reader.next().expect("sound") {
-            if record.kind == order::Kind::Digest as u8 {
+            if record.kind == record::Kind::Digest as u8 {
                 found.push(record.sequence);
             }
         }

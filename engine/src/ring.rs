@@ -12,8 +12,9 @@ use disruptor::{
 };
 use parking_lot::Mutex;
 
-use super::ledger::Answer;
-use super::order::{Command, Text};
+use crate::command::Command;
+use crate::ledger::Answer;
+use crate::text::Text;
 
 /// What the core thread reads, one per command. Plain data: a panic in a publish closure would hang the ring.
 #[derive(Clone, Copy)]

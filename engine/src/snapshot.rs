@@ -36,11 +36,12 @@ use wal::{Identity, Sequence};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::fact::{FACT_BYTES_MAX, Fact};
-use super::ledger::Ledger;
-use super::ledger::builder::{self, Builder};
-use super::order;
+use crate::builder;
+use crate::builder::Builder;
 use crate::crash;
+use crate::fact::{FACT_BYTES_MAX, Fact};
+use crate::ledger::Ledger;
+use crate::record;
 
 /// The newest version of the format. Version 1 has no fact about external operations, and is still written without them.
 pub const VERSION: u32 = 2;
@@ -127,7 +128,7 @@ pub enum Error {
         index: u64,
         /// Why.
         #[source]
-        source: order::Error,
+        source: record::Error,
     },
     /// The file is whole, and its facts make no ledger.
     #[error("{} is no ledger", path.display())]
@@ -393,8 +394,12 @@ mod tests {
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::ledger::{Places, Step};
-    use crate::order::{Command, Entry, Order, Text};
+    use crate::command::Command;
+    use crate::entry::Entry;
+    use crate::ledger::Step;
+    use crate::order::Order;
+    use crate::places::Places;
+    use crate::text::Text;
 
     pub(super) const IDENTITY: Identity = Identity(0xfe);
     pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };

@@ -1,10 +1,14 @@
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Direction, Op};
+use engine::command::Command;
 use engine::fact::Fact;
-use engine::ledger::{Ledger, Places, Step};
-use engine::order::{Command, Order, PAYLOAD_BYTES_MAX, Text};
+use engine::ledger::{Ledger, Step};
+use engine::order::Order;
+use engine::places::Places;
+use engine::record::PAYLOAD_BYTES_MAX;
 use engine::replay::Replay;
+use engine::text::Text;
 use wal::memory::Memory;
 use wal::{
     Ending, Error, Identity, Log, Options, Reader, Recovery, SEGMENT_BYTES_MIN, Sequence,

@@ -1,5 +1,6 @@
+use engine::entry::Entry;
 use engine::fact::{FACT_BYTES_MAX, Fact};
-use engine::order::{Entry, PAYLOAD_BYTES_MAX};
+use engine::record::PAYLOAD_BYTES_MAX;
 
 /// A kind or tag, and the bytes of one payload and of one fact.
 pub fn check(bytes: &[u8]) {

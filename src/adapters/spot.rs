@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use engine::Handle;
+use engine::command::Command;
 use engine::external::External;
 use engine::ledger::Answer as EngineAnswer;
-use engine::order::{Command, Order, Text};
-use engine::outcomes::Recorded;
+use engine::order::Order;
+use engine::recorded::Recorded;
 use engine::ring::{Overloaded, Pending};
+use engine::text::Text;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tracing::error;

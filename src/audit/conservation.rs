@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use engine::order::Entry;
-use engine::outcomes::Recorded;
+use engine::entry::Entry;
+use engine::recorded::Recorded;
 use wal::{Directory, Reader, Record, Sequence};
 
 use super::error::Error;

@@ -6,7 +6,7 @@ use domain::transfer::{Op, ReqId};
 use wal::Sequence;
 
 use crate::adapters::spot::Unanswered;
-use engine::order;
+use engine::record;
 use engine::{replay, snapshot};
 
 /// A round that could not be finished. It proves nothing, and nothing was kept.
@@ -60,6 +60,6 @@ pub enum Error {
         sequence: Sequence,
         /// The reason.
         #[source]
-        source: order::Error,
+        source: record::Error,
     },
 }

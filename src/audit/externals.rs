@@ -10,11 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use engine::entry::Entry;
 use engine::external::{External, Outside, key};
 use engine::fact::Fact;
 use engine::ledger::Ledger;
-use engine::order::Entry;
-use engine::outcomes::Recorded;
+use engine::recorded::Recorded;
 use wal::{Directory, Reader, Sequence};
 
 use super::error::Error;

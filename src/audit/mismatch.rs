@@ -11,7 +11,7 @@ use wal::Sequence;
 
 use crate::postgres::audit_reader::Unbalanced;
 use engine::external::Outside;
-use engine::fact::Totals;
+use engine::totals::Totals;
 
 /// One thing that does not add up.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,10 +20,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::entry::Entry;
 use engine::external::Outside;
-use engine::fact::Totals;
 use engine::ledger::{Ledger, Step};
-use engine::order::Entry;
+use engine::totals::Totals;
 
 use super::error::Error;
 use super::externals::by_asset;

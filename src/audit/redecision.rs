@@ -22,11 +22,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use engine::command::Command;
+use engine::entry::Entry;
 use engine::external::Outside;
-use engine::fact::Totals;
 use engine::ledger::{Answer, Ledger, Step};
-use engine::order::{Command, Entry, Order, Text};
-use engine::outcomes::Recorded;
+use engine::order::Order;
+use engine::recorded::Recorded;
+use engine::text::Text;
+use engine::totals::Totals;
 use wal::Sequence;
 
 use super::fit::{Fit, Operations, Seen, fit};
@@ -504,7 +507,7 @@ fn recorded(ledger: &Ledger, req_id: ReqId, op: Op) -> Option<Recorded> {
 
 #[cfg(test)]
 mod tests {
-    use engine::ledger::Places;
+    use engine::places::Places;
     use jiff::Timestamp;
 
     use super::*;

@@ -23,8 +23,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
+use engine::entry::Entry;
 use engine::ledger::Ledger;
-use engine::order::Entry;
 use wal::{Directory, Reader, Sequence};
 
 use super::error::Error;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::fact::Totals;
+use engine::totals::Totals;
 
 use super::mismatch::{Kind, Mismatch};
 use crate::postgres::audit_reader::Passed;

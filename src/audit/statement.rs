@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use engine::order::{Entry, Order};
+use engine::entry::Entry;
+use engine::order::Order;
 use jiff::Timestamp;
 use wal::{Directory, Reader, Sequence};
 

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use engine::command::Command;
 use engine::fact::Fact;
-use engine::ledger::{Answer, Ledger, Places, Step};
-use engine::order::Command;
-use engine::outcomes::Recorded;
+use engine::ledger::{Answer, Ledger, Step};
+use engine::places::Places;
+use engine::recorded::Recorded;
 use engine::replay::{Replay, replay};
 use engine::snapshot::store::SnapshotStore;
 use wal::{Directory, Identity, Reader, Sequence};

@@ -24,7 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use engine::order::Entry;
+use engine::entry::Entry;
 use engine::snapshot::Snapshot;
 use engine::snapshot::store::SnapshotStore;
 use jiff::Timestamp;

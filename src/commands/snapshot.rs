@@ -11,10 +11,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use engine::fact::{Fact, Totals};
-use engine::order::Entry;
+use engine::entry::Entry;
+use engine::fact::Fact;
 use engine::snapshot::store::SnapshotStore;
 use engine::snapshot::{self, Header, Snapshot};
+use engine::totals::Totals;
 use serde::Serialize;
 
 use super::wal::line::{Assets, Integer};

@@ -18,7 +18,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use engine::order::{self, Entry};
+use engine::entry::Entry;
+use engine::record;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -82,7 +83,7 @@ pub enum Error {
         /// Where the record begins.
         place: Place,
         /// What is wrong with it.
-        source: order::Error,
+        source: record::Error,
     },
     /// The output could not be written, and not because its reader has left.
     #[error("write the output")]
@@ -254,7 +255,9 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use clap::Parser;
-    use engine::order::{Order, PAYLOAD_BYTES_MAX, Text};
+    use engine::order::Order;
+    use engine::record::PAYLOAD_BYTES_MAX;
+    use engine::text::Text;
     use serde_json::{Value, json};
     use tempfile::{TempDir, tempdir};
     use ulid::Ulid;

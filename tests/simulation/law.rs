@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
-use engine::order::Entry;
+use engine::entry::Entry;
 
 /// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [

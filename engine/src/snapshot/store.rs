@@ -7,7 +7,8 @@ use tracing::{info, warn};
 use wal::{Directory, Identity, Medium, Sequence};
 
 use super::{Error, Header, Snapshot, write};
-use crate::ledger::{Ledger, Places};
+use crate::ledger::Ledger;
+use crate::places::Places;
 use crate::{LOG_TARGET, crash};
 
 const PREFIX: &str = "snapshot-";

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use engine::order::{self, Entry, Kind};
+use engine::entry::Entry;
+use engine::record;
+use engine::record::Kind;
 use serde::Serialize;
 use wal::{Directory, Reader, SegmentHeader, Sequence};
 
@@ -97,7 +99,7 @@ struct EndObject<'a> {
 
 /// Whether the filters let the record pass. One that cannot be decoded passes only if none of them
 /// asks for its contents.
-fn wanted(args: &WalDumpArgs, entry: &Result<Entry, order::Error>) -> bool {
+fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
         Ok(Entry::External(external)) => (None, Some(external.user), Some(external.op)),
@@ -153,7 +155,8 @@ fn seek(
 mod tests {
     use std::process::ExitCode;
 
-    use engine::order::{Order, Text};
+    use engine::order::Order;
+    use engine::text::Text;
     use serde_json::{Value, json};
 
     use super::*;

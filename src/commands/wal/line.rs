@@ -5,9 +5,11 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use anstyle::Style;
+use engine::entry::Entry;
 use engine::external::{External, Outside};
-use engine::fact::Totals;
-use engine::order::{self, Entry, Text};
+use engine::record;
+use engine::text::Text;
+use engine::totals::Totals;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use ulid::{ULID_LEN, Ulid};
@@ -177,7 +179,7 @@ impl Printer {
     pub(super) fn print(
         &mut self,
         record: &Record<'_>,
-        entry: &Result<Entry, order::Error>,
+        entry: &Result<Entry, record::Error>,
     ) -> &[u8] {
         self.line.clear();
         match self.format {
@@ -193,7 +195,7 @@ impl Printer {
     /// An asset that is not known yet is `#` and its number, its amounts are smallest units and `u`.
     /// The outcome of a status is the status, of an asset its number and precision, of a mark how far
     /// the log was durable. A record that cannot be decoded has its bytes behind the kind.
-    fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, order::Error>) {
+    fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let (ink, line) = (self.ink, &mut self.line);
         right(line, itoa::Buffer::new().format(record.sequence), 10);
         left(line, self.clock.text(record.time_ns, 6), 0);
@@ -335,7 +337,7 @@ impl Printer {
     /// The same as one JSON object, with where the record stands and what the text leaves out: its segment, its offset
     /// there, its length with header and padding, both in bytes, and the highest sequence known durable when it was
     /// written.
-    fn json(&mut self, record: &Record<'_>, entry: &Result<Entry, order::Error>) {
+    fn json(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let line = &mut self.line;
         line.extend(b"{\"sequence\":");
         push_integer(line, record.sequence.into());

@@ -22,9 +22,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use engine::order::{Entry, Text};
+use engine::entry::Entry;
 use engine::snapshot::Snapshot;
 use engine::snapshot::store::SnapshotStore;
+use engine::text::Text;
 use jiff::Timestamp;
 use wal::cut::{Cause, Cut, Survey, finish, unfinished};
 use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
-use engine::order::Entry;
+use engine::entry::Entry;
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 use serde::Serialize;

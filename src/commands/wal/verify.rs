@@ -186,7 +186,7 @@ struct IgnoredObject {
 mod tests {
     use std::fs;
 
-    use engine::order::Entry;
+    use engine::entry::Entry;
 
     use crate::commands::wal::tests::{END, Sample, objects, ubscore_wal};
     use crate::data_dir::LOG_DIRECTORY;

@@ -1,35 +1,38 @@
-//! The way back from facts: a ledger is built from what [`Ledger::facts`] gave, one fact after the other, and is not
-//! to be had before all of them fit together and add up to the digest that was written beside them.
+//! A ledger from facts: built from those that [`Ledger::facts`] returned, one after the other. It
+//! can be used only when all of them fit together and add up to the digest stated with them.
 
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
 use domain::transfer::{Decision, Op};
 
-use super::{ACCOUNTS_MAX, AssetEntry, Ledger, ORDER_NUMBER_MAX, OUTCOMES_MAX};
 use crate::accounts::{Account, Balance};
 use crate::external::Outside;
 use crate::fact::Fact;
-use crate::outcomes::Recorded;
+use crate::ledger::{AssetEntry, Ledger, ORDER_NUMBER_MAX};
+use crate::outcomes::Unsettled;
+use crate::places::{ACCOUNTS_MAX, OUTCOMES_MAX};
+use crate::recorded::Recorded;
 use crate::table::Misfit;
+use crate::totals::TOTAL_MAX;
 
-/// Facts that no ledger consists of.
+/// Facts that no ledger has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The same thing is said twice.
-    #[error("said twice: {0:?}")]
+    /// A fact that is there already.
+    #[error("stated twice: {0:?}")]
     Twice(Fact),
-    /// It cannot be, or not with the facts before it.
+    /// A fact that is impossible, or impossible after those before it.
     #[error("{why}: {fact:?}")]
     Impossible {
-        /// What.
+        /// The fact.
         fact: Fact,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// There is more than there are places.
-    #[error("{0} is too small for what is to be restored")]
+    /// More facts than places.
+    #[error("{0} is too small for the facts to be restored")]
     Full(&'static str),
-    /// An outcome is of a later record than the last.
+    /// An outcome of a record after the last one.
     #[error("holds an outcome of record {found}, but ends with record {last}")]
     Later {
         /// The outcome's record.
@@ -37,25 +40,22 @@ pub enum Error {
         /// The last one.
         last: wal::Sequence,
     },
-    /// The facts are not those that were written down.
+    /// The facts do not add up to the stated digest.
     #[error("adds up to {found:032x} instead of {stated:032x}")]
     Digest {
-        /// What the facts add up to.
+        /// The sum of the facts' digests.
         found: u128,
-        /// What they should.
+        /// The stated digest.
         stated: u128,
     },
 }
 
-/// With 2^62 more of the largest amounts a total is still within a u128. Beyond, no log can have led here.
-pub(super) const TOTAL_MAX: u128 = 1 << 126;
-
-/// A ledger under construction. Assets and accounts come before what names them.
+/// A ledger under construction. Assets and accounts come before the facts that name them.
 pub struct Builder {
     ledger: Ledger,
     watermark: Option<u64>,
     evicted: Option<u128>,
-    /// The last record that an outcome is of.
+    /// The last record with an outcome.
     last: wal::Sequence,
 }
 
@@ -68,7 +68,7 @@ impl Builder {
     /// Adds one fact.
     ///
     /// # Errors
-    /// [`Error`]: it is there already, cannot be, or has no place.
+    /// [`Error`]: it is there already, is impossible, or has no place.
     pub fn add(&mut self, fact: Fact) -> Result<(), Error> {
         let impossible = |why| Err(Error::Impossible { fact, why });
         let once = |before: bool| if before { Err(Misfit::Twice) } else { Ok(()) };
@@ -90,16 +90,16 @@ impl Builder {
                 return impossible("no such account or asset");
             }
             Fact::Balance { available, totals, .. } if totals.available() != Some(available) => {
-                return impossible("not what its totals leave");
+                return impossible("the balance is not that of its totals");
             }
             Fact::Balance { totals, .. } if !totals.leave_room() => {
-                return impossible("more than any log adds up to");
+                return impossible("a total is above every log's");
             }
             Fact::Balance { user, asset, totals, .. } => {
                 let balance = Balance { totals, user, asset };
                 let total = self.ledger.total(asset).checked_add(balance.available());
                 let Some(total) = total.filter(|total| *total <= TOTAL_MAX) else {
-                    return impossible("more of the asset than any log adds up to");
+                    return impossible("the asset's total is above every log's");
                 };
                 let added = self.ledger.balances.try_insert(balance);
                 if let (Ok(()), Some(entry)) = (added, self.ledger.assets.get_mut(&asset)) {
@@ -116,7 +116,7 @@ impl Builder {
             }
             Fact::Outside { asset, outside } => {
                 if !outside.leave_room() {
-                    return impossible("more than any log adds up to");
+                    return impossible("a sum is above every log's");
                 }
                 let Some(entry) = self.ledger.assets.get_mut(&asset) else {
                     return impossible("no such asset");
@@ -140,12 +140,12 @@ impl Builder {
         Ok(())
     }
 
-    /// Whether there can be a balance of them.
+    /// Whether the account and the asset of a balance are there.
     fn belongs(&self, user: u64, asset: u32) -> bool {
         self.ledger.status(user).is_some() && self.ledger.assets.contains_key(&asset)
     }
 
-    /// Why such an outcome cannot be. What was refused may well have named a user or an asset that is not.
+    /// The reason why an outcome is impossible. A refused order may name an unknown user or asset.
     fn objection(&self, op: Op, recorded: &Recorded) -> Option<&'static str> {
         match recorded.decision {
             Decision::Refused(_) if !op.row().refusable => Some("a refund is never refused"),
@@ -159,7 +159,7 @@ impl Builder {
         }
     }
 
-    /// Why such an outcome of an external operation cannot be.
+    /// The reason why an outcome of an external operation is impossible.
     fn objection_outside(&self, recorded: &Recorded) -> Option<&'static str> {
         match () {
             () if !self.ledger.assets.contains_key(&recorded.asset) => Some("no such asset"),
@@ -169,11 +169,11 @@ impl Builder {
         }
     }
 
-    /// The ledger after record `sequence`, without outcomes below the watermark. `digest`: what [`Ledger::digest`]
-    /// was when the facts were taken.
+    /// The ledger after record `sequence`, without outcomes below the watermark. `digest` is that
+    /// of the ledger which had the facts.
     ///
     /// # Errors
-    /// [`Error`]: the facts do not fit together, or are others than those.
+    /// [`Error`]: the facts do not fit together or do not add up to `digest`.
     pub fn finish(self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
         let Builder { mut ledger, watermark, evicted, last } = self;
         if last > sequence {
@@ -182,12 +182,18 @@ impl Builder {
         let order_number = watermark.unwrap_or(0);
         let before = Fact::Watermark { order_number: ledger.watermark };
         ledger.exchange(Some(before), Fact::Watermark { order_number });
-        if ledger.digest != digest {
-            return Err(Error::Digest { found: ledger.digest, stated: digest });
+        if ledger.digest() != digest {
+            return Err(Error::Digest { found: ledger.digest(), stated: digest });
         }
         ledger.watermark = order_number;
         ledger.sequence = sequence;
-        ledger.outcomes.settle(evicted.unwrap_or(0), order_number)?;
+        ledger.outcomes.settle(evicted.unwrap_or(0), order_number).map_err(|unsettled| {
+            match unsettled {
+                Unsettled::Unpaid(fact) => Error::Impossible { fact, why: "nothing was withdrawn" },
+                Unsettled::Full => Error::Full(OUTCOMES_MAX),
+            }
+        })?;
+        debug_assert_eq!(ledger.digest(), digest, "evictions do not change the digest");
         Ok(ledger)
     }
 }
@@ -197,10 +203,10 @@ mod tests {
     use domain::account::AccountStatus;
     use domain::code::Code;
 
-    use super::super::Places;
     use super::*;
-    use crate::fact::Totals;
-    use crate::order::Text;
+    use crate::places::Places;
+    use crate::text::Text;
+    use crate::totals::Totals;
 
     const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
 
@@ -296,9 +302,9 @@ mod tests {
             (&[nobody][..], "no such user"),
             (&[balance()], "no such account or asset"),
             (&[deposit], "no such account or asset"),
-            (&[asset(), account(), overdrawn], "not what its totals leave"),
-            // Found by a seed of a fuzz target: the next deposit, and the next start, would have counted past what fits.
-            (&[asset(), account(), overfull], "more than any log adds up to"),
+            (&[asset(), account(), overdrawn], "the balance is not that of its totals"),
+            // Found by a fuzz target: the next deposit and the next start would have overflowed.
+            (&[asset(), account(), overfull], "a total is above every log's"),
             (&[asset(), account(), balance(), unnumbered], "order number out of range"),
             (&[refused(Op::Refund)], "a refund is never refused"),
             (&[outcome(1, Op::ExtDeposit, success)], "no such asset"),

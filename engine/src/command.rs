@@ -1,0 +1,121 @@
+//! Every command that UBSCore takes: one event on the ring.
+
+use domain::account::AccountStatus;
+use domain::asset::SYMBOL_BYTES_MAX;
+use domain::code::Code;
+use domain::transfer::Op;
+
+use crate::external::{External, Outside};
+use crate::order::Order;
+use crate::text::Text;
+use crate::totals::Totals;
+
+/// One event on the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Decide an operation.
+    Order(Order),
+    /// Refuse a WITHDRAW or a DEPOSIT, whether or not its balance and status would allow it.
+    ///
+    /// An operator ends the wait for it, or it was refused before and its record is lost. A
+    /// decision that is recorded already stands.
+    Refuse {
+        /// The operation.
+        order: Order,
+        /// The code of the refusal.
+        code: Code,
+    },
+    /// Record an external operation that PostgreSQL has decided. It moves no Spot balance.
+    External(External),
+    /// Set a Spot account's status. An absent account is created.
+    SetStatus {
+        /// The account's user.
+        user: u64,
+        /// The new status.
+        status: AccountStatus,
+    },
+    /// Register an asset.
+    RegisterAsset {
+        /// Its number.
+        asset: u32,
+        /// Its decimals.
+        precision: u8,
+        /// Its symbol.
+        symbol: Text<SYMBOL_BYTES_MAX>,
+    },
+    /// Let outcomes of smaller order numbers be forgotten.
+    RaiseWatermark {
+        /// The smallest number to be kept.
+        order_number: u64,
+    },
+    /// Start a balance with its totals from before this log began. An absent account is created.
+    /// Only for a balance without operations.
+    CarryTotals {
+        /// The balance's user.
+        user: u64,
+        /// The balance's asset.
+        asset: u32,
+        /// Its earlier operations.
+        totals: Totals,
+    },
+    /// Start an asset's external operations with those from before this log began. Only for an
+    /// asset without external operations.
+    CarryOutside {
+        /// The asset's number.
+        asset: u32,
+        /// All operations below the watermark.
+        outside: Outside,
+    },
+    /// Record the state's digest.
+    Digest,
+    /// Read one balance.
+    ReadBalance {
+        /// The balance's user.
+        user: u64,
+        /// The balance's asset.
+        asset: u32,
+    },
+    /// Read the decision that an order would get now. Nothing is decided.
+    Foresee(Order),
+    /// Read a Spot account's status.
+    ReadStatus {
+        /// The account's user.
+        user: u64,
+    },
+    /// Read the sum of all balances of an asset.
+    ReadTotal {
+        /// The asset's number.
+        asset: u32,
+    },
+    /// Read the watermark.
+    ReadWatermark,
+    /// Read the recorded outcome of an operation.
+    Query {
+        /// The transfer.
+        req_id: u128,
+        /// The operation.
+        op: Op,
+    },
+}
+
+impl Command {
+    /// The order to decide; `None` for every other command.
+    pub fn order(&self) -> Option<&Order> {
+        match self {
+            Command::Order(order) | Command::Refuse { order, .. } => Some(order),
+            Command::External(_)
+            | Command::SetStatus { .. }
+            | Command::RegisterAsset { .. }
+            | Command::RaiseWatermark { .. }
+            | Command::CarryTotals { .. }
+            | Command::CarryOutside { .. }
+            | Command::Digest
+            | Command::ReadBalance { .. }
+            | Command::Foresee(_)
+            | Command::ReadStatus { .. }
+            | Command::ReadTotal { .. }
+            | Command::ReadWatermark
+            | Command::Query { .. } => None,
+        }
+    }
+}
