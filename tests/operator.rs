@@ -1,4 +1,5 @@
-//! What an operator does about transfers that do not end: find them, see who has not answered, try them at once, end them.
+//! The operator's work on transfers that do not end: find them, see the missing answer, retry them
+//! at once, end them.
 
 use std::io;
 use std::process::Command;
@@ -20,7 +21,7 @@ const STATE: &str = "UPDATE OF state ON transfers_tb";
 const OPERATION: &str = "INSERT ON transfer_operations";
 const CODE: &str = "RESOLVED_BY_OPERATOR";
 
-/// A site that gives up on a lock soon, and calls stuck soon.
+/// A site with short lock timeouts, and an early report of stuck transfers.
 fn site(fuse: bool) -> Site {
     Site::fused(fuse)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
@@ -65,7 +66,7 @@ fn show(server: &Server, req_id: &str) -> Value {
     reply.json()
 }
 
-/// What both sides have recorded: account, op, outcome, code.
+/// The records of both sides: account, op, outcome, code.
 fn recorded(shown: &Value) -> Vec<[String; 4]> {
     let of = |row: &Value| {
         ["account", "op", "outcome", "code"].map(|key| row[key].as_str().unwrap_or("").to_owned())
@@ -73,8 +74,8 @@ fn recorded(shown: &Value) -> Vec<[String; 4]> {
     shown["operations"].as_array().expect("an array").iter().map(of).collect()
 }
 
-/// Asserts that a transfer of 12 coins has been ended by an operator, in this state, with its money where it was; and that
-/// everybody is told so, for ever.
+/// Asserts that an operator has ended a transfer of 12 coins in this state, with its money at its
+/// origin, and that every later answer agrees.
 fn assert_resolved(site: &Site, server: &Server, way: Way, cid: &str, req_id: &str, state: &str) {
     for told in [resolve(server, req_id), resolve(server, req_id)] {
         assert_eq!(told.status, 200, "{told:?}");
@@ -95,8 +96,9 @@ fn assert_resolved(site: &Site, server: &Server, way: Way, cid: &str, req_id: &s
     site.assert_books(server);
 }
 
-/// Goal: a deposit that Funding does not decide is found, explained, and ended at once though Funding stays locked; the call that
-/// comes late does nothing. Method: the row of the balance is locked by somebody; both fused and not.
+/// Goal: a deposit that Funding does not decide is found, explained, and ended at once though
+/// Funding stays locked; the late call has no effect. Method: another session locks the row of the
+/// balance; both fused and not.
 #[test]
 fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
     for fuse in [true, false] {
@@ -151,7 +153,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         assert_eq!(shown["waits_for"], Value::Null);
         assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
         lock.sql("ROLLBACK");
-        // What had queued up behind the lock comes now, if anything does.
+        // The calls queued behind the lock run now.
         let reply = server.transfer(USER, Way::ToSpot, "1");
         assert_eq!(reply.status, 200, "{reply:?}");
         server.transfer_accepted(USER, Way::ToFunding, "1");
@@ -161,7 +163,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
     }
 }
 
-/// Without fusion a withdraw of Funding's can be waited for as well. Nothing moved, and nothing ever does.
+/// Without fusion a withdraw at Funding can block too. Nothing has moved, and nothing ever moves.
 #[test]
 fn a_withdraw_that_funding_does_not_decide_is_ended() {
     let site = site(false);
@@ -178,8 +180,9 @@ fn a_withdraw_that_funding_does_not_decide_is_ended() {
     assert_resolved(&site, &server, Way::ToSpot, "stuck", &req_id, "FAILED");
 }
 
-/// Goal: where the refusal itself cannot be recorded in time, nothing is done, then or later, and the operator is told so.
-/// Method: Funding's journal is held up, or PostgreSQL away; resolve; let go: the transfer ends as if nobody had asked.
+/// Goal: if the refusal itself cannot be recorded in time, it has no effect, then or later, and the
+/// operator gets that answer. Method: Funding's journal is locked, or PostgreSQL is away; resolve;
+/// unlock: the transfer ends as without an operator.
 #[test]
 fn a_resolve_that_is_given_up_does_nothing_later() {
     for fuse in [true, false] {
@@ -217,22 +220,23 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
     }
 }
 
-/// What holds a transfer up before it is resolved, and what comes of it.
+/// The block on a transfer before its resolve, and the outcome.
 struct Case {
     way: Way,
-    /// The transition into this state is held up ...
+    /// The transition into this state is blocked ...
     held: &'static str,
     /// ... so that it rests here.
     rests: &'static str,
-    /// Where it ends.
+    /// Its final state.
     ends: &'static str,
-    /// What UBSCore has recorded at the end: op and whether an operator has refused it.
+    /// UBSCore's records at the end: op and whether an operator has refused it.
     spot: &'static [(&'static str, bool)],
 }
 
-/// The transfers that a halt of PostgreSQL's in the middle leaves undecided at UBSCore, or decided and not written down.
+/// Transfers that a stop of PostgreSQL in the middle leaves undecided at UBSCore, or decided and
+/// not recorded.
 const CASES: [Case; 4] = [
-    // UBSCore was never asked: it refuses, and a late question is told.
+    // UBSCore has no order yet: it refuses, and a late order gets the refusal.
     Case {
         way: Way::ToSpot,
         held: "NEW.state = 30",
@@ -247,7 +251,7 @@ const CASES: [Case; 4] = [
         ends: "FAILED",
         spot: &[("WITHDRAW", true)],
     },
-    // UBSCore has paid, which counts; then it is Funding's deposit that is refused.
+    // UBSCore has paid, which counts; then Funding's deposit is refused.
     Case {
         way: Way::ToFunding,
         held: "NEW.state = 20",
@@ -255,7 +259,7 @@ const CASES: [Case; 4] = [
         ends: "ROLLED_BACK",
         spot: &[("WITHDRAW", false), ("REFUND", false)],
     },
-    // Funding is to be asked next.
+    // Funding is next.
     Case {
         way: Way::ToFunding,
         held: "NEW.state = 30",
@@ -265,7 +269,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Resolves, and lets go of what holds the transfer up once the worker attends to it.
+/// Resolves, and removes the block once the worker works on it.
 pub(crate) fn resolve_and_release(
     server: &Server,
     req_id: &str,
@@ -291,8 +295,9 @@ fn dump(site: &Site, req_id: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Goal: resolve catches up with what is recorded, has refused what is not, on either side, and goes the usual way from there.
-/// Method: one commit of the transfer is held up, so that it rests in each state of [`CASES`]; resolve; let go within its time.
+/// Goal: resolve follows the existing records, and causes a refusal where none exists, on either
+/// side; from there the transfer takes its usual way. Method: one commit of the transfer is
+/// blocked, so that it rests in each state of [`CASES`]; resolve; unlock in time.
 #[test]
 fn a_resolve_catches_up_and_then_refuses_what_is_not_decided() {
     for Case { way, held, rests, ends, spot } in CASES {
@@ -317,8 +322,9 @@ fn a_resolve_catches_up_and_then_refuses_what_is_not_decided() {
     }
 }
 
-/// Goal: a success that is recorded wins, and the operator is told so. Method: the mark of a transfer that UBSCore has credited is
-/// held up, fused and not; one that ended long ago; one that is being refunded for another reason.
+/// Goal: a recorded success wins, and the operator gets that answer. Method: a transfer with
+/// UBSCore's credit and a blocked final write, fused and not; one that ended long ago; one in a
+/// refund for another reason.
 #[test]
 fn a_success_that_is_recorded_cannot_be_resolved() {
     for fuse in [true, false] {
@@ -340,7 +346,7 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
             (&told.json()["req_id"], &told.json()["state"]),
             (&json!(req_id), &json!("COMMITTED"))
         );
-        // There is nothing to try again, and the answer says so.
+        // A retry has no effect, and the answer names the reason.
         let told = attend(&server, &req_id, "retry");
         assert_refused(&told, 409, "NOT_RESOLVABLE");
         assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
@@ -363,8 +369,8 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
     }
 }
 
-/// Goal: whoever is recorded first wins, and each is told what is so. Method: 24 transfers come upon a locked row; they are
-/// resolved one after the other, and in the middle of that the lock goes.
+/// Goal: the first record wins, and each answer agrees with it. Method: 24 transfers meet a locked
+/// row; they are resolved one after the other, and the lock goes in the middle.
 #[test]
 fn a_late_success_and_a_resolve_never_both_count() {
     const CROWD: usize = 24;
@@ -373,7 +379,8 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let server = begin(&site);
         let lock = site.lock_usdt(&[USER]);
         let told = thread::scope(|scope| {
-            // Whoever has not been accepted before the first of them is held up waits behind it, until the lock goes.
+            // A request that was not accepted before the first blocked one waits behind it until
+            // the lock goes.
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(600));
                 lock.sql("ROLLBACK");
@@ -405,8 +412,9 @@ fn a_late_success_and_a_resolve_never_both_count() {
     }
 }
 
-/// Goal: a death at any moment of a resolve leaves one end, and no money in two places. Method: SIGKILL so many milliseconds after
-/// it was asked for, with Funding's row locked; a start; let go; whatever was recorded has won.
+/// Goal: a death at any moment of a resolve leaves one end, and no money in two places. Method:
+/// SIGKILL some milliseconds after the request, with Funding's row locked; a start; unlock; the
+/// recorded decision has won.
 #[test]
 fn a_kill_in_a_resolve_leaves_one_end() {
     let site = site(true);
@@ -443,8 +451,8 @@ fn a_kill_in_a_resolve_leaves_one_end() {
     }
 }
 
-/// Goal: a refusal that UBSCore has recorded and nobody has heard of stands after a start. Method: a death at each point that a
-/// refusal passes, before it is appended, and from then on; both ways.
+/// Goal: a refusal that UBSCore has recorded without an answer holds after a start. Method: a death
+/// at each crash point of a refusal, before its append and after; both ways.
 #[cfg(feature = "crash")]
 #[test]
 fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
@@ -468,7 +476,7 @@ fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
             if lives_on {
                 assert_resolved(&site, &server, way, "stuck", &req_id, ends);
             } else {
-                // It was never recorded, so nobody has resolved anything.
+                // It was never recorded, so the resolve had no effect.
                 assert_eq!(text(&show(&server, &req_id)["state"]), "COMMITTED", "{point}");
                 assert_refused(&resolve(&server, &req_id), 409, "NOT_RESOLVABLE");
                 site.assert_books(&server);
@@ -477,8 +485,8 @@ fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
     }
 }
 
-/// Goal: `| head` is no failure, and what waits for an approval is not called done though nobody reads so. Method: a pipe whose
-/// reader has gone before anything is written.
+/// Goal: `| head` is not a failure, and the exit code of a pending approval does not depend on a
+/// reader. Method: a pipe with a reader that has gone before the first write.
 #[test]
 fn a_command_whose_reader_has_gone_ends_quietly() {
     let site = site(true).with("UBSCORE__APPROVAL__REQUIRED", "resume");
@@ -514,7 +522,8 @@ fn a_command_whose_reader_has_gone_ends_quietly() {
     server.stop();
 }
 
-/// Goal: what is retried is due at once, whatever its back-off. Method: back-offs of up to a minute; a lock that has gone meanwhile.
+/// Goal: a retried transfer is due at once, with any back-off. Method: back-offs of up to a minute;
+/// a lock that has gone meanwhile.
 #[test]
 fn a_retry_is_due_at_once() {
     for fuse in [true, false] {
@@ -524,7 +533,7 @@ fn a_retry_is_due_at_once() {
         let server = begin(&site);
         let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "late", "30");
-        // Any back-off up to the longest is as likely.
+        // Any back-off up to the longest is equally likely.
         let far = || {
             let at: Timestamp = text(&show(&server, &req_id)["next_retry_at"]).parse().ok()?;
             let left = at.as_second() - Timestamp::now().as_second();
@@ -537,7 +546,7 @@ fn a_retry_is_due_at_once() {
         lock.sql("ROLLBACK");
         let told = attend(&server, &req_id, "retry");
         assert_eq!(told.status, 200, "{told:?}");
-        // Soon enough not to have come by itself.
+        // Too early for the back-off's own end.
         let (session, asked) = (site.session(), Instant::now());
         while asked.elapsed() < Duration::from_secs(14)
             && session.sql("SELECT state FROM transfers_tb WHERE cid = 'late'") != [["40"]]
@@ -616,12 +625,12 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
     site.assert_books(&server);
 }
 
-/// A list goes on where the last one ended, whatever comes meanwhile.
+/// A list continues after the last page, in spite of new transfers.
 #[test]
 fn a_list_is_told_in_pages() {
     let site = site(true);
     let server = begin(&site);
-    // One each: what a user asks for next waits behind what is held up.
+    // One each: a user's next request waits behind the blocked one.
     let users = [USER, 2001, 2002, 2003, 2004];
     for user in &users[1..] {
         server.transfer_accepted(USER, Way::ToSpot, "1");
@@ -662,7 +671,7 @@ fn a_list_is_told_in_pages() {
     assert_eq!(list(&server, ""), Vec::<Value>::new());
 }
 
-/// Goal: everything above from the command line, with exit codes that a script can trust.
+/// Goal: everything above from the command line, with reliable exit codes.
 #[test]
 fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let site = site(true);
@@ -766,7 +775,8 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     assert!(err.contains("is the service running there?"), "{err}");
 }
 
-/// Goal: a script can read what every command of an operator's answers. Method: each with `--format json`, one object a line.
+/// Goal: a script can read the answer of every operator command. Method: each with `--format json`,
+/// one object per line.
 #[test]
 fn every_command_writes_json() {
     let site = site(true);

@@ -1,4 +1,5 @@
-//! Pauses: what is refused from their answer on, what goes on, and who has said so.
+//! Pauses: the transfers that they refuse from their answer on, the ones that continue, and the
+//! record of the operator.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -29,7 +30,7 @@ fn begin(site: &Site) -> Server {
     server
 }
 
-/// Pauses a direction, an asset or both, or lets them go on.
+/// Pauses a direction, an asset or both, or resumes them.
 fn put(server: &Server, direction: Option<&str>, asset: Option<&str>, paused: bool) -> Reply {
     let mut body = json!({"paused": paused, "reason": "a test"});
     if let Some(direction) = direction {
@@ -51,7 +52,8 @@ fn change(server: &Server, direction: Option<&str>, asset: Option<&str>, paused:
     json
 }
 
-/// Posts a transfer each way of each asset; `allowed` says which is accepted, and every other is told what is paused.
+/// Posts a transfer each way of each asset. `allowed` lists the accepted ones; every other answer
+/// must name its pause.
 fn assert_allowed(site: &Site, server: &Server, allowed: impl Fn(Way, &str) -> bool, says: &str) {
     for (way, _) in DIRECTIONS {
         for asset in ["USDT", "BTC"] {
@@ -67,8 +69,9 @@ fn assert_allowed(site: &Site, server: &Server, allowed: impl Fn(Way, &str) -> b
     }
 }
 
-/// Goal: a direction, an asset, and one direction of one asset are each refused from the answer on, and nothing else; a restart
-/// forgets none of it. Method: each scope, every transfer; kill; again; go on, again.
+/// Goal: a direction, an asset, and one direction of one asset are each refused from the answer on,
+/// and nothing else; a restart keeps it. Method: each scope, every transfer; kill; again; resume,
+/// again.
 #[test]
 fn what_is_paused_is_refused_by_name_and_stays_so_over_a_restart() {
     for (direction, asset, says) in [
@@ -96,7 +99,7 @@ fn what_is_paused_is_refused_by_name_and_stays_so_over_a_restart() {
         let server = site.start();
         assert_eq!(server.admin_get(PAUSES).json()["pauses"], pauses);
         assert_allowed(&site, &server, allowed, says);
-        // The same twice is one.
+        // The same pause twice is one pause.
         let again = change(&server, direction, asset, true);
         assert_eq!(again["pauses"].as_array().map(Vec::len), Some(1), "{again}");
         let none = change(&server, direction, asset, false);
@@ -112,7 +115,7 @@ fn what_is_paused_is_refused_by_name_and_stays_so_over_a_restart() {
     }
 }
 
-/// Whoever lifts one pause lifts no other that covers the same transfers.
+/// Lifting one pause keeps every other pause that covers the same transfers.
 #[test]
 fn pauses_are_lifted_one_by_one() {
     let site = Site::new();
@@ -126,8 +129,9 @@ fn pauses_are_lifted_one_by_one() {
     site.assert_verified();
 }
 
-/// Goal: a replay and what is under way are not stopped. Method: a transfer that has ended and one that rests, both with a cid;
-/// everything paused; both asked for again; the one that rests goes on.
+/// Goal: a pause stops neither a replay nor a transfer in progress. Method: a transfer that has
+/// ended and one that rests, both with a cid; everything paused; both requested again; the resting
+/// one continues.
 #[test]
 fn replays_and_what_is_under_way_go_on() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 3_000);
@@ -147,7 +151,7 @@ fn replays_and_what_is_under_way_go_on() {
     lock.sql("ROLLBACK");
     site.wait_for_rest();
     assert_eq!(server.look(USER, &rests.req_id())["state"], json!("COMMITTED"));
-    // A cid that was refused is bound to nothing.
+    // A refused cid is free.
     let refused = Way::ToSpot.body_with_cid("USDT", "1", "refused");
     assert_refused(&server.post(USER, &refused), 422, "TRANSFER_NOT_ALLOWED");
     change(&server, None, Some("USDT"), false);
@@ -156,9 +160,9 @@ fn replays_and_what_is_under_way_go_on() {
     site.assert_books(&server);
 }
 
-/// Goal: nothing of a direction is accepted behind the answer to its pause, though many were being asked for; the other
-/// direction is held up by nothing. Method: crowds of both directions without an end; a pause;
-/// the rows at its answer, and after.
+/// Goal: no transfer of a direction is accepted after the answer to its pause, in spite of many
+/// concurrent requests; the other direction continues. Method: crowds of both directions without an
+/// end; a pause; the rows at its answer, and after.
 #[test]
 fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
     let site = Site::new();
@@ -201,8 +205,9 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
     site.assert_books(&server);
 }
 
-/// Goal: an accept that was checked before is waited for, though its client has gone. Method: the journal is held up; a
-/// transfer that nobody waits for; a pause, whose answer comes behind it.
+/// Goal: a pause waits for an accept that was checked before it, even if the client has gone.
+/// Method: the journal is locked; a transfer without a waiting client; a pause, with its answer
+/// after that.
 #[test]
 fn the_answer_waits_for_what_was_checked_before() {
     let site = Site::new()
@@ -223,7 +228,7 @@ fn the_answer_waits_for_what_was_checked_before() {
     drop(client);
     thread::scope(|scope| {
         let pausing = scope.spawn(|| change(&server, Some("FUNDING_TO_SPOT"), None, true));
-        // In force at once, and not answered.
+        // In force at once, and not answered yet.
         eventually("the pause to be in force", || {
             (server.transfer(1002, Way::ToSpot, "1").status == 422).then_some(())
         });
@@ -262,7 +267,7 @@ fn a_mistake_or_a_stranger_pauses_nothing() {
     assert_refused(&send(server.ops, &get).expect("an answer"), 403, "FORBIDDEN");
     assert_eq!(server.admin_get(PAUSES).json(), json!({"pauses": []}));
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE action = 'pause'"), "0");
-    // Where PostgreSQL is away nothing is paused, and the operator is told so.
+    // Without PostgreSQL no pause is recorded, and the operator gets an error.
     site.admit_connections(false);
     assert_refused(&server.admin("PUT", PAUSES, &good), 503, "SYSTEM_ERROR");
     site.admit_connections(true);
@@ -294,7 +299,7 @@ fn the_command_line_pauses_lists_and_goes_on() {
     let (_, out, _) = on("pauses --format json", &[]);
     let pause: Value = serde_json::from_str(out.trim()).expect("one JSON object");
     assert_eq!(text(&pause["direction"]), "FUNDING_TO_SPOT");
-    // Lifting another one lifts nothing, and says what is left.
+    // Lifting another one lifts nothing, and lists the remaining ones.
     let (code, out, _) = on("unpause --asset USDT", why);
     assert!(code == 0 && out.contains("FUNDING_TO_SPOT"), "{out}");
     assert!(out.starts_with("No such pause.\n"), "{out}");

@@ -1,4 +1,4 @@
-//! Power cuts: the log as the disk has it for certain, and whatever else chance lets survive.
+//! Power cuts: the durable content of the log's disk, and a random part of the rest.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,13 +14,14 @@ use crate::harness::{
     split_mix,
 };
 
-/// As the log's.
+/// The log's page size.
 const PAGE: usize = 4096;
-/// The syncs of the log that can be missed, see `wal::shadow`. That of a filled file is none: without it zeros may be
-/// missing, which is what a file without them reads as; it is for the space, not for the bytes.
+/// The syncs of the log that can be left out, see `wal::shadow`. The sync of a filled file is not
+/// one of them: without it zeros may be missing, and a file reads as zeros there. That sync is for
+/// the space, not for the bytes.
 const SYNCS: [&str; 3] = ["range", "directory", "settle"];
 
-/// A site whose log is followed by a shadow.
+/// A site with a shadow of its log.
 pub(crate) struct Powered {
     pub(crate) site: Site,
     shadow: PathBuf,
@@ -35,7 +36,8 @@ impl Powered {
         Powered { site, shadow }
     }
 
-    /// Puts in the log's place what a power cut would have left of it: what was synced, and of the rest each page by chance.
+    /// Replaces the log by the disk after a power cut: the synced bytes, and each other page by
+    /// chance.
     pub(crate) fn cut_power(&self, mut random: impl FnMut() -> u64) {
         let log = self.site.log_dir();
         let inode = |path: &Path| fs::metadata(path).expect("there").ino();
@@ -70,7 +72,7 @@ impl Powered {
         }
         fs::remove_dir_all(&log).expect("removed");
         fs::rename(&after, &log).expect("renamed");
-        // A new disk, whose files nothing has been done to.
+        // A new disk, with untouched files.
         fs::remove_dir_all(&self.shadow).expect("removed");
         fs::create_dir_all(&self.shadow).expect("a directory");
         for entry in fs::read_dir(&log).expect("a log") {
@@ -89,7 +91,7 @@ impl Powered {
         fs::write(names_of_log, names.concat()).expect("written");
     }
 
-    /// The names in a directory that no power cut takes.
+    /// The names in a directory that survive a power cut.
     pub(crate) fn durable_names(&self, directory: &Path) -> Vec<String> {
         let inode = fs::metadata(directory).expect("there").ino();
         // A directory that was never synced holds nothing.
@@ -98,7 +100,7 @@ impl Powered {
         names.unwrap_or_default().lines().filter_map(name).collect()
     }
 
-    /// A load, which a SIGKILL at a random answer ends; returns the answers.
+    /// A load, ended by a SIGKILL at a random answer; returns the answers.
     fn killed_load(&self, server: Server, plan: &[Planned], after: usize) -> Vec<Option<Reply>> {
         let (http, answered) = (server.http, Mutex::new((0, Some(server))));
         let replies = crowd(8, |caller| {
@@ -122,9 +124,10 @@ impl Powered {
     }
 }
 
-/// Goal: a power cut at any moment takes nothing back that was answered. Method: rounds of a load that a SIGKILL ends at a
-/// random answer; then in most of them the log is rebuilt from what was synced and a random part of what was not, and
-/// names that were not synced vanish; restart, rest, sums, every cid again. `make soak` asks for more ([`soak_rounds`]).
+/// Goal: a power cut at any moment loses no answered transfer. Method: rounds of a load, each ended
+/// by a SIGKILL at a random answer. In most of them the log is then rebuilt from the synced bytes
+/// and a random part of the others, and unsynced names vanish. Then restart, rest, sums, every cid
+/// again. `make soak` runs more rounds ([`soak_rounds`]).
 #[test]
 fn a_power_cut_takes_back_nothing_that_was_answered() {
     let rounds = soak_rounds().unwrap_or(6);
@@ -140,7 +143,8 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
             let plan = plan_of_round(60, round);
             let after = 1 + usize::try_from(random() % 60).expect("small");
             let told = powered.killed_load(server, &plan, after);
-            // Two deaths in a row: what only the page cache held has been built upon, or not.
+            // Two deaths in a row: the second start may have built upon bytes of the page cache
+            // only.
             if !random().is_multiple_of(4) {
                 powered.cut_power(&mut random);
             }
@@ -154,8 +158,8 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
     }
 }
 
-/// Goal: the test above finds a sync that is not there. Method: the same, with one kind of sync after the other treated as
-/// if the code lacked it, until the start refuses or a sum or an answer is wrong.
+/// Goal: the test above finds a missing sync. Method: the same, with one kind of sync after the
+/// other treated as if the code lacked it, until the start refuses or a sum or an answer is wrong.
 #[test]
 fn a_power_cut_finds_every_sync_that_is_missing() {
     const ROUNDS_MAX: usize = 40;
@@ -171,7 +175,7 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
             let after = 1 + usize::try_from(random() % 40).expect("small");
             let told = powered.killed_load(server, &plan, after);
             if sync == "settle" {
-                // What was in the page cache only is read, and built upon.
+                // Bytes of the page cache only are read, and built upon.
                 match Server::try_start(forgetting.command()) {
                     Ok(server) => {
                         server.signal(Signal::KILL);
@@ -194,6 +198,6 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
             wrong || !verified
         });
         println!("without the sync of {sync}: found in round {found:?}");
-        assert!(found.is_some(), "the sync of {sync} is not missed in {ROUNDS_MAX} rounds");
+        assert!(found.is_some(), "the sync of {sync} was left out unnoticed in {ROUNDS_MAX} rounds");
     }
 }

@@ -1,8 +1,9 @@
-//! The runbook, command by command: what stands in `docs/runbook.md` is run as it stands there.
+//! The runbook, command by command: every command in `docs/runbook.md` is run as printed there.
 //!
-//! A block marked `sh` is run by bash where `ubscore.toml` lies; `sh exits N` has to end with N; `sh serves` starts the service and
-//! leaves it running, `sh stops` ends it. A block marked `text` behind it is what it prints: each line in this order, `…` for anything. What a
-//! chapter needs to have gone wrong is done before it by [`stage`].
+//! Bash runs a block marked `sh` in the directory of `ubscore.toml`. `sh exits N` has to end with
+//! N. `sh serves` starts the service and leaves it running; `sh stops` ends it. A block marked
+//! `text` behind it is the expected output: each line in this order, `…` for anything. [`stage`]
+//! prepares the fault that a chapter needs.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::harness::{Hold, Request, Server, Site, Way, crowd, eventually, segments, send};
 
-/// The chapters' commands and what is said about them.
+/// The chapters' commands and their expected output.
 pub(crate) struct Block {
     pub(crate) chapter: String,
     line: usize,
@@ -21,7 +22,7 @@ pub(crate) struct Block {
     pub(crate) text: String,
 }
 
-/// Every fenced block, with the chapter it stands in.
+/// Every fenced block, with its chapter.
 pub(crate) fn blocks(text: &str) -> Vec<Block> {
     let (mut chapter, mut found, mut open) = (String::new(), Vec::<Block>::new(), false);
     for (index, line) in text.lines().enumerate() {
@@ -61,21 +62,21 @@ pub(crate) fn matches(said: &str, want: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Where the commands are run: a directory with the configuration that they read, and what they need to know.
+/// The directory of the commands, with their configuration and data.
 struct Desk {
     site: Site,
     directory: PathBuf,
     environment: Vec<(&'static str, String)>,
     server: Option<Server>,
-    /// What keeps transfers from ending.
+    /// Keeps transfers from ending.
     hold: Option<Hold>,
 }
 
 const SECRET: &str = "a secret that only the runbook knows";
-/// The addresses in the runbook, and those that the test puts in their place.
+/// The addresses in the runbook, and their replacements in the test.
 const ADDRESSES: [&str; 2] = ["127.0.0.1:8080", "127.0.0.1:9090"];
 
-/// Addresses nobody listens on; a test that is unlucky finds one taken, and says so.
+/// Addresses without a listener. If another process takes one, the test fails and names it.
 fn free_addresses() -> [String; 2] {
     let listeners = ADDRESSES.map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
     listeners.map(|listener| listener.local_addr().expect("an address").to_string())
@@ -150,7 +151,7 @@ impl Desk {
         }
     }
 
-    /// Asks for a transfer, whatever becomes of it; returns its name.
+    /// Posts a transfer, with any outcome; returns its name.
     fn transfer(&self, user: u64, way: Way, amount: &str) -> String {
         let output = self.bash(&format!("ubscore token --user {user} --config ubscore.toml"));
         let token = String::from_utf8(output.stdout).expect("text");
@@ -160,7 +161,7 @@ impl Desk {
         send(self.http(), &request).expect("an answer").req_id()
     }
 
-    /// Does what a block needs to have gone wrong, or right, before it.
+    /// Prepares the fault, or its end, that a block needs.
     fn stage(&mut self, chapter: &str, mark: &str) {
         match (chapter, mark) {
             ("Is it well?", "start") => self.serve(),
@@ -228,7 +229,7 @@ impl Desk {
         self.site.wait_for_rest();
     }
 
-    /// Damages a record in the middle of the log, behind some that came since.
+    /// Damages a record in the middle of the log, before some later ones.
     fn damage(&mut self) {
         let users = [1001, 1002];
         for _ in 0..5 {
@@ -253,14 +254,14 @@ impl Desk {
     }
 }
 
-/// The commands' own directory before all others.
+/// Puts the commands' own directory first in the path.
 fn path() -> String {
     let own = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory").display();
     let others = std::env::var("PATH").unwrap_or_default();
     format!("{own}:{others}")
 }
 
-/// Goal: a person who has nothing but the runbook finds that it is true. Method: see above.
+/// Goal: the runbook alone is enough for an operator, and correct. Method: see above.
 #[test]
 fn every_command_of_the_runbook_does_what_it_says() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md");

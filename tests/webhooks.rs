@@ -1,4 +1,5 @@
-//! Events told to an endpoint: signed, at least once, each transfer's in order, and whatever it does not take.
+//! Events posted to an endpoint: signed, at least once, in order per transfer, including every
+//! refusal of the endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ const USER: u64 = 1001;
 /// "an endpoint's secret, 32 bytes.." in base64.
 const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 
-/// A site whose events go to an endpoint, with little patience.
+/// A site with a webhook endpoint and short timeouts.
 fn site(endpoint: &Endpoint) -> Site {
     Site::new()
         .with("UBSCORE__WEBHOOKS__URL", endpoint.url())
@@ -26,7 +27,7 @@ fn site(endpoint: &Endpoint) -> Site {
         .with("UBSCORE__WEBHOOKS__TIMEOUT_MS", 30_000)
 }
 
-/// The events there are, and how many of them were taken.
+/// The number of events, and the number of delivered ones.
 fn all_delivered(site: &Site) -> Option<()> {
     let rows = site.sql(
         "SELECT (SELECT count(*) FROM transfer_history WHERE history_id IS NOT NULL), \
@@ -35,7 +36,8 @@ fn all_delivered(site: &Site) -> Option<()> {
     (rows[0][0] == rows[0][1]).then_some(())
 }
 
-/// Asserts that each transfer's events were told in their order, none before the one ahead of it was taken or given up.
+/// Asserts that each transfer's events came in order: none before the one ahead of it was taken or
+/// given up.
 fn assert_in_order(delivered: &[Delivered]) {
     let mut by_transfer: BTreeMap<String, Vec<&Delivered>> = BTreeMap::new();
     for delivery in delivered {
@@ -51,8 +53,9 @@ fn assert_in_order(delivered: &[Delivered]) {
     }
 }
 
-/// Goal: what is delivered is what a stream tells, with an id that stays and a signature that a receiver can check. Method: the
-/// check of Standard Webhooks' own library, by another way than the sender's; and a body that was changed.
+/// Goal: a delivery equals the stream's event, with a stable id and a signature that a receiver can
+/// check. Method: the check of Standard Webhooks' own library, independent of the sender's code;
+/// and a changed body.
 #[test]
 fn a_delivery_is_signed_and_says_what_a_stream_says() {
     let endpoint = Endpoint::start(|_| 200);
@@ -85,8 +88,9 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
     });
 }
 
-/// Goal: whatever the endpoint does, each transfer's events come in order, and every one in the end. Method: an endpoint that
-/// refuses, redirects or hangs up by chance; the server is killed again and again.
+/// Goal: each transfer's events come in order, and every one in the end, in spite of the endpoint's
+/// faults. Method: an endpoint that refuses, redirects or hangs up by chance; the server is killed
+/// again and again.
 #[test]
 fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_server_that_dies() {
     let seed = Arc::new(AtomicU64::new(11));
@@ -119,14 +123,15 @@ fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_serv
     }
     assert_eq!(by_transfer.len(), 30);
     for ids in by_transfer.values() {
-        // What was taken and not written down comes again, and nothing before it.
+        // A delivery that was taken but not recorded comes again, and nothing before it.
         assert!(ids.is_sorted(), "{ids:?}");
     }
     assert!(delivered.iter().any(|delivery| delivery.status == 302));
     site.assert_books(&server);
 }
 
-/// Goal: what was taken and not written down is told again under the same id. Method: the note waits at its row; a kill.
+/// Goal: a delivery that was taken but not recorded comes again under the same id. Method: a row
+/// lock blocks the record; a kill.
 #[test]
 fn a_kill_between_the_delivery_and_its_note_tells_the_same_again() {
     let endpoint = Endpoint::start(|_| 200);
@@ -149,8 +154,9 @@ fn a_kill_between_the_delivery_and_its_note_tells_the_same_again() {
     drop(server);
 }
 
-/// Goal: an event that is never taken becomes a dead letter after its tries, with back-off between them, lets the others of
-/// its transfer pass, is listed, and is delivered when an operator says so; and that is written down.
+/// Goal: an event that is never taken becomes a dead letter after its tries, with back-off between
+/// them. It lets the later events of its transfer pass, is listed, and is delivered after an
+/// operator's command, which is recorded.
 #[test]
 fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
     let refuse = Arc::new(AtomicBool::new(true));
@@ -199,7 +205,7 @@ fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
     refuse.store(false, Ordering::Relaxed);
     let resend =
         ["webhook", "resend", event_id, "--reason", "it is mended", "--dev", "--ops", &ops];
-    // On a busy machine a lock may take longer than whoever asks has time for.
+    // On a busy machine a lock may take longer than the command's timeout.
     let out = eventually("the resend", || {
         let (code, out, _) = said(&cli(&resend));
         (code == 0).then_some(out)
@@ -228,8 +234,9 @@ fn refused_to_others(server: &Server) {
     }
 }
 
-/// Goal: an endpoint that hangs or is away delays nothing but itself, and what was delivered is forgotten in time. Method: it
-/// answers nobody; transfers and streams go on; it is back, and a little later nothing is left but what nobody took.
+/// Goal: an endpoint that hangs or is away delays only itself, and delivered events are deleted in
+/// time. Method: it answers no request; transfers and streams go on. It comes back, and a little
+/// later only the undelivered events are left.
 #[test]
 fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     let status = Arc::new(AtomicU16::new(0));
@@ -262,14 +269,16 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     site.assert_books(&server);
 }
 
-/// Stops a server, and waits until PostgreSQL has counted what it did: whoever has gone has.
+/// Stops a server, and waits until PostgreSQL has counted its reads, which happens when its
+/// connections end.
 fn stop(site: &Site, server: Server) {
     server.stop();
     eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
 }
 
-/// Goal: what is new is found by its key, whatever else there is: neither the relay nor a delivery nor a stream reads all events.
-/// Method: PostgreSQL's own count of tables read from end to end, behind all that a service does with events.
+/// Goal: new events are found by their key, at any table size: neither the relay nor a delivery nor
+/// a stream reads all events. Method: PostgreSQL's own count of full table reads, after every kind
+/// of access to events.
 #[test]
 fn what_is_new_is_found_without_reading_what_is_old() {
     let endpoint = Endpoint::start(|_| 200);
@@ -295,8 +304,9 @@ fn what_is_new_is_found_without_reading_what_is_old() {
     assert_eq!(read_whole(), before);
 }
 
-/// Goal: an endpoint that is gone does not slow the relay down, however much it has not taken. Method: statistics of when nothing was
-/// open, then thousands of open deliveries; PostgreSQL's own count of what is read of the table's indexes.
+/// Goal: an endpoint that is gone does not slow the relay down, however many deliveries are open.
+/// Method: table statistics from before the first open delivery, then thousands of them;
+/// PostgreSQL's own count of index reads.
 #[test]
 fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     let endpoint = Endpoint::start(|_| 200);

@@ -13,25 +13,25 @@ use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, Key, WebDriv
 
 use super::{block_on, eventually, run, unique};
 
-/// Where Debian's package puts it; elsewhere it is found by its name.
+/// The path in Debian's package; elsewhere it is found by its name.
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
-/// What the driver says once it listens, before its port.
+/// The driver's output once it listens, before its port.
 const LISTENS: &str = "started successfully on port ";
 
-/// Returns what a person reads in what a selector names.
+/// Returns the visible text of the selected element.
 const TEXT: &str = "const found = document.querySelector(arguments[0]); \
                     return found?.checkVisibility() ? found.innerText : ''";
 
-/// How a page is looked at.
+/// The properties of a screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
     /// In pixels of CSS.
     pub(crate) width: u32,
     /// In pixels of CSS.
     pub(crate) height: u32,
-    /// Touched, and with the manners of a phone.
+    /// A touch screen, with a phone's behavior.
     pub(crate) phone: bool,
-    /// The user likes it dark.
+    /// The user prefers dark colors.
     pub(crate) dark: bool,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Browser {
             self.tell();
         }
         if let Some(page) = self.page.take() {
-            // Whatever is left of it ends with its driver, or with the run.
+            // The leftovers end with the driver, or with the run.
             drop(block_on(page.quit()));
         }
         drop(self.driver.kill());
@@ -56,10 +56,10 @@ impl Drop for Browser {
 }
 
 impl Browser {
-    /// A browser that has nothing open.
+    /// A browser without an open page.
     pub(crate) fn start() -> Browser {
-        // On a busy machine it may not come up in the driver's time, and the port that the driver picks may be taken before it
-        // listens; its own driver and directory are then of no use any more.
+        // On a busy machine the browser may not start within the driver's time, and the driver's
+        // port may be taken before it listens. Its driver and directory are then useless.
         let mut failed = Vec::new();
         while failed.len() < 3 {
             match Browser::try_start() {
@@ -87,14 +87,15 @@ impl Browser {
             Some(port.trim_end_matches('.').to_owned())
         });
         let port = port.ok_or_else(|| WebDriverErrorInner::FatalError(said.join("\n")))?;
-        // What it says from now on goes nowhere, and must not stop it.
+        // Its later output is dropped, and must not stop it.
         thread::spawn(move || lines.for_each(drop));
 
         let mut wanted = DesiredCapabilities::chrome();
-        // Below the run's directory, by which whoever is left over is found.
+        // Below the run's directory, which identifies leftover processes.
         let profile = run().directory.join(format!("browser-{}", unique()));
         let profile = format!("--user-data-dir={}", profile.display());
-        // The tests run as root, for whom there is no sandbox; and shared memory may be small in a container.
+        // The tests run as root, which has no sandbox; and shared memory may be small in a
+        // container.
         for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", &profile] {
             wanted.add_arg(argument)?;
         }
@@ -108,13 +109,13 @@ impl Browser {
         self.page.as_ref().expect("there until the end")
     }
 
-    /// Opens an address, from its beginning even where it is open.
+    /// Opens an address, from its beginning even if it is open.
     pub(crate) fn open(&self, url: &str) {
         block_on(self.page().goto("about:blank")).expect("a page");
         block_on(self.page().goto(url)).unwrap_or_else(|error| panic!("{url}: {error}"));
     }
 
-    /// Has it shown on another screen.
+    /// Switches to another screen.
     pub(crate) fn look_through(&self, screen: Screen) {
         let Screen { width, height, phone, dark } = screen;
         let metrics =
@@ -130,18 +131,18 @@ impl Browser {
         sent.unwrap_or_else(|error| panic!("{command}: {error}"));
     }
 
-    /// The whole page as a picture, as high as it is.
+    /// The whole page as a picture, in its full height.
     pub(crate) fn photograph(&self, screen: Screen, path: &Path) {
         let height = self.run("return document.documentElement.scrollHeight", Value::Null);
         let height = height.as_u64().and_then(|height| u32::try_from(height).ok());
         self.look_through(Screen { height: height.expect("a height"), ..screen });
-        // A busy machine may not have drawn it in the driver's time.
+        // A busy machine may not have drawn it within the driver's time.
         let picture = eventually("a picture", || block_on(self.page().screenshot_as_png()).ok());
         fs::write(path, picture).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         self.look_through(screen);
     }
 
-    /// What a script that is run in the page returns. `arguments[0]` is `argument`.
+    /// The result of a script in the page. `arguments[0]` is `argument`.
     pub(crate) fn run(&self, script: &str, argument: Value) -> Value {
         self.try_run(script, argument).unwrap_or_else(|error| panic!("{script}: {error}"))
     }
@@ -150,23 +151,23 @@ impl Browser {
         Ok(block_on(self.page().execute(script, vec![argument]))?.json().clone())
     }
 
-    /// What a person reads there; nothing where there is no such element, or none to be seen.
+    /// The visible text of the element; empty if it is absent or hidden.
     pub(crate) fn text(&self, selector: &str) -> String {
         self.run(TEXT, json!(selector)).as_str().expect("text").to_owned()
     }
 
-    /// Waits until a person reads `needle` there, and returns all they read.
+    /// Waits until `needle` is visible there, and returns all the visible text.
     pub(crate) fn wait_for(&self, selector: &str, needle: &str) -> String {
         eventually(&format!("{needle:?} in {selector}"), || {
-            // A page that is just being loaded anew cannot be asked.
+            // A page that is being reloaded cannot be queried.
             let text = self.try_run(TEXT, json!(selector)).ok()?.as_str()?.to_owned();
             text.contains(needle).then_some(text)
         })
     }
 
-    /// Presses a button, or whatever is there, once it can be pressed: what shows live data may just be made anew.
+    /// Presses a button, or another element, once it can be pressed: live data may be replacing it.
     pub(crate) fn press(&self, selector: &str) {
-        // The driver would have it come to stand behind the header.
+        // The driver would scroll it behind the header.
         let center = "document.querySelector(arguments[0]).scrollIntoView({block: 'center'})";
         eventually(&format!("{selector} can be pressed"), || {
             self.try_run(center, json!(selector)).ok()?;
@@ -178,7 +179,7 @@ impl Browser {
         });
     }
 
-    /// Presses the button with this text inside what `selector` names.
+    /// Presses the button with this text inside the element of `selector`.
     pub(crate) fn press_button(&self, selector: &str, text: &str) {
         let script = "const found = [...document.querySelectorAll(`${arguments[0][0]} button`)]\
                       .find((button) => button.innerText === arguments[0][1] && !button.disabled);\
@@ -188,7 +189,7 @@ impl Browser {
         });
     }
 
-    /// Replaces what a field holds, key by key.
+    /// Replaces a field's content, key by key.
     pub(crate) fn type_into(&self, selector: &str, text: &str) {
         eventually(&format!("{selector} can be typed into"), || {
             let typing = async {
@@ -200,12 +201,12 @@ impl Browser {
         });
     }
 
-    /// Presses a key, wherever the focus is: not on an element, which may just be made anew.
+    /// Presses a key at the focus, not on an element, which live data may be replacing.
     pub(crate) fn key(&self, key: Key) {
         block_on(self.page().action_chain().send_keys(key).perform()).expect("a key");
     }
 
-    /// Tells what the page is like where a test has failed, on the stderr that no test runner keeps back.
+    /// Prints the page after a failed test, on the stderr that no test runner keeps back.
     fn tell(&self) {
         let seen = "return `${location.href}\n${document.body?.innerText}`";
         let seen = self.try_run(seen, Value::Null);
@@ -213,7 +214,8 @@ impl Browser {
         writeln!(io::stderr(), "the page: {seen:?}\nthe browser: {log:?}").ok();
     }
 
-    /// What the browser has complained of since the last time: errors of scripts, refused sources, failed requests.
+    /// The browser's complaints since the last call: errors of scripts, refused sources, failed
+    /// requests.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = block_on(self.page().browser_log()).expect("a log");
         log.into_iter().map(|entry| format!("{} {}", entry.level, entry.message)).collect()

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::text;
 
-/// What was posted, in its order.
+/// The posted bodies, in order.
 type Bodies = Mutex<Vec<Vec<u8>>>;
 
 /// An address that alerts, or spans, are posted to.
@@ -19,7 +19,7 @@ pub(crate) struct Webhook {
 }
 
 impl Webhook {
-    /// One that takes everything.
+    /// An address that takes every post.
     pub(crate) fn start() -> Webhook {
         Webhook::listen(|stream, bodies: &Bodies| {
             let (_, body) = read_request(&stream)?;
@@ -29,7 +29,7 @@ impl Webhook {
         })
     }
 
-    /// One that takes connections, and answers nobody.
+    /// An address that takes connections, and never answers.
     pub(crate) fn silent() -> Webhook {
         Webhook::listen(|stream, _| io::copy(&mut &stream, &mut io::sink()).map(drop))
     }
@@ -42,7 +42,7 @@ impl Webhook {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let bodies = Arc::clone(&received);
-                // A caller who is killed over it is what a test may want.
+                // A test may kill the caller during this call.
                 thread::spawn(move || drop(answer(stream.expect("a connection"), &bodies)));
             }
         });
@@ -53,7 +53,7 @@ impl Webhook {
         format!("http://{}/alerts", self.address)
     }
 
-    /// Everything that was posted, in its order.
+    /// Every posted body, in order.
     pub(crate) fn raw(&self) -> Vec<Vec<u8>> {
         self.bodies.lock().expect("no panic in a webhook").clone()
     }
@@ -64,7 +64,7 @@ impl Webhook {
     }
 }
 
-/// One delivery of a webhook as it came.
+/// One delivery of a webhook as received.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivered {
     /// `webhook-id`, `webhook-timestamp` and `webhook-signature`.
@@ -73,7 +73,7 @@ pub(crate) struct Delivered {
     pub(crate) signature: String,
     /// The body to the byte.
     pub(crate) body: String,
-    /// The status that it was answered with.
+    /// The status of its answer.
     pub(crate) status: u16,
 }
 
@@ -83,20 +83,21 @@ impl Delivered {
         serde_json::from_str(&self.body).expect("JSON")
     }
 
-    /// The transfer that it tells of.
+    /// The transfer of the event.
     pub(crate) fn req_id(&self) -> String {
         text(&self.json()["req_id"]).to_owned()
     }
 }
 
-/// An endpoint that events are posted to, on a fixed address.
+/// An endpoint for events, on a fixed address.
 pub(crate) struct Endpoint {
     address: SocketAddr,
     delivered: Arc<Mutex<Vec<Delivered>>>,
 }
 
 impl Endpoint {
-    /// One that answers each delivery with the status that `answer` gives it; 0: it takes it, and closes without a word.
+    /// An endpoint that answers each delivery with the status from `answer`; 0: it takes the
+    /// delivery, and closes without an answer.
     pub(crate) fn start(answer: impl Fn(&Delivered) -> u16 + Send + Sync + 'static) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -107,7 +108,7 @@ impl Endpoint {
                 let (received, answer) = (Arc::clone(&received), Arc::clone(&answer));
                 thread::spawn(move || {
                     let stream = stream.expect("a connection");
-                    // A caller who is killed over it is what a test may want.
+                    // A test may kill the caller during this call.
                     let Ok((head, body)) = read_request(&stream) else { return };
                     let body = String::from_utf8(body).expect("text");
                     let header = |name: &str| {
@@ -143,7 +144,7 @@ impl Endpoint {
         format!("http://{}/hooks", self.address)
     }
 
-    /// Everything that was posted, in the order of its answers.
+    /// Every delivery, in the order of its answers.
     pub(crate) fn delivered(&self) -> Vec<Delivered> {
         self.delivered.lock().expect("no panic in an endpoint").clone()
     }

@@ -1,4 +1,4 @@
-//! A load of transfers, each with a cid, and what must be true of its answers ever after.
+//! A load of transfers, each with a cid, and the lasting claims about their answers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,19 +9,20 @@ use super::{Reply, Request, Server, Site, Way, eventually, send, token, unique};
 
 pub(crate) const USERS: [u64; 4] = [1001, 1002, 1003, 1004];
 
-/// One transfer of a load: whose, and the body with its cid.
+/// One transfer of a load: its user, and the body with its cid.
 #[derive(Clone)]
 pub(crate) struct Planned {
     pub(crate) user: u64,
     pub(crate) body: Value,
 }
 
-/// `count` transfers of four users, both ways, of different amounts and two assets, each with a cid.
+/// `count` transfers of four users, both ways, of different amounts and two assets, each with a
+/// cid.
 pub(crate) fn plan(count: usize) -> Vec<Planned> {
     plan_of_round(count, 0)
 }
 
-/// The same with cids of a round's own.
+/// The same with the cids of one round.
 pub(crate) fn plan_of_round(count: usize, round: usize) -> Vec<Planned> {
     let planned = |index: usize| {
         let way = Way::BOTH[index / USERS.len() % 2];
@@ -33,7 +34,7 @@ pub(crate) fn plan_of_round(count: usize, round: usize) -> Vec<Planned> {
     (0..count).map(planned).collect()
 }
 
-/// Money on both sides for all users, at rest.
+/// Money on both sides for all users, without open transfers.
 pub(crate) fn endow(site: &Site, server: &Server) {
     for user in USERS {
         for asset in ["USDT", "BTC"] {
@@ -45,7 +46,7 @@ pub(crate) fn endow(site: &Site, server: &Server) {
     site.wait_for_rest();
 }
 
-/// Posts to an address, `None` where no answer came.
+/// Posts to an address; `None` without an answer.
 pub(crate) fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
     let token = token(planned.user, None);
     let path = "/api/v1/internal_transfer";
@@ -53,11 +54,11 @@ pub(crate) fn post_to(http: SocketAddr, planned: &Planned) -> Option<Reply> {
     send(http, &request).ok()
 }
 
-/// Asserts that what was answered is still so, and that each cid leads to one transfer with one outcome.
+/// Asserts that each answer still holds, and that each cid leads to one transfer with one outcome.
 pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<Reply>]) {
     let mut transfers = HashMap::new();
     for (planned, answer) in plan.iter().zip(answered) {
-        // What was never promised may be begun only now, and be under way a while.
+        // A transfer without a promise may begin only now, and be in progress for a while.
         let promised = answer.as_ref().is_some_and(|told| told.status == 200);
         let allowed: &[u16] = if promised { &[200] } else { &[200, 202] };
         let now = eventually("its end", || {
@@ -71,7 +72,7 @@ pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<
         let seen = transfers.insert(now.req_id(), planned.body.clone());
         assert_eq!(seen, None, "two cids have one transfer");
         match answer {
-            // A promise.
+            // An answer that was a promise.
             Some(told) if told.status == 200 => assert_eq!(told.json(), now.json()),
             Some(told) if told.status == 202 => assert_eq!(told.req_id(), now.req_id()),
             Some(told) => assert_eq!(told.status, 503, "{told:?}"),
