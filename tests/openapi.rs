@@ -1,5 +1,5 @@
-//! The public API against its own description, by schemathesis: requests made from the document, good ones and bad ones, each
-//! answer held against what the document says of it.
+//! The public API against its own description, by schemathesis: requests made from the document,
+//! good ones and bad ones, each answer compared with the document.
 
 use std::env;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::harness::{Request, Server, Site, Way, send, text, token};
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
 const EVENTS: &str = "/api/v1/events";
-/// Requests made up for one operation in one phase.
+/// Generated requests per operation and phase.
 const EXAMPLES_MAX: &str = "15";
 
-/// What schemathesis is told apart from its arguments. No check is left out.
+/// The settings of schemathesis beside its arguments. No check is left out.
 const CONFIG: &str = r#"
 # Two users, so that each is also tried on what is the other's.
 [auth.wfc]
@@ -31,7 +31,7 @@ include-name = "POST /api/v1/internal_transfer"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 409, 422]
 "#;
 
-/// Where `make test` installs it, unless it says otherwise.
+/// The install path of `make test`, unless the environment names another.
 fn schemathesis() -> PathBuf {
     let fixed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/schemathesis/bin/st");
     let path = env::var_os("SCHEMATHESIS").map_or_else(fixed, PathBuf::from);
@@ -40,7 +40,7 @@ fn schemathesis() -> PathBuf {
     path
 }
 
-/// The document as the server tells it, to somebody without a token.
+/// The server's document, without a token.
 fn document(server: &Server) -> Value {
     let reply = send(server.http, &Request::new("", "GET", "/openapi.json")).expect("an answer");
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -48,8 +48,9 @@ fn document(server: &Server) -> Value {
     reply.json()
 }
 
-/// The document with what it cannot know: the assets that there are, with their decimals, and the user of the token. Without
-/// it, nearly all that is made up is refused for the same few reasons.
+/// The document with the data that it cannot know: the existing assets, with their decimals, and
+/// the token's user. Without it, nearly all generated requests are refused for the same few
+/// reasons.
 fn narrowed(mut document: Value, assets: &Value) -> Value {
     let rows = assets["assets"].as_array().expect("an array").iter();
     let symbols: Vec<&Value> = rows.map(|row| &row["symbol"]).collect();
@@ -84,9 +85,9 @@ fn judge(directory: &Path, server: &Server, document: &Value, arguments: &[&str]
         .expect("schemathesis")
 }
 
-/// Goal: the server does what its description says, in every operation, parameter, body, status, header and schema, and nothing
-/// else. Method: schemathesis with all its checks, the same requests each time; and once more with a description that is not
-/// true, to see that it would have been found.
+/// Goal: the server follows its description, in every operation, parameter, body, status, header
+/// and schema, and does nothing else. Method: schemathesis with all its checks, the same requests
+/// each time; and once more with a false description, which must be found.
 #[test]
 fn the_server_is_as_its_description_says() {
     let site = Site::new();
@@ -100,14 +101,14 @@ fn the_server_is_as_its_description_says() {
     fs::write(directory.join("users.json"), json!({"auth": users}).to_string()).expect("written");
     fs::write(directory.join("schemathesis.toml"), CONFIG).expect("written");
 
-    // Enough on both sides for what will be asked for.
+    // Enough on both sides for the coming requests.
     for asset in ["BTC", "ETH", "USDT"] {
         server.deposit(USER, asset, "200000");
         assert_eq!(server.post(USER, &Way::ToSpot.body(asset, "100000")).status, 200);
     }
     let assets = server.get(USER, "/api/v1/assets").json();
     let mut document = narrowed(document(&server), &assets);
-    // A stream has no end to wait for: `events` is about it.
+    // A stream has no end to wait for: `events` tests it.
     let all = ["--checks", "all", "--max-examples", EXAMPLES_MAX, "--exclude-path", EVENTS];
     let output = judge(&directory, &server, &document, &all);
     let said = String::from_utf8_lossy(&output.stdout);
@@ -131,7 +132,7 @@ fn the_server_is_as_its_description_says() {
     site.assert_books(&server);
 }
 
-/// What stands in the document as an example can be sent to `serve --dev` as it is.
+/// Each example in the document can be sent to `serve --dev` unchanged.
 #[test]
 fn the_documents_examples_work() {
     let site = Site::new();

@@ -1,4 +1,4 @@
-//! One log, one database, one process: who may write, and what becomes of who may not.
+//! One log, one database, one process: the rightful writer, and the refusal of every other.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 
-/// A site that has been used and is at rest, with 100 USDT in Spot.
+/// A used site without open transfers, with 100 USDT in Spot.
 fn used() -> Site {
     let site = Site::new();
     let server = site.start();
@@ -55,7 +55,7 @@ fn a_second_process_is_refused_and_the_first_is_named() {
         assert_eq!(server.transfer(USER, way, "1").status, 200);
     }
     server.kill();
-    // The lock goes with the process, whatever its end.
+    // The lock ends with the process, in any kind of end.
     site.start().stop();
     site.assert_verified();
 }
@@ -96,7 +96,7 @@ fn a_log_that_has_been_used_is_not_given_an_empty_database() {
     assert_untouched(&site);
 }
 
-/// A claim that nobody has made is no claim of nothing: below that, a log that lost records would look whole.
+/// An unreadable claim must not be read as "no claim": a log that lost records would look whole.
 #[test]
 fn a_claim_that_cannot_be_read_is_named_and_nothing_is_done() {
     let site = used();
@@ -118,10 +118,11 @@ fn a_claim_that_cannot_be_read_is_named_and_nothing_is_done() {
     assert_untouched(&site);
 }
 
-/// Asserts that a superseded server dies over its next write, saying why, and writes nothing.
+/// Asserts that a superseded server dies at its next write, with the reason in its output, and
+/// writes nothing.
 fn assert_fenced(site: &Site, mut server: Server, rest: impl Fn() -> Vec<Vec<String>>) {
     let before = rest();
-    // The answer may be lost with the process; a success would be a lie.
+    // The answer may be lost with the process; a success would be wrong.
     for way in Way::BOTH {
         let body = way.body_with_cid("USDT", "7", "superseded");
         if let Ok(reply) = server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)) {
@@ -137,7 +138,7 @@ fn assert_fenced(site: &Site, mut server: Server, rest: impl Fn() -> Vec<Vec<Str
     assert_eq!(site.sql_value(cid), "0");
 }
 
-/// Everything in PostgreSQL that tells of money.
+/// Everything in PostgreSQL about money.
 fn money(site: &Site) -> Vec<Vec<String>> {
     let tables = ["transfers_tb", "balances_tb", "transfer_operations", "transfer_history"];
     tables.iter().flat_map(|table| site.sql(&format!("TABLE {table} ORDER BY 1, 2"))).collect()
@@ -158,8 +159,8 @@ fn a_superseded_process_writes_nothing_more_and_ends() {
     }
 }
 
-/// Goal: a process that was stopped and taken for dead cannot write when it comes back. Method: SIGSTOP, a second
-/// server on a copy of the log and the same database, transfers there; SIGCONT.
+/// Goal: a process that was stopped and taken for dead cannot write when it comes back. Method:
+/// SIGSTOP, a second server on a copy of the log and the same database, transfers there; SIGCONT.
 #[test]
 fn a_process_that_comes_back_after_its_successor_ends() {
     let site = Site::new();
@@ -180,8 +181,9 @@ fn a_process_that_comes_back_after_its_successor_ends() {
     successor.assert_books(&new);
 }
 
-/// Goal: a successor under load takes over without a seam. Method: transfers run in a crowd while the incarnation is
-/// raised; whatever was answered 200 must be there after the next start, and the sums exact.
+/// Goal: a successor takes over under load without a loss. Method: transfers run in a crowd while
+/// the incarnation is raised; every transfer answered 200 must exist after the next start, and the
+/// sums be exact.
 #[test]
 fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     let site = Site::new();
@@ -212,9 +214,10 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     site.assert_books(&server);
 }
 
-/// Goal: a process that is paused amid its work and wakes behind a successor takes nothing back and adds nothing, and what
-/// it still answers is so. Method: SIGSTOP under a load with cids; a successor on a copy of the log drives everything to
-/// its end; SIGCONT; the end of the old one; every cid at the successor.
+/// Goal: a process that is paused in the middle of its work and wakes behind a successor undoes
+/// nothing and adds nothing, and its late answers are true. Method: SIGSTOP under a load with cids;
+/// a successor on a copy of the log drives every transfer to its end; SIGCONT; the end of the old
+/// one; every cid at the successor.
 #[test]
 fn a_process_that_wakes_amid_its_work_changes_nothing() {
     for fuse in [true, false] {

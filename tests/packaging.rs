@@ -1,4 +1,5 @@
-//! What a release consists of beside the binary: held against the binary, and against the tools that read it.
+//! The files of a release beside the binary: compared with the binary, and with the tools that read
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,9 +19,9 @@ use ubscore::release;
 
 use crate::harness::{PATIENCE, Request, Server, Site, cli, patient, refused, said, send, text};
 
-/// The directory with everything that is told of here.
+/// The directory of these files.
 const PACKAGING: &str = "packaging";
-/// The most of systemd's points of exposure, 0 to 100.
+/// The limit of systemd's exposure points, 0 to 100.
 const EXPOSURE_MAX: u32 = 12;
 /// A secret of HS256.
 const SECRET: &str = "a secret of the packaging tests, and of no one else";
@@ -45,7 +46,7 @@ fn directory() -> TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// Runs it to its end; returns what it said on both channels, which must be a success.
+/// Runs it to its end, which must be a success; returns its output of both channels.
 fn assert_content(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -105,7 +106,7 @@ fn installed(etc: &Path, data_dir: &Path, url: &str) -> PathBuf {
     config
 }
 
-/// The service as the unit starts it, with this configuration, on free ports.
+/// The service as started by the unit, with this configuration, on free ports.
 fn service(config: &Path) -> Command {
     let config = config.to_str().expect("UTF-8");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
@@ -133,8 +134,8 @@ fn assert_known(environment: &BTreeMap<String, String>) {
     }
 }
 
-/// Goal: systemd takes the unit with every drop-in, and what it leaves open is what ubscore needs. Method: its own checks,
-/// with the binary of the tests where the unit expects the installed one.
+/// Goal: systemd accepts the unit with every drop-in, and the rights left open are those that
+/// ubscore needs. Method: its own checks, with the test binary in place of the installed one.
 #[test]
 fn systemd_finds_nothing_to_say_about_the_unit() {
     let units = directory();
@@ -152,7 +153,7 @@ fn systemd_finds_nothing_to_say_about_the_unit() {
             fs::create_dir(&drop_ins).expect("made");
             fs::write(drop_ins.join("pinned.conf"), packaged("pinned.conf")).expect("written");
         }
-        // What it does not know, it says and passes over. Other units of the machine are not ours to mend.
+        // It prints unknown settings and ignores them. Other units of the machine are not checked.
         let said = analyze(&["verify", "--man=no"]);
         let about: Vec<_> = said.lines().filter(|line| line.contains("ubscore")).collect();
         assert!(about.is_empty(), "{about:#?}");
@@ -160,8 +161,8 @@ fn systemd_finds_nothing_to_say_about_the_unit() {
     }
 }
 
-/// Goal: `Type=notify` is true. Method: what the unit starts, on the packaged configuration, tells a socket what systemd
-/// would be told.
+/// Goal: `Type=notify` is true. Method: the unit's command, on the packaged configuration, notifies
+/// a socket in systemd's place.
 #[test]
 fn the_unit_starts_a_service_that_says_when_it_is_ready_and_when_it_stops() {
     assert_eq!(setting(&unit(), "Type"), "notify");
@@ -190,7 +191,7 @@ fn the_unit_starts_a_service_that_says_when_it_is_ready_and_when_it_stops() {
     }
 }
 
-/// A service manager that has gone, or that is none, keeps nobody from serving.
+/// A missing or broken service manager does not stop the service.
 #[test]
 fn a_service_manager_that_does_not_listen_stops_nothing() {
     let (site, etc) = (Site::new(), directory());
@@ -202,7 +203,7 @@ fn a_service_manager_that_does_not_listen_stops_nothing() {
     server.stop();
 }
 
-/// Goal: what would only happen again is left to a person, and what passes by itself is tried again. Method: the exit
+/// Goal: lasting failures are left to a person, and passing ones are retried. Method: the exit
 /// codes of the real binary against the unit.
 #[test]
 fn the_unit_restarts_what_may_be_restarted() {
@@ -248,7 +249,7 @@ fn the_unit_agrees_with_the_binary_and_its_configuration() {
         format!("d /etc/ubscore 0750 root {user} -"),
         format!("d {state} {} {user} {user} -", setting(&unit, "StateDirectoryMode")),
     ] {
-        assert!(files.lines().any(|found| found == line), "{line} is not in\n{files}");
+        assert!(files.lines().any(|found| found == line), "{line} is missing in\n{files}");
     }
     for table in ["auth", "postgres"] {
         for value in configuration[table].as_table().expect("a table").values() {
@@ -319,8 +320,8 @@ fn the_image_runs_what_the_command_line_knows() {
     assert!(file("Cargo.toml").contains("rust-version = \"1.95\""));
 }
 
-/// Goal: a container that answers is healthy, and one that does not is not. Method: the image's own command, in bash,
-/// towards a server's port and one that nobody listens on.
+/// Goal: a container that answers is healthy, and one that does not is not. Method: the image's own
+/// command, in bash, with a server's port and a port without a listener.
 #[test]
 fn the_image_knows_whether_it_lives() {
     let check = instruction("HEALTHCHECK");
@@ -345,8 +346,8 @@ fn the_image_knows_whether_it_lives() {
     assert!(!healthy(port));
 }
 
-/// Goal: a build inside the image finds what it needs, and nothing else comes in. Method: the files that `.dockerignore`
-/// admits, copied elsewhere, are a package to cargo, with every target.
+/// Goal: a build inside the image has its files, and no others come in. Method: the files that
+/// `.dockerignore` admits, copied elsewhere, are a package to cargo, with every target.
 #[test]
 fn the_build_context_is_whole_and_small() {
     let (admitted, context) = (file(".dockerignore"), directory());
@@ -370,7 +371,7 @@ fn the_build_context_is_whole_and_small() {
         let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let packages = metadata["packages"].as_array().expect("packages");
         let targets = packages.iter().flat_map(|of| of["targets"].as_array().expect("targets"));
-        // Examples are found by being there, and nobody misses them.
+        // Cargo finds examples by their files, so a missing one is not noticed.
         let built = targets.filter(|target| target["kind"][0] != "example");
         built.map(|target| format!("{} {}", target["name"], target["kind"])).collect()
     };
@@ -380,7 +381,8 @@ fn the_build_context_is_whole_and_small() {
     }
 }
 
-/// Goal: compose starts what the image and the configuration know. Method: each fact of the file against its twin.
+/// Goal: compose starts the image's own service with known settings. Method: each fact of the file
+/// against its twin.
 #[test]
 fn compose_agrees_with_the_image_and_the_configuration() {
     let compose = yaml("compose.yaml");
@@ -411,7 +413,7 @@ fn compose_agrees_with_the_image_and_the_configuration() {
     };
     assert_eq!(list(&service["secrets"]), used);
 
-    // Published to loopback alone, where the listeners are, as the image says.
+    // Published to loopback alone; the image's text places the listeners there.
     let exposed: BTreeSet<&str> = environment
         .iter()
         .filter_map(|(name, value)| name.ends_with("__LISTEN").then_some(value))
@@ -438,7 +440,7 @@ fn compose_agrees_with_the_image_and_the_configuration() {
     }
 }
 
-/// No secret has a value in the files: each is a file that git does not take.
+/// No secret has a value in the files: each is a file that git ignores.
 #[test]
 fn secrets_are_files_that_are_not_here() {
     let compose = yaml("compose.yaml");
@@ -462,7 +464,8 @@ fn completed(line: &str) -> BTreeSet<String> {
     let place = directory();
     let path = place.path().join("ubscore");
     fs::write(&path, script).expect("written");
-    // As readline would: the words, which one is being typed, and the function that is registered for the command.
+    // As readline would: the words, the index of the typed one, and the function registered for the
+    // command.
     let program = r#"
         source "$1"
         read -ra COMP_WORDS <<< "$2"
@@ -504,8 +507,9 @@ fn pages(command: &clap::Command, name: &str) -> BTreeSet<String> {
     names
 }
 
-/// Goal: there is a page for each command, which says what `--help` says, and which troff reads without a word. Method:
-/// the definition of the command line against the files, and groff with all its warnings.
+/// Goal: there is a page for each command, with the content of `--help`, and troff reads it without
+/// a warning. Method: the definition of the command line against the files, and groff with all its
+/// warnings.
 #[test]
 fn every_command_has_a_manual_page() {
     let place = directory();
@@ -543,8 +547,9 @@ fn the_version_names_the_commit_wherever_it_is_told() {
     assert!(server.metrics().lines().any(|line| line == series), "{series}");
 }
 
-/// Goal: a binary never claims a commit that it is not made of. Method: the build script, compiled, in a directory that
-/// is a repository, has changes, lies in another one's, or is none; and with the commit told.
+/// Goal: a binary names only the commit that it is made of. Method: the build script, compiled, in
+/// a directory that is a repository, has changes, lies in another one's, or is none; and with a
+/// given commit.
 #[test]
 fn a_build_knows_its_commit_or_says_that_it_does_not() {
     let place = directory();
@@ -577,8 +582,8 @@ fn a_build_knows_its_commit_or_says_that_it_does_not() {
     git(&["commit", "--quiet", "--no-verify", "--message=one"]);
     let hash = git(&["rev-parse", "--short=12", "HEAD"]);
     assert_eq!(told(&package, ""), hash);
-    assert_eq!(told(&package, "0123456789ab"), "0123456789ab", "the caller knows best");
-    // What the binary is not made of does not make it another one.
+    assert_eq!(told(&package, "0123456789ab"), "0123456789ab", "a given commit wins");
+    // Files outside the binary do not change its commit.
     fs::write(package.join("notes"), "x").expect("written");
     assert_eq!(told(&package, ""), hash);
     fs::write(package.join("src/lib.rs"), "//!").expect("written");
@@ -591,7 +596,7 @@ fn a_build_knows_its_commit_or_says_that_it_does_not() {
     assert_eq!(told(&inner, ""), "unknown", "this is another package's repository");
 }
 
-/// Every migration is in a release that the changelog tells of, and this one is the newest.
+/// Every migration is in a release of the changelog, and this one is the newest.
 #[test]
 fn the_changelog_tells_of_this_version_and_its_schema() {
     let changelog = file("CHANGELOG.md");
@@ -603,10 +608,11 @@ fn the_changelog_tells_of_this_version_and_its_schema() {
         name.strip_prefix('V')?.split("__").next()?.parse::<u32>().ok()
     };
     let schema = migrations.filter_map(number).max().expect("some");
-    assert!(changelog.contains(&format!("V1 to V{schema}")), "V{schema} is not told of");
+    assert!(changelog.contains(&format!("V1 to V{schema}")), "V{schema} is missing");
 }
 
-/// What the installation's page names is there: files of the repository, targets of `make`, commands of the binary.
+/// The names on the installation page exist: files of the repository, targets of `make`, commands
+/// of the binary.
 #[test]
 fn the_installation_is_told_in_words_that_exist() {
     let page = file("docs/install.md");

@@ -1,4 +1,4 @@
-//! Every code that a client can be refused with, where it occurs, and which one comes first.
+//! Every refusal code for clients, where it occurs, and which one comes first.
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn only_a_whole_and_timely_token_of_ours_is_accepted() {
     let close: [fn(u64) -> Value; 2] =
         [|now| json!({"exp": now - 2}), |now| json!({"nbf": now + 2})];
     for close in close {
-        // Where the machine stood still, they had come to differ more.
+        // If the machine stood still, the clocks had come to differ more.
         eventually("a clock that differs a little to be taken", || {
             let reply = with_headers(&server, &claims(close(now_s())));
             (reply.status == 200).then_some(())
@@ -95,7 +95,7 @@ fn only_a_whole_and_timely_token_of_ours_is_accepted() {
     }
 }
 
-/// What `ubscore token` prints is what a server of the same configuration accepts.
+/// A server accepts the token that `ubscore token` prints for the same configuration.
 #[test]
 fn the_printed_token_is_accepted() {
     let server = Site::new().start();
@@ -143,7 +143,7 @@ fn one_user_is_not_another_and_no_user_is_an_operator() {
         let reply = send(server.ops, &Request { token: "", ..request }).expect("an answer");
         assert_refused(&reply, 401, "UNAUTHORIZED");
     }
-    // A role that we do not know is none.
+    // An unknown role counts as no role.
     let claims = json!({"sub": "1001", "exp": now_s() + 60, "role": "root"});
     let root = signed(Algorithm::HS256, &claims, DEVELOPMENT_SECRET);
     let request =
@@ -154,8 +154,8 @@ fn one_user_is_not_another_and_no_user_is_an_operator() {
     site.assert_verified();
 }
 
-/// Goal: each refusal that needs nothing but the request. Method: one bad body each, every one also failing each check
-/// that comes later, and no transfer may be there afterwards.
+/// Goal: each refusal that needs only the request. Method: one bad body each, every one also
+/// failing each check that comes later, and no transfer may exist afterwards.
 #[test]
 fn the_first_failing_check_of_a_request_answers() {
     let site = Site::new();
@@ -187,26 +187,27 @@ fn the_first_failing_check_of_a_request_answers() {
         (bad("FUNDING", "SPOT", "ETH", "2.00000001"), 422, "AMOUNT_TOO_LARGE"),
     ] {
         assert_refused(&server.post(USER, &body), status, code);
-        // Who asks, and for whom, comes before all of it.
+        // User and account come before all of it.
         let mut for_another = body.clone();
         for_another["user_id"] = json!(OTHER);
         assert_refused(&server.post(USER, &for_another), 403, "FORBIDDEN");
         let request = Request { body: Some(&for_another), ..Request::new("", "POST", POST) };
         let reply = send(server.http, &request).expect("an answer");
         assert_refused(&reply, 401, "UNAUTHORIZED");
-        // And the form comes before what it says.
+        // And the form comes before the content.
         let mut malformed = body;
         malformed["extra"] = json!(1);
         assert_refused(&server.post(USER, &malformed), 400, "INVALID_REQUEST");
     }
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
-    // The name was bound by none of them.
+    // No refusal has bound the name.
     let body = Way::ToSpot.body_with_cid("USDT", "1", "never");
     assert_eq!(server.post(USER, &body).status, 200);
     site.assert_verified();
 }
 
-/// Goal: what an account refuses, on both sides, is answered with its code and recorded as FAILED, and moves nothing.
+/// Goal: an account's refusal, on both sides, is answered with its code and recorded as FAILED, and
+/// moves nothing.
 #[test]
 fn a_source_that_refuses_fails_the_transfer_and_moves_nothing() {
     for fuse in [true, false] {
@@ -230,7 +231,7 @@ fn a_source_that_refuses_fails_the_transfer_and_moves_nothing() {
     }
 }
 
-/// Posts more than there is, and looks at everything the refusal must have left alone.
+/// Posts more than the balance, and checks everything that the refusal must have left unchanged.
 fn refused_by_source(site: &Site, server: &Server, user: u64, way: Way, code: &str) {
     let before = server.balances(user);
     let reply = server.transfer(user, way, "10000.00000001");
@@ -247,7 +248,7 @@ fn refused_by_source(site: &Site, server: &Server, user: u64, way: Way, code: &s
     assert_eq!(server.balances(user), before);
 }
 
-/// More than one coin may be missing: the last unit counts, on both sides.
+/// Not only whole coins may be missing: the last unit counts, on both sides.
 #[test]
 fn the_last_unit_can_be_moved_and_not_one_more() {
     let site = Site::new();
@@ -282,8 +283,8 @@ fn an_assets_limits_themselves_are_allowed() {
     site.assert_verified();
 }
 
-/// Goal: a halted service accepts nothing new and goes on answering what was. Method: the flag is set in PostgreSQL
-/// before a start.
+/// Goal: a halted service accepts no new transfer and still answers old ones. Method: the flag is
+/// set in PostgreSQL before a start.
 #[test]
 fn a_halted_service_refuses_what_is_new_and_answers_what_was() {
     let site = Site::new();
@@ -296,7 +297,7 @@ fn a_halted_service_refuses_what_is_new_and_answers_what_was() {
     let server = site.start();
     for way in Way::BOTH {
         assert_refused(&server.transfer(USER, way, "1"), 503, "SERVICE_HALTED");
-        // It comes before what the request says, and after its form.
+        // It comes before the checks of the content, and after those of the form.
         assert_refused(&server.transfer(USER, way, "-1"), 503, "SERVICE_HALTED");
         let reply = server.post(USER, &json!({"from": "FUNDING"}));
         assert_refused(&reply, 400, "INVALID_REQUEST");
@@ -321,8 +322,9 @@ fn a_halted_service_refuses_what_is_new_and_answers_what_was() {
     site.assert_verified();
 }
 
-/// Goal: a full queue refuses, and what it refused has not happened. Method: one worker with a queue of one place, held
-/// up by a row lock; a crowd of cids; each is posted again afterwards and makes one transfer.
+/// Goal: a full queue refuses, and a refused request has no effect. Method: one worker with a queue
+/// of one place, blocked by a row lock; a crowd of cids; each is posted again afterwards and makes
+/// one transfer.
 #[test]
 fn a_full_queue_refuses_and_forgets() {
     const CROWD: usize = 30;
@@ -358,7 +360,8 @@ fn a_full_queue_refuses_and_forgets() {
     site.assert_books(&server);
 }
 
-/// Goal: with PostgreSQL away everything that needs it says so, nothing hangs, and all goes on when it is back.
+/// Goal: without PostgreSQL every route that needs it returns an error, no request hangs, and all
+/// continues when it is back.
 #[test]
 fn without_postgresql_nothing_is_promised_and_nothing_hangs() {
     let site = Site::new();

@@ -1,4 +1,5 @@
-//! Snapshots: a start from them is a start from the whole log, the log behind them goes, and none that is wrong is used.
+//! Snapshots: a start from them equals a start from the whole log, the log behind them is removed,
+//! and no wrong one is used.
 
 use std::fs;
 use std::net::TcpListener;
@@ -26,7 +27,7 @@ use crate::harness::{
 
 const USER: u64 = USERS[0];
 
-/// A site whose log rolls and whose snapshots come often.
+/// A site with rolling segments and frequent snapshots.
 fn small() -> Site {
     // Segments are kept until the audit has read them.
     Site::new()
@@ -34,7 +35,7 @@ fn small() -> Site {
         .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
 }
 
-/// Transfers and snapshots, each from a start of its own, until the log no longer begins with its first segment.
+/// Transfers and snapshots, each from a start of its own, until the log has lost its first segment.
 fn cut(site: &Site) -> Server {
     let mut server = site.start();
     endow(site, &server);
@@ -47,7 +48,7 @@ fn cut(site: &Site) -> Server {
         server.kill();
         server = site.start();
         if kept {
-            // The segment of this start lies behind both snapshots, so that the next round lets go of one.
+            // This start's segment is behind both snapshots, so that the next round removes one.
             force(site, &server);
             eventually("the first segment to go", gone);
             return server;
@@ -65,9 +66,9 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).expect("text")
 }
 
-/// Goal: however long it runs, however it ends, the log and the snapshots stay small and nothing is lost. Method: rounds
-/// of transfers of four users at once, with snapshots every 150 records, later every 16 KiB; SIGKILL after a number of
-/// answers and a snapshot; restart; rest; sums; every cid again.
+/// Goal: after any run time and any end, the log and the snapshots stay small and nothing is lost.
+/// Method: rounds of transfers of four users at once, with snapshots every 150 records, later every
+/// 16 KiB; SIGKILL after a number of answers and a snapshot; restart; rest; sums; every cid again.
 #[test]
 fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
     const ROUNDS: usize = 4;
@@ -121,7 +122,8 @@ fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
     eventually("the log to be cut", || {
         let (segments, snapshots) = (segments(&site), snapshots(&site));
         let (first, last) = (segments.first()?.0, segments.last()?.0);
-        // What two snapshots of 150 records need, and what a start or two have opened.
+        // The need of two snapshots of 150 records, and the segments that a start or two have
+        // opened.
         (first > 1 && last - first <= 4 && snapshots.len() <= 3).then_some(())
     });
     let balances = USERS.map(|user| server.balances(user));
@@ -144,7 +146,7 @@ fn a_damaged_snapshot_is_passed_over_for_the_one_before_it() {
     server.says(&format!("{} is damaged", newest.display()));
     assert_eq!(USERS.map(|user| server.balances(user)), balances);
     site.assert_books(&server);
-    // It counts for nothing: the good one before it stays.
+    // It is ignored: the good one before it stays.
     let good = snapshots(&site)[1].clone();
     force(&site, &server);
     assert!(snapshots(&site).contains(&good));
@@ -189,7 +191,8 @@ fn without_a_snapshot_a_cut_log_is_refused() {
     assert!(code != 0 && said.contains("no usable snapshot"), "{code} {said}");
 }
 
-/// Rewrites a snapshot with `more` of one balance, and a checksum that fits; with a digest that fits if `thorough`.
+/// Rewrites a snapshot with `more` of one balance, and a correct checksum; with a correct digest if
+/// `thorough`.
 fn tamper(path: &Path, thorough: bool) {
     let snapshot = Snapshot::open(path).expect("whole");
     let mut bytes = fs::read(path).expect("there")[..64].to_vec();
@@ -218,8 +221,9 @@ fn tamper(path: &Path, thorough: bool) {
     fs::write(path, bytes).expect("written");
 }
 
-/// Goal: nobody becomes rich by editing a snapshot, however carefully. Method: a balance changed and the checksum made
-/// right; the same with the digest in the file made right as well, so that only the log knows better.
+/// Goal: no edit of a snapshot makes money, however careful it is. Method: a changed balance with a
+/// corrected checksum; the same with the digest in the file corrected too, so that only the log
+/// contradicts.
 #[test]
 fn a_snapshot_with_a_changed_balance_is_refused() {
     for thorough in [false, true] {
@@ -274,14 +278,14 @@ fn an_older_copy_of_the_log_beside_a_newer_snapshot_is_refused() {
     let (_, newest) = snapshots(&site).remove(0);
     assert!(code != 0 && said.contains(name(&newest)), "{code} {said}");
     assert!(said.contains("which the log does not hold"), "{said}");
-    // And with no log at all.
+    // And without any log.
     fs::remove_dir_all(site.log_dir()).expect("removed");
     let (code, said) = site.start_refused();
     assert!(code != 0 && said.contains(name(&newest)), "{code} {said}");
 }
 
-/// Goal: no segment goes before it is safe elsewhere. Method: a hook that copies, and fails as long as a file stands in
-/// its way; what has gone is compared with what stood there.
+/// Goal: no segment is removed before it is safe elsewhere. Method: a hook that copies, and fails
+/// as long as a file blocks it; the removed segments are compared with the originals.
 #[test]
 fn every_segment_is_archived_before_it_goes() {
     let archive = tempfile::tempdir().expect("a directory");
@@ -317,7 +321,7 @@ fn every_segment_is_archived_before_it_goes() {
         .collect();
     assert!(archived.len() as u64 >= left - 1, "{archived:?}, and the log begins with {left}");
     assert!((1..left).all(|number| archived.contains(&number)), "{archived:?}");
-    // The archive and what is left are one log.
+    // The archive and the rest are one log.
     let whole = site.data_dir.join("whole");
     copy_files(archive.path(), &whole);
     for (_, path) in segments(&site) {
@@ -331,8 +335,9 @@ fn every_segment_is_archived_before_it_goes() {
     assert!(verify.status.success(), "{verify:?}");
 }
 
-/// Goal: a snapshot may die at every step and takes nothing with it. Method: each point armed; a snapshot asked for;
-/// SIGKILL; restart without the point; the same balances and transfers, sums, and the next snapshot.
+/// Goal: a snapshot may die at every step without a loss. Method: each point armed; a snapshot
+/// requested; SIGKILL; restart without the point; the same balances and transfers, sums, and the
+/// next snapshot.
 #[cfg(feature = "crash")]
 #[test]
 fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
@@ -346,7 +351,7 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
         site.wait_for_rest();
         let balances = USERS.map(|user| server.balances(user));
         server.kill();
-        // A start lets go of what the death before has left, and may die of that.
+        // A start removes the leftovers of the death before, and may die there.
         let armed = site.clone().with("UBSCORE_CRASH", point);
         let (status, said) = match Server::try_start(armed.command()) {
             Err(ended) => ended,
@@ -424,8 +429,9 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
     assert!(code == Some(2) && said.contains(name(&path)), "{said}");
 }
 
-/// Goal: what differs between two snapshots is told, whole and no more than asked for. Method: a transfer, a frozen account
-/// and a new one between the two; each way, with itself, and damaged.
+/// Goal: the differences between two snapshots are listed, all of them and no more than requested.
+/// Method: a transfer, a frozen account and a new one between the two; each way, with itself, and
+/// damaged.
 #[test]
 fn two_snapshots_are_compared() {
     let site = small();
@@ -499,9 +505,9 @@ fn two_snapshots_are_compared() {
     assert!(code == Some(2) && said.contains(name(&b)), "{said}");
 }
 
-/// Goal: what stands in the way of a snapshot is told, and neither transfers nor the log suffer; a snapshot that says
-/// another thing than the log halts. Method: a file in the place of the directory, which goes again; then a snapshot
-/// changed under the running server.
+/// Goal: an obstacle to a snapshot is reported, and neither transfers nor the log suffer; a
+/// snapshot that contradicts the log halts. Method: a file in the place of the directory, removed
+/// later; then a snapshot changed under the running server.
 #[test]
 fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     let webhook = Webhook::start();
@@ -567,8 +573,8 @@ fn a_snapshot_is_an_operators_affair_and_leaves_a_trace() {
     }
 }
 
-/// Goal: while it starts, a server says that it lives and is not ready. Method: the start waits for a row that a session
-/// holds; the operators' listener is asked meanwhile.
+/// Goal: during its start a server is alive and not ready. Method: the start waits for a row that a
+/// session locks; the operators' listener is queried meanwhile.
 #[test]
 fn a_starting_server_lives_and_is_not_ready() {
     let site = small()

@@ -1,8 +1,10 @@
-//! The soak: the real server under mixed load, killed again and again, with its PostgreSQL, by chance.
+//! The soak: the real server under mixed load, killed again and again, with its PostgreSQL, by
+//! chance.
 //!
-//! A round has callers who never pause, an operator who closes accounts, opens them and tops them up while transfers are
-//! refused and retried, and a striker who takes PostgreSQL away in one of several ways. SIGKILL ends it at a random answer.
-//! What was not answered is sent again in the next round, with its cid, as a client would.
+//! A round has callers without pauses, an operator, and a striker. The operator closes accounts,
+//! opens them and tops them up while transfers are refused and retried. The striker takes
+//! PostgreSQL away in one of several ways. SIGKILL ends the round at a random answer. Unanswered
+//! requests are sent again in the next round, with their cids, as by a client.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,19 +24,19 @@ use crate::harness::{
     post_to, send, soak_rounds, split_mix, token,
 };
 
-/// Callers at once, each with one transfer under way at a time.
+/// Concurrent callers, each with one transfer in progress at a time.
 const CALLERS: usize = 64;
 /// The kill comes after fewer answers than this.
 const ANSWERS_MAX: usize = 400;
-/// Or after this, where answers do not come.
+/// Or after this time, if no answers come.
 const ROUND_MAX: Duration = Duration::from_secs(3);
-/// Answers of earlier rounds that are asked for again after each kill.
+/// Answers of earlier rounds that are requested again after each kill.
 const SAMPLE: usize = 60;
 
 /// Transfers by state.
 const STATES: &str = "SELECT state, count(*) FROM transfers_tb GROUP BY state ORDER BY state";
 
-/// What is done to PostgreSQL in a round.
+/// The fault of PostgreSQL in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Strike {
     Nothing,
@@ -53,7 +55,7 @@ impl Strike {
         [Strike::Nothing, Strike::Cut, Strike::Freeze, Strike::Kill, Strike::KillBoth];
 }
 
-/// Chance, shared by the threads of a round.
+/// Random numbers, shared by the threads of a round.
 struct Random(Mutex<u64>);
 
 impl Random {
@@ -73,22 +75,22 @@ struct Soak {
     site: Site,
     cluster: Arc<Cluster>,
     random: Random,
-    /// What was answered for ever.
+    /// The final answers.
     told: Vec<(Planned, Reply)>,
-    /// What was not, or not for ever.
+    /// The requests without a final answer.
     unanswered: Vec<Planned>,
-    /// At each kill: transfers that callers waited for, and those that PostgreSQL held and that had not ended.
+    /// At each kill: transfers with waiting callers, and the open ones in PostgreSQL.
     in_flight: Vec<(usize, usize)>,
     strikes: BTreeMap<Strike, usize>,
     compared: usize,
-    /// Whether a code that was answered stays: not where it was in a log that is lost.
+    /// Whether an answered code stays: false for a code in a lost log.
     codes_stay: bool,
 }
 
 impl Soak {
     fn new(fuse: bool, seed: u64) -> Soak {
         let (site, cluster) = Site::on_its_own_cluster();
-        // Segments roll and snapshots are taken under way.
+        // Segments roll and snapshots are taken during the run.
         let site = site
             .with("UBSCORE__COORDINATOR__FUSE", fuse)
             .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
@@ -107,7 +109,7 @@ impl Soak {
         }
     }
 
-    /// A transfer nobody has asked for yet: mostly small, at times more than there is.
+    /// A new transfer: mostly small, at times above the balance.
     fn planned(&self, cid: &str) -> Planned {
         let random = &self.random;
         let asset = ["USDT", "BTC"][random.below(2)];
@@ -117,7 +119,7 @@ impl Soak {
         Planned { user: USERS[random.below(USERS.len())], body }
     }
 
-    /// One thing an operator does; what comes of it is read from the books.
+    /// One step of an operator; its effect is read from the rows and balances.
     fn operate(&self, server: &Server, idem_key: &str) {
         let random = &self.random;
         let user = USERS[random.below(USERS.len())];
@@ -133,7 +135,7 @@ impl Soak {
         };
         let token = token(ADMIN, Some(Role::Admin));
         let request = Request { body: Some(&body), ..Request::new(&token, method, &path) };
-        // The server may die of the round's kill meanwhile.
+        // The round's kill may end the server meanwhile.
         drop(send(server.ops, &request));
         random.pause(30);
     }
@@ -168,7 +170,7 @@ impl Soak {
         }
     }
 
-    /// Load until the kill; returns how many transfers callers waited for at that moment.
+    /// Load until the kill; returns the transfers with waiting callers at that moment.
     fn load_and_kill(&mut self, round: usize, server: Server, strike: Strike) -> usize {
         let again = std::mem::take(&mut self.unanswered);
         let kill_at = self.random.below(ANSWERS_MAX);
@@ -228,7 +230,7 @@ impl Soak {
         in_flight
     }
 
-    /// Every answer of the last round and some of those before: what has ended, ended so for ever.
+    /// Every answer of the last round and some of those before: an ended transfer stays ended.
     fn assert_kept(&mut self, server: &Server, since: usize) {
         let earlier = (0..SAMPLE.min(since)).map(|_| self.random.below(since));
         let looked: Vec<usize> = earlier.chain(since..self.told.len()).collect();
@@ -237,7 +239,7 @@ impl Soak {
             let now = server.post(planned.user, &planned.body);
             let refused_at_once = told.status == 422 && told.json().get("req_id").is_none();
             if refused_at_once {
-                // No transfer came of it, and one may now.
+                // It made no transfer, so the cid may make one now.
                 continue;
             }
             let fields: &[&str] = match (told.status, self.codes_stay) {
@@ -281,7 +283,7 @@ impl Soak {
     }
 }
 
-/// What all sites of a run have seen together.
+/// The results of all sites of a run.
 #[derive(Default)]
 struct Sum {
     waited_for: Vec<usize>,
@@ -321,13 +323,14 @@ impl Sum {
     }
 }
 
-/// Goal: whatever dies and whenever, no unit is made or lost, no answer is taken back, nothing is carried out twice.
-/// Method: rounds as above, fused and not; after each kill: restart, rest, `ubscore verify`, all sums, and every answer of
-/// the round and a sample of older ones asked for again by its cid. The seed is printed; threads and kills remain
-/// chance. `make soak` asks for more rounds ([`soak_rounds`]), and keeps what is printed.
+/// Goal: after any death at any time, no unit is made or lost, no answer changes, and no operation
+/// runs twice. Method: rounds as above, fused and not. After each kill: restart, rest, `ubscore
+/// verify`, all sums, and every answer of the round and a sample of older ones requested again by
+/// its cid. The seed is printed; threads and kills remain chance. `make soak` runs more rounds
+/// ([`soak_rounds`]), and keeps the output.
 #[test]
 fn kills_of_the_server_and_of_postgresql_under_load_conserve_every_unit() {
-    /// Rounds of one site: its books grow, and are looked at whole after each.
+    /// Rounds of one site: its data grow, and are checked whole after each.
     const SITE_KILLS: usize = 50;
     let kills = soak_rounds().unwrap_or(8);
     let seed = SystemEntropy.u64();
@@ -390,9 +393,9 @@ impl Soak {
     }
 }
 
-/// Goal: a log that is lost at a random moment under load is rebuilt from PostgreSQL, again and again: no unit is made or
-/// lost, and no answer is taken back. Method: the load above, a kill, no log and no snapshot any more; every second site
-/// forgets soon, so that most is below the watermark.
+/// Goal: a log that is lost at a random moment under load is rebuilt from PostgreSQL, again and
+/// again: no unit is made or lost, and no answer changes. Method: the load above, a kill, no log
+/// and no snapshot any more; every second site forgets soon, so that most is below the watermark.
 #[test]
 fn f07_a_log_that_is_lost_under_load_is_rebuilt_each_time() {
     let losses = if soak_rounds().is_some() { 50 } else { 3 };

@@ -1,4 +1,4 @@
-//! Account statements: every unit that has moved, in order, whatever the log still has of it.
+//! Account statements: every unit that has moved, in order, with any part of the log removed.
 
 use std::collections::BTreeMap;
 use std::process::Output;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::harness::{Server, Site, Way, crowd, eventually, force, segments, text, units};
 
-/// Not one of those who are given money at the first start.
+/// A user without money from the first start.
 const USER: u64 = 77;
 
-/// The exit code, what was printed, and what was said.
+/// The exit code, stdout, and stderr.
 fn statement(site: &Site, words: &[&str]) -> (Option<i32>, String, String) {
     let user = USER.to_string();
     let words = [&["statement", "--user", &*user], words].concat();
@@ -39,7 +39,7 @@ fn signed(text: &str) -> i128 {
     sign * i128::try_from(units(digits)).expect("few")
 }
 
-/// Asserts that each account's balance follows from the one before, and is never below nothing.
+/// Asserts that each account's balance follows from the one before, and is never negative.
 fn assert_chained(movements: &[Value]) {
     let mut balances = BTreeMap::<(&str, &str), i128>::new();
     for movement in movements {
@@ -51,7 +51,7 @@ fn assert_chained(movements: &[Value]) {
     }
 }
 
-/// A transfer of each kind of end, many at once, and money from outside both ways.
+/// A transfer with each kind of end, many at once, and external money both ways.
 fn live(server: &Server) {
     server.deposit(USER, "USDT", "1000");
     server.deposit(USER, "BTC", "2");
@@ -69,9 +69,10 @@ fn live(server: &Server) {
     crowd(40, |index| server.transfer(USER, way(index), "1"));
 }
 
-/// Goal: the statement has every movement of both stores, adds up, and comes to the balances that the service tells, both
-/// while the log has all of it and when its first part has gone. Method: a transfer of each kind of end and a crowd of
-/// them; statements with the server running, with half of the log removed behind a snapshot, and without a server.
+/// Goal: the statement has every movement of both stores, adds up, and arrives at the service's
+/// balances, both with the whole log and after its first part has gone. Method: a transfer with
+/// each kind of end and a crowd of them; statements with a running server, with half of the log
+/// removed behind a snapshot, and without a server.
 #[test]
 fn a_statement_has_every_movement_of_both_stores() {
     let site =
@@ -164,7 +165,7 @@ fn a_statement_is_text_and_csv_as_well() {
     assert!(lines[2].ends_with(&format!(",FUNDING,WITHDRAW,USDT,-2.5,7.5,{req_id},")), "{out}");
 }
 
-/// A statement must not add up what is wrong as if it were right.
+/// A statement must not add up a wrong balance as if it were right.
 #[test]
 fn a_statement_that_does_not_add_up_says_so() {
     let site = Site::new();

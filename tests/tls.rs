@@ -1,4 +1,4 @@
-//! TLS on both listeners: what is spoken, what is refused, and certificates that change.
+//! TLS on both listeners: accepted and refused protocols, and changed certificates.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,9 +14,9 @@ use crate::harness::{
 };
 
 const USER: u64 = 1001;
-/// Curl's exit code for a certificate that nobody vouches for.
+/// Curl's exit code for an untrusted certificate.
 const UNTRUSTED: i32 = 60;
-/// Never, within a test.
+/// Longer than any test.
 const NEVER_MS: u64 = 3_600_000;
 
 /// A site whose listeners both speak TLS.
@@ -37,7 +37,7 @@ fn healthy(server: &Server, certificate: &Certificate) -> bool {
     code == 0 && told == "ok\n"
 }
 
-/// A connection that the server has taken, and hears nothing of.
+/// A connection that the server has taken, and that sends nothing.
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
@@ -73,7 +73,7 @@ fn both_listeners_speak_tls_and_nothing_else() {
             );
             assert_eq!((code, last_line(&told)), (0, "1.1 200"), "{told}");
         }
-        // Plain HTTP hears no HTTP, and harms nobody.
+        // Plain HTTP gets no HTTP answer, and harms no other client.
         for address in [server.http, server.ops] {
             let token = token(USER, None);
             assert!(send(address, &Request::new(&token, "GET", "/healthz")).is_err());
@@ -85,8 +85,8 @@ fn both_listeners_speak_tls_and_nothing_else() {
     site.assert_verified();
 }
 
-/// Goal: a certificate is replaced without a connection refused. Method: requests all the while by a client that trusts
-/// both; halves and foreign keys change nothing.
+/// Goal: a certificate is replaced without a refused connection. Method: constant requests by a
+/// client that trusts both; incomplete pairs and foreign keys change nothing.
 #[test]
 fn a_certificate_is_changed_while_requests_flow() {
     let site = Site::new();
@@ -107,7 +107,7 @@ fn a_certificate_is_changed_while_requests_flow() {
         1,
         || assert_eq!(curl(&both, &[&url]), (0, "ok\n".to_owned())),
         || {
-            // A certificate without its key: the pair before stays in force.
+            // A certificate without its key: the earlier pair stays in force.
             replace(&current.certificate, &content(&next.certificate));
             eventually("an error of each", || (told("cannot be used together") >= 2).then_some(()));
             assert!(healthy(&server, &old_issuer) && !healthy(&server, &next));
@@ -118,7 +118,7 @@ fn a_certificate_is_changed_while_requests_flow() {
     assert!(!healthy(&server, &old_issuer));
     server.stop();
 
-    // By a hangup alone, and back.
+    // By SIGHUP alone, and back.
     let server =
         secured(site.clone(), &current).with("UBSCORE__RELOAD__EVERY_MS", NEVER_MS).start();
     replace(&current.certificate, &old_certificate);
@@ -126,7 +126,7 @@ fn a_certificate_is_changed_while_requests_flow() {
     server.signal(Signal::HUP);
     eventually("the old certificate", || healthy(&server, &old_issuer).then_some(()));
     current.replace_by(&next);
-    assert!(healthy(&server, &old_issuer), "nobody has looked yet");
+    assert!(healthy(&server, &old_issuer), "the server has not reloaded yet");
     server.stop();
 }
 
@@ -173,8 +173,9 @@ fn a_start_names_the_certificate_that_it_cannot_use() {
     assert!(code == 2 && told.contains("ops.tls_certificate_file is missing"), "{code} {told}");
 }
 
-/// Goal: who connects and says nothing, or half of it, holds a place for as long as a header may take, and no longer; and
-/// does not hold up a stop. Method: one place; each such client in turn, and after it one that is served.
+/// Goal: a client that connects and sends nothing, or half a header, holds a place only as long as
+/// a header may take, and does not delay a stop. Method: one place; each such client in turn, and
+/// after it a served one.
 #[test]
 fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
     let site = Site::new();
@@ -184,7 +185,7 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
         .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 300);
     let server = site.start();
     let url = format!("https://{}/api/v1/assets", server.http);
-    // The first bytes of a handshake's record: a length, and not as much.
+    // The first bytes of a handshake's record: a length, and fewer bytes than that.
     for begun in [&b""[..], &[22, 3, 1, 2, 0, 1, 0]] {
         let mut silent = connect(server.http);
         silent.write_all(begun).expect("sent");
@@ -198,11 +199,11 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
     }
     server.stop();
 
-    // It holds the only place until the next one comes.
+    // It holds the only place until the next client comes.
     let server = site.with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 60_000).start();
     let url = format!("https://{}/api/v1/assets", server.http);
     let _silent = connect(server.http);
-    // An idle connection that has been secured, on the other listener.
+    // An idle connection after its handshake, on the other listener.
     let pem = fs::read(&certificate.issuer).expect("our own file");
     let issuer = ureq::tls::Certificate::from_pem(&pem).expect("a certificate");
     let roots = ureq::tls::RootCerts::new_with_certs(&[issuer]);
@@ -223,7 +224,8 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
     assert!(!told.contains("did not finish in time"), "{told}");
 }
 
-/// The operator's commands over TLS: by `--ca`, by the configuration's own certificate, and refused without either.
+/// The operator's commands over TLS: by `--ca`, by the configuration's own certificate, and refused
+/// without either.
 #[test]
 fn operators_commands_speak_tls() {
     let site = Site::new();
@@ -251,7 +253,7 @@ fn operators_commands_speak_tls() {
     assert!(code == 1 && why.contains("only http:// is spoken here"), "{code} {why}");
     server.stop();
 
-    // The configuration that the service is run with is enough.
+    // The service's own configuration is enough.
     let own = Certificate::self_signed(&site);
     let secret: Value = json!(format!("not {DEVELOPMENT_SECRET}"));
     let server = secured(site.clone(), &own)

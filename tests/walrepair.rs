@@ -1,5 +1,5 @@
-//! A log that is damaged beyond mending: what is given up is named, nothing else is lost, and what PostgreSQL proves comes
-//! back.
+//! A log damaged beyond repair: every record given up is named, nothing else is lost, and the
+//! records that PostgreSQL proves come back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::harness::{
 const USERS: [u64; 3] = [1001, 1002, 1003];
 const REASON: &str = "the disk is gone";
 
-/// A command of the binary on a site's PostgreSQL; its exit code and what it has written.
+/// A command of the binary on a site's PostgreSQL; its exit code and output.
 fn ubscore(site: &Site, environment: &[(&str, &str)], words: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
     command.args(words);
@@ -30,7 +30,7 @@ fn ubscore(site: &Site, environment: &[(&str, &str)], words: &[&str]) -> Done {
 
 #[derive(Debug)]
 struct Done {
-    /// None where it was killed.
+    /// `None` if it was killed.
     code: Option<i32>,
     out: String,
     why: String,
@@ -43,7 +43,7 @@ impl Done {
         self.out
     }
 
-    /// Asserts that it was refused, saying so.
+    /// Asserts that it was refused with this text.
     #[track_caller]
     fn refused(self, what: &str) {
         assert_eq!(self.code, Some(2), "{}{}", self.out, self.why);
@@ -72,7 +72,7 @@ fn accept(from: u64) -> [String; 4] {
     ["--accept-loss-from".to_owned(), from.to_string(), "--reason".to_owned(), REASON.to_owned()]
 }
 
-/// The same where nothing is wrong with the log.
+/// The same for a sound log.
 fn accept_sound(from: u64) -> [String; 5] {
     let [accept, from, reason, why] = accept(from);
     [accept, from, reason, why, "--although-sound".to_owned()]
@@ -82,7 +82,7 @@ fn words<const N: usize>(owned: &[String; N]) -> [&str; N] {
     owned.each_ref().map(String::as_str)
 }
 
-/// Every record of the log that can be read, as `wal dump` has it.
+/// Every readable record of the log, from `wal dump`.
 fn records(site: &Site) -> Vec<Value> {
     let words = ["wal", "dump", &data_dir(site), "--format", "json"];
     let done = ubscore(site, &[], &words);
@@ -137,7 +137,8 @@ fn copies(site: &Site) -> Vec<PathBuf> {
     paths
 }
 
-/// Asserts that what a cut has changed of `before` stands aside, byte for byte, and returns how many files that are.
+/// Asserts that each file of `before` that a cut has changed is set aside, byte for byte; returns
+/// the number of these files.
 fn assert_aside(site: &Site, before: &BTreeMap<String, Vec<u8>>) -> usize {
     let now = files(site);
     let aside: BTreeMap<String, Vec<u8>> = copies(site)
@@ -158,7 +159,7 @@ fn assert_aside(site: &Site, before: &BTreeMap<String, Vec<u8>>) -> usize {
     count
 }
 
-/// What a site was before it lost something.
+/// A site's state before a loss.
 struct Before {
     told: Vec<(u64, Value, Reply)>,
     balances: Vec<BTreeMap<String, Balance>>,
@@ -169,7 +170,7 @@ fn balances(server: &Server) -> Vec<BTreeMap<String, Balance>> {
     USERS.map(|user| server.balances(user)).to_vec()
 }
 
-/// One transfer with a cid, whose answer must be final.
+/// One transfer with a cid, with a final answer.
 fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Way, amount: &str) {
     let body = way.body_with_cid("USDT", amount, &format!("cid-{}", told.len()));
     let reply = server.post(user, &body);
@@ -177,8 +178,8 @@ fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Wa
     told.push((user, body, reply));
 }
 
-/// Users with a history of each end, both ways, and of statuses that came and went, over three starts and so as many
-/// segments; killed at rest.
+/// Users with a history of each end, both ways, and of changing statuses, over three starts and so
+/// as many segments; killed at rest.
 fn history(site: &Site) -> Before {
     let mut told = Vec::new();
     for round in 0..3 {
@@ -218,7 +219,7 @@ fn history(site: &Site) -> Before {
     Before { told, balances, statuses }
 }
 
-/// Starts halted, resumes, and asserts that everything is as it was, and goes on.
+/// Starts halted, resumes, and asserts that everything is as before, and continues.
 fn assert_as_before(site: &Site, before: &Before) {
     site.assert_verified();
     let server = site.start();
@@ -245,7 +246,7 @@ fn assert_as_before(site: &Site, before: &Before) {
     site.wait_for_rest();
     site.assert_books(&server);
     server.stop();
-    // Without what the first start still had in memory.
+    // Without the first start's memory.
     let server = site.start();
     assert_eq!(server.ready(), 200);
     assert_eq!(balances(&server), before.balances);
@@ -253,7 +254,7 @@ fn assert_as_before(site: &Site, before: &Before) {
     server.stop();
 }
 
-/// A copy of a site in the state it is in, which nobody may be connected to.
+/// A copy of a site in its state; no connection may be open.
 fn twin(site: &Site) -> Site {
     let copy = site.with_copied_database().with_fresh_data_dir();
     copy_files(&site.log_dir(), &copy.log_dir());
@@ -271,9 +272,10 @@ fn repair(site: &Site, environment: &[(&str, &str)], words: &[&str]) -> Done {
     ubscore(site, environment, &[&["repair"], words, &place].concat())
 }
 
-/// Goal: a damaged log is given up from the first bad record on and no further, after everything that goes has been named and
-/// copied; nothing starts before; and what PostgreSQL proves comes back: every balance, every answer. Method: the history above,
-/// one bit of a record in the middle, and every step of the way.
+/// Goal: a damaged log is given up from the first bad record on and no further, after every lost
+/// record has been named and copied. No start succeeds before. The records that PostgreSQL proves
+/// come back: every balance, every answer. Method: the history above, one bit of a record in the
+/// middle, and every step of the way.
 #[test]
 fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     let site = Site::new();
@@ -333,7 +335,8 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     assert_as_before(&site, &before);
 }
 
-/// Goal: what is told wrong changes nothing. Method: every wrong way to ask, on a damaged log and on a whole one.
+/// Goal: wrong arguments change nothing. Method: every wrong way to call, on a damaged log and on a
+/// sound one.
 #[test]
 fn a_cut_is_refused_where_it_is_not_told_exactly() {
     let site = Site::new();
@@ -342,7 +345,7 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
         assert_eq!(server.transfer(USERS[0], Way::ToSpot, "1").status, 200);
     }
     site.wait_for_rest();
-    // While the service runs it is looked at only.
+    // While the service runs, the log is only read.
     wal_repair(&site, &[], &[]).with_code(0);
     let cut = accept(9);
     wal_repair(&site, &[], &words(&cut)).refused(&server.pid().to_string());
@@ -353,7 +356,7 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
     let last = number(records(&site).last().expect("records"), "sequence");
     let sound = wal_repair(&site, &[], &[]).with_code(0);
     assert!(sound.contains("nothing is to be given up"), "{sound}");
-    // Once more, after the service has gone on: it would take what has come since.
+    // Once more, after the service has continued: it would remove the newer records.
     wal_repair(&site, &[], &words(&cut)).refused("nothing is wrong with the records 9 to ");
     // Behind the last record there is nothing to cut.
     wal_repair(&site, &[], &words(&accept(last + 1))).with_code(0);
@@ -375,15 +378,16 @@ fn a_cut_is_refused_where_it_is_not_told_exactly() {
     assert_eq!(copies(&site), Vec::<PathBuf>::new());
 }
 
-/// Brings a cut site back, and asserts that everything is as it was.
+/// Brings a cut site back, and asserts that everything is as before.
 fn bring_back(site: &Site, before: &Before) {
     let done = repair(site, &[], &APPLY).with_code(0);
     assert!(done.ends_with(" left=0\n"), "{done}");
     assert_as_before(site, before);
 }
 
-/// Goal: damage at the very end, which only PostgreSQL knows of, is given up as well. Method: the last record that PostgreSQL
-/// claims, damaged with everything behind it; the files first, without PostgreSQL, and then the same with it.
+/// Goal: damage at the very end, which only PostgreSQL's claim reveals, is given up as well.
+/// Method: the last record that PostgreSQL claims, damaged with everything behind it; the files
+/// first, without PostgreSQL, and then the same with it.
 #[test]
 fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
     let site = Site::new();
@@ -394,7 +398,7 @@ fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
         damage(&site, record);
     }
     let damaged = files(&site);
-    // The log alone looks as after a crash.
+    // The log alone looks like after a crash.
     let alone = wal_repair_alone(&site, &[]).with_code(0);
     assert!(alone.contains("torn ") && alone.contains("nothing is to be given up"), "{alone}");
     assert_eq!(site.start_refused().0, 70);
@@ -419,7 +423,8 @@ fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
     bring_back(&site, &before);
 }
 
-/// Goal: a whole log is cut where it is said, and at its very first record as well. Method: both, without any damage.
+/// Goal: a sound log is cut at the named record, and at its very first record as well. Method:
+/// both, without any damage.
 #[test]
 fn a_whole_log_is_cut_at_any_record_that_is_named() {
     let site = Site::new();
@@ -435,8 +440,9 @@ fn a_whole_log_is_cut_at_any_record_that_is_named() {
     }
 }
 
-/// Goal: snapshots ahead of a cut go aside with it, one before it is what a start begins with, and where there is none nothing
-/// is cut. Method: a log whose beginning has been removed, with two snapshots; cut behind both, between them, and before both.
+/// Goal: snapshots ahead of a cut are set aside with it, a start begins with one before it, and
+/// without one nothing is cut. Method: a log without its beginning, with two snapshots; cut behind
+/// both, between them, and before both.
 #[test]
 fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     let site = Site::new().with("UBSCORE__SNAPSHOT__KEEP", 2);
@@ -460,7 +466,7 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
         post(&mut told, &server, user, Way::ToSpot, "2");
     }
     site.wait_for_rest();
-    // The oldest of three goes a moment after the newest has its name.
+    // The oldest of three is removed a moment after the newest has its name.
     eventually("two snapshots", || (snapshots(&site).len() == 2).then_some(()));
     let before = Before { told, balances: balances(&server), statuses: Vec::new() };
     server.kill();
@@ -492,8 +498,9 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     bring_back(&bare, &before);
 }
 
-/// Goal: a status that only the log had is not forgotten. Method: the record that has frozen an account is cut, which no sum
-/// tells; a start, whose resume is refused; the repair, with nothing else to do; the next one goes on, and the account is frozen.
+/// Goal: a status that only the log had is not forgotten. Method: the record that has frozen an
+/// account is cut, which no sum shows; a start with a refused resume; the repair, without another
+/// step; the next start continues, and the account is frozen.
 #[test]
 fn a_cut_that_has_lost_a_status_alone_is_not_resumed_before_its_repair() {
     let site = Site::new();
@@ -516,8 +523,8 @@ fn a_cut_that_has_lost_a_status_alone_is_not_resumed_before_its_repair() {
     assert_eq!(refused.refusal(), (422, "ACCOUNT_FROZEN".to_owned()));
 }
 
-/// Story: whenever a database was repaired after a cut, however long ago, statuses that PostgreSQL remembered from the time of
-/// the cut were set again, over what an operator had set since.
+/// Story: a database repair after a cut, at any later time, set statuses again that PostgreSQL
+/// remembered from the time of the cut, over an operator's later ones.
 #[test]
 fn a_status_that_is_set_after_a_repair_stands() {
     let site = Site::new();
@@ -536,8 +543,9 @@ fn a_status_that_is_set_after_a_repair_stands() {
     assert_eq!(records.iter().rfind(of_user).expect("a status")["status"], "FROZEN");
 }
 
-/// Goal: what PostgreSQL claims and UBSCore cannot do again is left, named, with everything else on that balance, and the rest
-/// comes back. Method: the lost DEPOSIT of a transfer that PostgreSQL has lost as well, whose money was withdrawn.
+/// Goal: a claim of PostgreSQL that UBSCore cannot repeat is left and named, with everything else
+/// on that balance, and the rest comes back. Method: the lost DEPOSIT of a transfer that PostgreSQL
+/// has lost as well; its money was withdrawn.
 #[test]
 fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     let site = Site::new();
@@ -568,7 +576,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     };
     line(&planned, "left ", &big, "does not add up");
     line(&planned, "left ", &spent, "does not add up");
-    // With the account's sums in order there is only the transfer itself that contradicts.
+    // With the account's sums in order only the transfer itself contradicts.
     site.sql(&format!(
         "SET session_replication_role = replica; \
          UPDATE balances_tb SET available = available + 1 WHERE user_id = {one} AND asset_id = 3"
@@ -598,9 +606,9 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     assert_eq!(server.usdt(other), Balance::at_rest(9_999 * COIN, COIN));
 }
 
-/// Goal: a cut that is killed anywhere is finished by the same command, nothing starts meanwhile but what was there or what was
-/// wanted, and nothing more is lost. Method: SIGKILL at each point and before each step on the log's directory; then a start, the
-/// command again, and the way back.
+/// Goal: a cut that is killed anywhere is finished by the same command; meanwhile a start finds
+/// only the old log or the wanted one, and nothing more is lost. Method: SIGKILL at each point and
+/// before each step on the log's directory; then a start, the command again, and the way back.
 #[cfg(feature = "crash")]
 #[test]
 fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
@@ -612,7 +620,7 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
     let cut = accept(number(bad, "sequence"));
     let points =
         ubscore::crash::CUT_POINTS.iter().map(|point| ("UBSCORE_CRASH", (*point).to_owned()));
-    // As often as the cut does each: two segments go, and one is exchanged.
+    // As often as the cut does each: two segments are removed, and one is exchanged.
     let steps = [
         ("create", 2),
         ("fill", 2),
@@ -630,7 +638,7 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
         let done = wal_repair(&site, &[(name, &value)], &words(&cut));
         assert_eq!(done.code, None, "{value}: {done:?}");
         let started = match Server::try_start(site.command()) {
-            // Only a sync of the mark's end was missing.
+            // Only the sync after the mark's removal was missing.
             Ok(server) => {
                 assert_eq!(server.ready(), 503, "{value}");
                 server.kill();
@@ -644,7 +652,8 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
             }
         };
         let finished = wal_repair(&site, &[], &words(&cut));
-        // The start has recorded the external operations again. The same cut would give these records up.
+        // The start has recorded the external operations again. The same cut would give these
+        // records up.
         match started && finished.code == Some(2) {
             true => finished.refused("nothing is wrong with the records"),
             false => drop(finished.with_code(0)),
@@ -659,8 +668,8 @@ fn a_cut_that_is_killed_anywhere_is_finished_by_the_same_command() {
     }
 }
 
-/// Goal: a repair that is killed anywhere goes on where it was. Method: SIGKILL at each of its points, before the first, the
-/// second, a middle and the last step; then the same again.
+/// Goal: a repair that is killed anywhere continues from there. Method: SIGKILL at each of its
+/// points, before the first, the second, a middle and the last step; then the same again.
 #[cfg(feature = "crash")]
 #[test]
 fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
@@ -683,8 +692,9 @@ fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
     }
 }
 
-/// Goal: what was under way when the log was lost is not lost either, and no answer is taken back. Method: 200 transfers of four
-/// users at once, SIGKILL among them, a bit of a record early or late in the log; cut, repair, resume; every cid again.
+/// Goal: transfers in progress at the loss of the log are not lost, and no answer changes. Method:
+/// 200 transfers of four users at once, SIGKILL among them, a bit of a record early or late in the
+/// log; cut, repair, resume; every cid again.
 #[test]
 fn a_cut_amid_a_load_loses_nothing_that_was_told() {
     for (fuse, part) in [(true, 4), (false, 2), (true, 1)] {
@@ -723,8 +733,9 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
     }
 }
 
-/// Goal: what a cut takes from below PostgreSQL's watermark comes back too, as long as the log's own has not passed it. Method:
-/// transfers that are forgotten, with the log cut before the record that let them be.
+/// Goal: records that a cut takes from below PostgreSQL's watermark come back too, as long as the
+/// log's own watermark has not passed them. Method: forgotten transfers, with the log cut before
+/// the record of its watermark.
 #[test]
 fn what_lay_below_the_watermark_comes_back_with_its_sums() {
     let site = forgetful(Site::new());

@@ -1,4 +1,5 @@
-//! What an operator watches: metrics, the rules that alert on them, the dashboard that shows them, and the lines of a log.
+//! The operator's instruments: metrics, the rules that alert on them, the dashboard that shows
+//! them, and the lines of a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +25,8 @@ fn file(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Prometheus' own checker: the system's, or the one that `make need-promtool` has put into the clone.
+/// Prometheus' own checker: the system's, or the copy that `make need-promtool` has put into the
+/// clone.
 fn promtool() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus/usr/bin/promtool");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -37,7 +39,7 @@ fn promtool() -> Command {
     command
 }
 
-/// Asserts that promtool is content with its arguments and standard input; returns what it says.
+/// Asserts that promtool accepts its arguments and standard input; returns its output.
 fn assert_content(arguments: &[&str], input: &str) -> String {
     let mut child = promtool()
         .args(arguments)
@@ -57,7 +59,8 @@ fn assert_content(arguments: &[&str], input: &str) -> String {
     said
 }
 
-/// A server that has done transfers both ways, refused one, and made a snapshot: with every series it will ever have.
+/// A server that has done transfers both ways, refused one, and made a snapshot: with all of its
+/// series.
 fn busy_server() -> (Site, Server) {
     let site = Site::new().with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 100);
     let server = site.start();
@@ -66,7 +69,7 @@ fn busy_server() -> (Site, Server) {
         assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
     }
     assert_eq!(server.transfer(USER, Way::ToFunding, "1000000").status, 422);
-    eventually("a snapshot, and what is looked at now and then", || {
+    eventually("a snapshot, and the periodic gauges", || {
         let metrics = server.metrics();
         let seen = |name: &str| metrics.contains(name);
         let all = ["ubscore_snapshot_seconds ", "ubscore_wal_bytes ", "ubscore_watermark "];
@@ -75,7 +78,7 @@ fn busy_server() -> (Site, Server) {
     (site, server)
 }
 
-/// The series of a scrape: of each name every set of labels.
+/// The series of a scrape: for each name every set of labels.
 type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 
 fn series(scrape: &str) -> Series {
@@ -91,11 +94,11 @@ fn series(scrape: &str) -> Series {
     found
 }
 
-/// Walks an expression, and finds everything in it that a scrape does not hold.
+/// Walks an expression, and collects the parts that a scrape does not have.
 struct Missing<'a> {
     series: &'a Series,
     recorded: &'a BTreeSet<String>,
-    /// The names in it, for the labels that are grouped by.
+    /// The names in it, for the labels in its groupings.
     names: BTreeSet<String>,
     grouped: BTreeSet<String>,
     missing: Vec<String>,
@@ -141,7 +144,7 @@ impl ExprVisitor for Missing<'_> {
     }
 }
 
-/// What an expression asks for and `series` does not hold.
+/// The names of an expression that `series` does not have.
 fn missing(expression: &str, series: &Series, recorded: &BTreeSet<String>) -> Vec<String> {
     // Grafana puts a time there.
     let expression = expression.replace("$__rate_interval", "1m");
@@ -186,8 +189,9 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
 }
 
-/// Goal: nobody alerts on, or looks at, what is not served. Method: every name and label in rules and dashboard against a
-/// scrape, which promtool finds nothing to say about; and each metric that the specification asks for by name.
+/// Goal: rules and dashboard use only served series. Method: every name and label in rules and
+/// dashboard against a scrape without a complaint from promtool; and each metric that the
+/// specification requires by name.
 #[test]
 fn what_is_alerted_on_and_shown_is_served() {
     let (_site, server) = busy_server();
@@ -254,7 +258,8 @@ fn what_is_alerted_on_and_shown_is_served() {
     }
 }
 
-/// Goal: the gauges tell of money on its way while it is, and of none when it is back. Method: a refund is held up.
+/// Goal: the gauges count money in flight while it is, and none when it is back. Method: a blocked
+/// refund.
 #[test]
 fn what_is_in_flight_is_told_while_it_is() {
     let site = Site::new().with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
@@ -299,7 +304,7 @@ fn every_rule_is_sound_fires_and_stays_silent() {
         let samples = samples.as_array().expect("a list").iter();
         samples.map(|sample| text(&sample["labels"]).to_owned()).collect::<Vec<_>>()
     };
-    // Each case names everything that fires in it, so that an empty one is silence of all.
+    // Each case names every alert that fires in it, so an empty one asserts silence of all.
     assert!(samples.iter().any(|samples| of(samples).is_empty()), "no case of silence");
     let fired: BTreeSet<String> = samples.into_iter().flat_map(of).collect();
     for rule in rules().iter().filter_map(|rule| rule["alert"].as_str()) {
@@ -308,7 +313,8 @@ fn every_rule_is_sound_fires_and_stays_silent() {
     }
 }
 
-/// What the service raises has a rule of its severity, and whoever is called finds a chapter that is there.
+/// Each alert of the service has a rule of its severity, and names an existing chapter of the
+/// runbook.
 #[test]
 fn every_alert_has_a_rule_and_every_rule_a_chapter() {
     let rules = rules();
@@ -341,8 +347,8 @@ fn every_alert_has_a_rule_and_every_rule_a_chapter() {
     }
 }
 
-/// Goal: Grafana takes the dashboard as it is. Method: what its model asks for; its identifiers differ, nothing overlaps,
-/// and every query asks the data source that the reader chooses.
+/// Goal: Grafana accepts the dashboard unchanged. Method: the rules of its model. Identifiers
+/// differ, nothing overlaps, and every query uses the data source that the reader chooses.
 #[test]
 fn the_dashboard_is_whole() {
     let dashboard: Value = serde_json::from_str(&file("config/grafana.json")).expect("JSON");
@@ -387,8 +393,8 @@ fn the_dashboard_is_whole() {
     }
 }
 
-/// Goal: whoever looks for a transfer in the log finds every line about it by one field. Method: everything that is said in
-/// JSON about two transfers and a refund that was held up; each line that has the name in it has it as `req_id`.
+/// Goal: one field finds every log line about a transfer. Method: all JSON lines about two
+/// transfers and a blocked refund; each line with the name in it has it as `req_id`.
 #[test]
 fn every_line_about_a_transfer_names_it() {
     let site = Site::new()
@@ -425,10 +431,10 @@ fn every_line_about_a_transfer_names_it() {
     let said = |message: &str, req_id: &str| {
         let found =
             lines.iter().find(|line| names(line, req_id) && line["fields"]["message"] == message);
-        found.unwrap_or_else(|| panic!("nobody said {message:?} of {req_id}: {lines:#?}"))
+        found.unwrap_or_else(|| panic!("no line {message:?} of {req_id}: {lines:#?}"))
     };
     said("held up; others go on", held);
-    // The request it came with, and the transfer, whose spans the line was said in.
+    // The HTTP request, and the transfer of the line's span.
     let stored = said("stored", &back);
     let spans = stored["spans"].as_array().expect("spans");
     let span = |name: &str| {
@@ -444,8 +450,8 @@ fn every_line_about_a_transfer_names_it() {
     assert_eq!(span("http")["route"], "/api/v1/internal_transfer");
 }
 
-/// What a server says in JSON at the level it has without being told otherwise: that it answered, for one, and which request;
-/// no other span is made.
+/// A server's JSON output at its default level: it includes the answer with its request, and no
+/// other span is made.
 #[test]
 fn of_spans_only_a_requests_is_made_where_nobody_looks() {
     let site = Site::new().with("UBSCORE__LOG__FORMAT", "json");
@@ -500,8 +506,9 @@ mod traces {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Goal: one transfer is one trace, from the client through HTTP and the coordinator to UBSCore and PostgreSQL. Method: a
-    /// transfer each way under a trace of the client's, one under none, and one under nonsense, as a collector gets them.
+    /// Goal: one transfer is one trace, from the client through HTTP and the coordinator to UBSCore
+    /// and PostgreSQL. Method: a transfer each way under a client's trace, one without, and one
+    /// with an invalid trace, as received by a collector.
     #[test]
     fn a_transfer_is_one_trace_through_all_rooms() {
         let collector = Webhook::start();
@@ -532,7 +539,7 @@ mod traces {
             assert_eq!(of("validation").parent_span_id, http.span_id);
             assert_eq!(of("engine").parent_span_id, transfer.span_id);
             assert_eq!(of("commit").parent_span_id, transfer.span_id);
-            // What many share is in no one's trace, and names everybody.
+            // A shared span belongs to no single trace, and links to each of them.
             let commit = of("commit");
             let linked = |span: &&Span| {
                 span.name == "flight" && span.links.iter().any(|l| l.span_id == commit.span_id)
@@ -544,12 +551,12 @@ mod traces {
         assert!(spans.iter().all(|span| hex(&span.trace_id) != other));
     }
 
-    /// Goal: nobody waits for a collector that is away, and nobody is told of it again and again.
+    /// Goal: an absent collector delays no request, and is not reported again and again.
     #[test]
     fn a_collector_that_is_away_is_said_once_and_costs_nobody_anything() {
         let site = Site::new()
             .with("UBSCORE__TELEMETRY__OTLP_ENDPOINT", "http://127.0.0.1:1/v1/traces")
-            // The SDK's own: how often it sends.
+            // The SDK's own: the interval of its sending.
             .with("OTEL_BSP_SCHEDULE_DELAY", 20);
         let server = site.start();
         let away = |server: &Server| server.said().matches("they are lost until it does").count();
@@ -566,7 +573,7 @@ mod traces {
     }
 }
 
-/// A binary that cannot send spans says so, rather than leaving somebody to wait for them.
+/// A binary that cannot send spans refuses the setting, so that no operator waits for spans.
 #[test]
 #[cfg(not(feature = "otel"))]
 fn a_collector_is_refused_by_a_binary_without_the_feature() {

@@ -1,4 +1,4 @@
-//! The watermark: what may be forgotten, when, and what is added up of it.
+//! The watermark: the outcomes that may be forgotten, the time for it, and their totals.
 
 use std::thread;
 use std::time::Duration;
@@ -29,8 +29,8 @@ fn order_number(site: &Site, cid: &str) -> u64 {
     number(site, &format!("SELECT order_number FROM transfers_tb WHERE cid = '{cid}'"))
 }
 
-/// Asserts that the totals are what all rows below the watermark add up to, whatever runs meanwhile; and that totals
-/// and the rows above add up to the Funding balances.
+/// Asserts that the totals are the sums of all rows below the watermark, beside any concurrent
+/// work; and that totals and the rows above add up to the Funding balances.
 fn assert_totals(site: &Site) {
     let wrong = site.sql(
         "WITH state AS (SELECT * FROM engine_state), \
@@ -70,7 +70,7 @@ fn assert_totals(site: &Site) {
     assert_eq!(wrong, Vec::<Vec<String>>::new(), "user, asset, sum, balance");
 }
 
-/// Money on both sides for all users, at rest.
+/// Money on both sides for all users, without open transfers.
 fn endow(site: &Site, server: &Server) {
     for user in USERS {
         server.deposit(user, "USDT", "1000");
@@ -80,7 +80,7 @@ fn endow(site: &Site, server: &Server) {
     site.wait_for_rest();
 }
 
-/// One transfer of a load: whose, the body with its cid, and what was told.
+/// One transfer of a load: its user, the body with its cid, and its answer.
 struct Told {
     user: u64,
     body: Value,
@@ -106,7 +106,7 @@ fn load(server: &Server, generation: usize, count: usize) -> Vec<Told> {
     told.into_iter().flatten().collect()
 }
 
-/// Asserts that each cid still leads to its transfer, and that what was told as final is told again.
+/// Asserts that each cid still leads to its transfer, and that a final answer is repeated.
 fn assert_remembered(server: &Server, told: &[Told]) {
     const CALLERS: usize = 4;
     crowd(CALLERS, |caller| {
@@ -133,10 +133,11 @@ fn assert_one_remembered(server: &Server, told: &Told) {
     assert_eq!(seen["state"], json!(if now.status == 200 { "COMMITTED" } else { "FAILED" }));
 }
 
-/// Goal: ten generations of outcomes come and go, and the books add up throughout. Method: rounds of load, each of which
-/// takes about a third of the places of the outcome map, while balances are read; kills between them, and once PostgreSQL is away for longer than
-/// outcomes are kept; after each round the watermark passes everything, UBSCore remembers nothing, and the totals are
-/// what the rows add up to.
+/// Goal: ten generations of outcomes come and go, and all sums hold throughout. Method: rounds of
+/// load beside reads of balances. Each round takes about a third of the places of the outcome map.
+/// There are kills between the rounds, and once PostgreSQL is away for longer than outcomes are
+/// kept. After each round the watermark passes everything, UBSCore remembers no outcome, and the
+/// totals are the sums of the rows.
 #[test]
 fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
     const GENERATIONS: usize = 10;
@@ -150,7 +151,7 @@ fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
     for generation in 0..GENERATIONS {
         let look = || {
             for (user, want) in USERS.iter().zip(want) {
-                // Where the machine stood still for longer than outcomes are kept, there is no answer.
+                // If the machine stood still for longer than outcomes are kept, there is no answer.
                 let reply = server.get(*user, "/api/v1/balances");
                 match reply.status {
                     200 => assert_eq!(reply.balances()["USDT"].sum(), want, "{reply:?}"),
@@ -194,8 +195,9 @@ fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
     assert_totals(&site);
 }
 
-/// Goal: the watermark never passes what is not over. Method: one transfer whose last mark PostgreSQL refuses for the
-/// time being, so that it stays non-terminal; load, kill and restart around it; then it is let go.
+/// Goal: the watermark never passes an open transfer. Method: PostgreSQL refuses one transfer's
+/// final write for a while, so that it stays open; load, kill and restart around it; then the write
+/// is admitted.
 #[test]
 fn a_transfer_that_is_not_over_is_never_passed() {
     for fuse in [true, false] {
@@ -209,7 +211,7 @@ fn a_transfer_that_is_not_over_is_never_passed() {
              WHEN (NEW.cid = 'stays' AND NEW.state = 40) EXECUTE FUNCTION stay()",
         );
         let body = Way::ToSpot.body_with_cid("USDT", "7", "stays");
-        // Of a user of its own, whose other calls wait behind it.
+        // It has a user of its own, because the user's other calls wait behind it.
         server.deposit(STAYING, "USDT", "10");
         let told = server.post(STAYING, &body);
         assert_eq!(told.json()["state"], json!("COMMITTED"), "UBSCore has decided: {told:?}");
@@ -219,7 +221,7 @@ fn a_transfer_that_is_not_over_is_never_passed() {
         server.kill();
         let server = site.start();
         all.extend(load(&server, 1, 24));
-        // As many rounds as would have passed it several times.
+        // Enough rounds to have passed it several times.
         let sightings = "SELECT max(order_number) FROM watermark_sightings";
         let seen = number(&site, sightings);
         assert!(seen <= stays, "{seen} {stays}");
@@ -242,8 +244,9 @@ fn a_transfer_that_is_not_over_is_never_passed() {
     }
 }
 
-/// Goal: no stamp advances the watermark. Method: the keep time is an hour, and rows are stamped a year ago (the clock ran
-/// back) or in a year (it ran ahead); the watermark stays until the process has lived through that hour.
+/// Goal: no stamp advances the watermark. Method: the keep time is an hour, and rows are stamped a
+/// year ago (the clock ran back) or in a year (it ran ahead); the watermark stays until the process
+/// has lived through that hour.
 #[test]
 fn a_stepped_clock_never_advances_the_watermark() {
     let site = forgetful(Site::new()).with("UBSCORE__OUTCOMES__KEEP_HOURS", 1);
@@ -264,8 +267,8 @@ fn a_stepped_clock_never_advances_the_watermark() {
     site.assert_books(&server);
 }
 
-/// Goal: a read of balances that takes longer than outcomes are kept is refused rather than wrong. Method: the read
-/// waits for a table, while the watermark passes what the read has taken for the oldest it may meet.
+/// Goal: a read of balances that takes longer than outcomes are kept is refused, not wrong. Method:
+/// the read waits for a table, while the watermark passes the read's assumed oldest order.
 #[test]
 fn a_read_that_is_overtaken_by_the_watermark_is_refused() {
     let site = forgetful(Site::new())
@@ -283,7 +286,7 @@ fn a_read_that_is_overtaken_by_the_watermark_is_refused() {
                        AND relation = 'accounts_tb'::regclass";
         let session = site.session();
         eventually("the read to wait", || (session.sql(waiting)[0][0] != "0").then_some(()));
-        // What is refused by Spot does not ask for the table.
+        // Spot refuses it, so it does not need the table.
         let refused = server.transfer(USERS[1], Way::ToFunding, "100000");
         assert_eq!(refused.status, 422, "{refused:?}");
         eventually("the watermark", || (watermark(&site) > before).then_some(()));
@@ -297,8 +300,8 @@ fn a_read_that_is_overtaken_by_the_watermark_is_refused() {
     site.assert_books(&server);
 }
 
-/// Goal: time that counts is time that was lived through, over restarts, and an answer that is lost counts nothing
-/// twice. Method: PostgreSQL's own function, with the times of processes as they could be.
+/// Goal: only time that a process has lived through counts, over restarts, and a lost answer counts
+/// nothing twice. Method: PostgreSQL's own function, with possible times of processes.
 #[test]
 fn sightings_ripen_by_lived_time_over_restarts() {
     let site = Site::new();
@@ -315,7 +318,7 @@ fn sightings_ripen_by_lived_time_over_restarts() {
     for (incarnation, number, lived_ms, ripe) in [
         (5, "100", 0, 0),
         (5, "200", 500, 0),
-        // A repeat, and one that comes late.
+        // A repeat, and a late call.
         (5, "200", 500, 0),
         (5, "150", 100, 0),
         (5, "NULL", 999, 0),
@@ -335,7 +338,7 @@ fn sightings_ripen_by_lived_time_over_restarts() {
     session.sql("UPDATE engine_state SET incarnation = 8");
     assert_eq!(observe(8, "NULL", 0), 200);
     assert_eq!(observe(8, "NULL", 1), 300);
-    // However often it is looked, the table stays small.
+    // After any number of calls the table stays small.
     for step in 0..3_000 {
         observe(8, &format!("{}", 1_000 + step), 1 + step);
     }
@@ -343,8 +346,8 @@ fn sightings_ripen_by_lived_time_over_restarts() {
     assert!(count.parse::<u64>().expect("a number") < 400, "{count}");
 }
 
-/// Goal: PostgreSQL itself raises only what may be raised, and refuses what comes below. Method: its functions, called
-/// with what a broken caller would say.
+/// Goal: PostgreSQL itself raises only the allowed values, and refuses lower ones. Method: its
+/// functions, called with a broken caller's arguments.
 #[test]
 fn postgresql_holds_the_watermark_by_itself() {
     let site = Site::new();
@@ -362,7 +365,7 @@ fn postgresql_holds_the_watermark_by_itself() {
         )
     };
     assert_eq!(session.sql_refused(&raise(49, last, 0, 10)), "UB001");
-    // Halted, nothing is forgotten.
+    // During a halt no outcome is forgotten.
     session.sql("UPDATE engine_state SET halted = TRUE");
     let state = "SELECT watermark, external_watermark, external_settled FROM engine_state";
     let before = session.sql(state);
@@ -393,7 +396,7 @@ fn postgresql_holds_the_watermark_by_itself() {
     );
     assert_eq!(session.sql_refused(&accept), "UB003");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE req_id = 'LATE'"), "0");
-    // The lock stands against every batch: while one is under way, nothing is raised.
+    // The lock conflicts with every batch: while one is in progress, nothing is raised.
     let batch = site.session();
     batch.sql("BEGIN; SELECT 1 FROM engine_state WHERE incarnation = 50 FOR SHARE");
     session.sql("SET lock_timeout = 50");
@@ -404,8 +407,9 @@ fn postgresql_holds_the_watermark_by_itself() {
     site.assert_verified();
 }
 
-/// Goal: a transfer that a restored database has lost and UBSCore has forgotten is found by its records in the log, and
-/// repaired by them. Method: transfers both ways after a copy of the database, forgotten; the copy in the database's place.
+/// Goal: a transfer that a restored database has lost and UBSCore has forgotten is found by its
+/// records in the log, and repaired from them. Method: transfers both ways after a copy of the
+/// database, forgotten; the copy replaces the database.
 #[test]
 fn what_a_database_has_lost_and_ubscore_has_forgotten_is_found_and_repaired() {
     let site = forgetful(Site::new());
@@ -439,7 +443,8 @@ fn what_a_database_has_lost_and_ubscore_has_forgotten_is_found_and_repaired() {
     restored.assert_books(&server);
 }
 
-/// A death between the two raises leaves the log's watermark behind PostgreSQL's: it is brought up.
+/// A death between the two raises leaves the log's watermark behind PostgreSQL's: the next start
+/// raises it.
 #[test]
 fn a_watermark_that_only_postgresql_has_reaches_the_log_at_the_start() {
     let site = forgetful(Site::new());
@@ -455,8 +460,9 @@ fn a_watermark_that_only_postgresql_has_reaches_the_log_at_the_start() {
     site.assert_books(&server);
 }
 
-/// Goal: a death anywhere in raising it loses nothing and leaves the two stores fitting. Method: at each point, before
-/// and after PostgreSQL and after the log, at the first and a later visit; restart; the watermark rises again.
+/// Goal: a death anywhere in the raise loses nothing and leaves the two stores consistent. Method:
+/// at each point, before and after PostgreSQL and after the log, at the first and a later visit;
+/// restart; the watermark rises again.
 #[cfg(feature = "crash")]
 #[test]
 fn a_death_at_every_point_of_raising_the_watermark_is_recovered_from() {
@@ -469,7 +475,7 @@ fn a_death_at_every_point_of_raising_the_watermark_is_recovered_from() {
             server.stop();
             let armed = site.clone().with("UBSCORE_CRASH", format!("{point}={visit}"));
             let (status, said) = match Server::try_start(armed.command()) {
-                // The first thing it does is to look at the log's watermark.
+                // It first reads the log's watermark.
                 Err(ended) => ended,
                 Ok(mut dying) => {
                     let mut generation = 100 * index + 10 * visit;

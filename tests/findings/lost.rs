@@ -1,4 +1,5 @@
-//! F7: the log is gone, PostgreSQL is not. `ubscore engine adopt` writes a new log from what PostgreSQL proves.
+//! F7: the log is gone, PostgreSQL is not. `ubscore engine adopt` writes a new log from
+//! PostgreSQL's proofs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +19,10 @@ const REASON: &str = "the disk is gone";
 const PLAN: [&str; 1] = ["--plan"];
 const APPLY: [&str; 3] = ["--apply", "--reason", REASON];
 
-/// What a command has come to.
+/// The result of a command.
 #[derive(Debug)]
 struct Done {
-    /// None where it was killed.
+    /// `None` if it was killed.
     code: Option<i32>,
     out: String,
     why: String,
@@ -34,7 +35,7 @@ impl Done {
         self.out
     }
 
-    /// Asserts a refusal that says `what` and names the next command.
+    /// Asserts a refusal that contains `what` and names the next command.
     #[track_caller]
     fn refused(self, what: &str) {
         assert_eq!(self.code, Some(2), "{}{}", self.out, self.why);
@@ -65,7 +66,7 @@ fn lose(site: &Site) {
     remove(site.snapshot_dir());
 }
 
-/// What a site was before it lost its log.
+/// A site's state before it lost its log.
 struct Before {
     told: Vec<(u64, Value, Reply)>,
     balances: Vec<BTreeMap<String, Balance>>,
@@ -75,7 +76,7 @@ fn balances(server: &Server) -> Vec<BTreeMap<String, Balance>> {
     USERS.map(|user| server.balances(user)).to_vec()
 }
 
-/// One transfer with a cid, whose answer is final.
+/// One transfer with a cid and a final answer.
 fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Way, amount: &str) {
     let body = way.body_with_cid("USDT", amount, &format!("cid-{}", told.len()));
     let reply = server.post_ended(user, &body);
@@ -83,7 +84,7 @@ fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Wa
     told.push((user, body, reply));
 }
 
-/// Transfers of each end, both ways, and statuses that come and go.
+/// Transfers of each end, both ways, and changing statuses.
 fn each_end(told: &mut Vec<(u64, Value, Reply)>, server: &Server) {
     let mut post = |user, way, amount: &str| post(told, server, user, way, amount);
     for user in USERS {
@@ -103,7 +104,8 @@ fn each_end(told: &mut Vec<(u64, Value, Reply)>, server: &Server) {
     }
 }
 
-/// Users with a history of each end: the first part below the watermark, the second above it; killed at rest.
+/// Users with a history of each end: the first part below the watermark, the second above it;
+/// killed at rest.
 fn history(site: &Site) -> Before {
     let mut told = Vec::new();
     let server = forgetful(site.clone()).start();
@@ -121,7 +123,7 @@ fn history(site: &Site) -> Before {
     Before { told, balances }
 }
 
-/// Starts halted, resumes, and asserts that everything is as it was, and goes on.
+/// Starts halted, resumes, and asserts that everything is as before, and continues.
 fn assert_as_before(site: &Site, before: &Before) {
     site.assert_verified();
     let server = site.start();
@@ -147,7 +149,7 @@ fn assert_as_before(site: &Site, before: &Before) {
     site.wait_for_rest();
     site.assert_books(&server);
     server.stop();
-    // Without what the first start still had in memory.
+    // Without the first start's memory.
     let server = site.start();
     assert_eq!(server.ready(), 200);
     assert_eq!(balances(&server), before.balances);
@@ -155,7 +157,7 @@ fn assert_as_before(site: &Site, before: &Before) {
     server.stop();
 }
 
-/// A copy of a site in the state it is in, which nothing is connected to.
+/// A copy of a site in its state, without connections.
 fn twin(site: &Site) -> Site {
     let copy = site.with_copied_database().with_fresh_data_dir();
     copy_files(&site.log_dir(), &copy.log_dir());
@@ -173,9 +175,9 @@ fn pair(site: &Site) -> String {
     lines[at..lines.len().min(at + 2)].join("\n")
 }
 
-/// Goal: a log that is lost is rebuilt from PostgreSQL alone: every balance, status and answer, below the watermark and
-/// above it; and until then each refusal names the next command. Method: the history above, the log and its snapshots
-/// removed, and every step of the way.
+/// Goal: a lost log is rebuilt from PostgreSQL alone: every balance, status and answer, below the
+/// watermark and above it; and until then each refusal names the next command. Method: the history
+/// above, the log and its snapshots removed, and every step of the way.
 #[test]
 fn f07_a_lost_log_is_rebuilt_from_postgresql() {
     let site = Site::new();
@@ -214,22 +216,22 @@ fn f07_a_lost_log_is_rebuilt_from_postgresql() {
     adopt(&back, &PLAN).refused("not a pair");
 }
 
-/// Goal: a rebuild that dies anywhere is finished by the same command, and nothing starts before. Method: killed at each
-/// point, alone and one after the other.
+/// Goal: a rebuild that dies anywhere is finished by the same command, and no start succeeds
+/// before. Method: killed at each point, alone and one after the other.
 #[cfg(feature = "crash")]
 #[test]
 fn f07_a_rebuild_that_is_killed_is_finished_by_the_next() {
     let site = Site::new();
     let before = history(&site);
     lose(&site);
-    // What is left of the old log is set aside as well.
+    // The remains of the old log are set aside as well.
     fs::create_dir_all(site.log_dir()).expect("made");
     fs::write(site.log_dir().join("segment-0000000000000007.wal"), [7; 4096]).expect("written");
     let all = ubscore::crash::ADOPT_POINTS;
     for chain in all.iter().map(|point| vec![*point]).chain([all.to_vec()]) {
         let twin = twin(&site);
         for point in chain {
-            // What has been done by an earlier run is not met again.
+            // Steps of an earlier run are not repeated.
             let bound = "SELECT count(*) FROM admin_audit WHERE action = 'cut repaired'";
             if twin.sql_value(bound) == "0" {
                 let mut command = twin.tool([&["engine", "adopt"][..], &APPLY].concat());
@@ -263,8 +265,8 @@ fn f07_a_rebuild_that_is_killed_is_finished_by_the_next() {
     }
 }
 
-/// Goal: a log whose first segment is gone before any snapshot is set aside whole, and rebuilt; a damaged one that can be
-/// mended is left to `wal repair`.
+/// Goal: a log that has lost its first segment before any snapshot is set aside whole, and rebuilt;
+/// a damaged log that can be repaired is left to `wal repair`.
 #[test]
 fn f07_a_log_without_its_first_segment_is_set_aside() {
     let site = Site::new();
@@ -298,8 +300,8 @@ fn f07_a_log_without_its_first_segment_is_set_aside() {
     assert_as_before(&site, &before);
 }
 
-/// Goal: nothing is rebuilt over what is there, over a running service, from a database that proves nothing, or beside what
-/// no rebuild knows. Method: each, by name.
+/// Goal: a rebuild is refused over an existing log, over a running service, from a database without
+/// proof, or beside files that no rebuild knows. Method: each, by name.
 #[test]
 fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
     let site = Site::new();
@@ -352,7 +354,7 @@ fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
     assert!(code.out.contains(out), "{code:?}");
 }
 
-/// Goal: a service whose log's directory is removed from under it is not taken for a stopped one.
+/// Goal: a service that has lost its log's directory while running does not count as stopped.
 #[test]
 fn f07_a_service_whose_directory_is_gone_from_under_it_still_runs() {
     let site = Site::new();
@@ -364,8 +366,9 @@ fn f07_a_service_whose_directory_is_gone_from_under_it_still_runs() {
     adopt(&site, &APPLY).with_code(0);
 }
 
-/// Goal: what was under way when the log was lost is listed, and decided by what PostgreSQL proves; nothing is lost and
-/// nothing moves twice. Method: transfers held in each state that waits for Spot, killed, log lost.
+/// Goal: transfers in progress at the loss of the log are listed, and decided by PostgreSQL's
+/// proof; nothing is lost and nothing moves twice. Method: transfers blocked in each state that
+/// waits for Spot, killed, log lost.
 #[test]
 fn f07_what_was_under_way_is_listed_and_decided() {
     let site = Site::new();
@@ -375,7 +378,7 @@ fn f07_what_was_under_way_is_listed_and_decided() {
         assert_eq!(server.transfer_ended(user, Way::ToSpot, "50").status, 200);
     }
     site.wait_for_rest();
-    // The mark of the end never comes to PostgreSQL: the client may know COMMITTED already.
+    // The final write never reaches PostgreSQL: the client may know COMMITTED already.
     let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state IN (40, 20, -10)");
     let mut held = Vec::new();
     for (index, user) in USERS.into_iter().enumerate() {
@@ -384,7 +387,7 @@ fn f07_what_was_under_way_is_listed_and_decided() {
         held.push((user, body.clone(), server.post_held(&site, user, &body)));
     }
     site.wait_for_held();
-    // The first one's client may know COMMITTED already: it arrives all the same.
+    // The first one's client may know COMMITTED already: the money still arrives.
     server.set_status(USERS[0], "SPOT", "DISABLED");
     server.kill();
     drop(hold);
@@ -409,7 +412,8 @@ fn f07_what_was_under_way_is_listed_and_decided() {
     site.wait_for_rest();
     for ((user, body, req_id), stays) in held.iter().zip(&stays) {
         let now = server.post_ended(*user, body);
-        // What had not left Spot, as far as PostgreSQL knows, may have been answered as FAILED.
+        // A transfer that had not left Spot, by PostgreSQL's rows, may have been answered as
+        // FAILED.
         let status = if *stays { 422 } else { 200 };
         assert_eq!((now.status, &now.req_id()), (status, req_id), "{now:?}");
     }
@@ -427,7 +431,7 @@ fn f07_what_was_under_way_is_listed_and_decided() {
     site.assert_books(&server);
 }
 
-/// Goal: where a repair needs two people, a rebuild does.
+/// Goal: a rebuild needs two people if a repair does.
 #[test]
 fn f07_a_rebuild_needs_two_people_where_a_repair_does() {
     let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "repair");

@@ -22,7 +22,7 @@ use ubscore::http::auth::{self, Role};
 
 use super::{Site, said, unique};
 
-/// A certificate and its private key, as files of a test; and who vouches for it.
+/// A certificate and its private key, as files of a test; and its issuer.
 pub(crate) struct Certificate {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
@@ -31,11 +31,11 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// One for loopback that an authority of its own has issued.
+    /// A certificate for loopback, issued by an authority of its own.
     pub(crate) fn issued(site: &Site) -> Certificate {
         let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Of two of one name, a client would try the wrong one.
+        // Of two with one name, a client would try the wrong one.
         let name = format!("authority {}", unique());
         authority.distinguished_name.push(DnType::CommonName, name);
         let authority_key = KeyPair::generate().expect("a pair of keys");
@@ -48,7 +48,7 @@ impl Certificate {
         Certificate::write(site, &leaf, &key.serialize_pem(), &issuer_pem)
     }
 
-    /// One for loopback that vouches for itself.
+    /// A self-signed certificate for loopback.
     pub(crate) fn self_signed(site: &Site) -> Certificate {
         let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
@@ -69,7 +69,7 @@ impl Certificate {
         }
     }
 
-    /// Puts another one's content in the place of this one's files.
+    /// Replaces these files by the other certificate's content.
     pub(crate) fn replace_by(&self, other: &Certificate) {
         for (path, other) in [(&self.certificate, &other.certificate), (&self.key, &other.key)] {
             replace(path, &fs::read_to_string(other).expect("our own file"));
@@ -77,7 +77,7 @@ impl Certificate {
     }
 }
 
-/// What curl is told, by a server whose certificate one issuer vouches for: its exit code and all it was told.
+/// Curl's exit code and output, from a server with a certificate of this issuer.
 pub(crate) fn curl(issuer: &Path, arguments: &[&str]) -> (i32, String) {
     let output = Command::new("curl")
         .args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*", "--cacert"])
@@ -149,7 +149,7 @@ impl Issuer {
     }
 }
 
-/// Puts a file in the place of another, so that nobody reads half of it.
+/// Replaces a file by another at once, so that no reader sees half of it.
 pub(crate) fn replace(path: &Path, content: &str) {
     let next = path.with_extension("next");
     fs::write(&next, content).expect("written");

@@ -1,4 +1,4 @@
-//! What a network may do between a server and its PostgreSQL.
+//! Faults of the network between a server and its PostgreSQL.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -10,31 +10,32 @@ use std::thread;
 
 use super::Site;
 
-/// Who says what a [`Proxy`] hears.
+/// The sender of the bytes that a [`Proxy`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaker {
     Client,
     Server,
 }
 
-/// What a [`Proxy`] does with the bytes it has heard.
+/// The treatment of the bytes that a [`Proxy`] has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
     All,
-    /// None of them, and the connection stays.
+    /// Forwards none of them, and the connection stays.
     Nothing,
-    /// So many of them, and then both ends are closed.
+    /// Forwards this many of them, and then closes both ends.
     Cut(usize),
 }
 
-/// A COMMIT on the wire, asked for as well as answered.
+/// A COMMIT on the wire, in the request as well as in the answer.
 pub(crate) const COMMIT: &[u8] = b"COMMIT\0";
 /// The server is ready for more, outside of any transaction.
 const IDLE: &[u8] = b"Z\0\0\0\x05I";
-/// The longest word of success of a statement that reads or moves transfers.
+/// The longest success tag of a statement that reads or moves transfers.
 const SELECTED_BYTES_MAX: usize = "SELECT 1000\0".len();
 
-/// Whether the server tells of a commit: of one that was asked for, or of transfers by a statement on its own.
+/// Whether the server reports a commit: of an explicit COMMIT, or of transfers by a statement on
+/// its own.
 pub(crate) fn tells_of_a_commit(bytes: &[u8]) -> bool {
     let alone = || {
         let (told, _) = bytes.split_at(place(bytes, IDLE)?);
@@ -45,12 +46,12 @@ pub(crate) fn tells_of_a_commit(bytes: &[u8]) -> bool {
     place(bytes, COMMIT).is_some() || alone().is_some()
 }
 
-/// Where `word` begins in `bytes`.
+/// The begin of `word` in `bytes`.
 pub(crate) fn place(bytes: &[u8], word: &[u8]) -> Option<usize> {
     bytes.windows(word.len()).position(|window| window == word)
 }
 
-/// Stands between a client and PostgreSQL, on a socket of its own, and loses what it is told to lose.
+/// Sits between a client and PostgreSQL, on a socket of its own, and drops bytes as configured.
 pub(crate) struct Proxy {
     pub(crate) url: String,
     open: Arc<Mutex<Open>>,
@@ -118,8 +119,8 @@ impl Proxy {
         Proxy { url: front, open, _directory: directory }
     }
 
-    /// One that ends the connection instead of passing on every `nth` answer to a COMMIT, while the flag is set; and how many
-    /// it has lost.
+    /// A proxy that ends the connection instead of every `nth` answer to a COMMIT, while the flag
+    /// is set; with the count of lost answers.
     pub(crate) fn losing(site: &Site, nth: usize) -> (Proxy, Arc<AtomicBool>, Arc<AtomicUsize>) {
         let loses = Arc::new(AtomicBool::new(false));
         let (commits, lost) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
@@ -145,7 +146,7 @@ impl Proxy {
         open.cut();
     }
 
-    /// What was open is closed; new connections are passed on.
+    /// Open connections are closed; new ones are forwarded.
     pub(crate) fn come_back(&self) {
         let mut open = self.open.lock().expect("not poisoned");
         open.cut();
@@ -153,7 +154,7 @@ impl Proxy {
     }
 }
 
-/// Passes bytes on as long as it may; then both ends are closed.
+/// Forwards bytes as long as allowed; then closes both ends.
 fn relay(mut from: UnixStream, mut to: UnixStream, passing: impl Fn(&[u8]) -> Passing) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
@@ -167,7 +168,7 @@ fn relay(mut from: UnixStream, mut to: UnixStream, passing: impl Fn(&[u8]) -> Pa
         }
     }
     for end in [from, to] {
-        // The other direction may have done so before.
+        // The other direction may have closed it already.
         end.shutdown(Shutdown::Both).ok();
     }
 }

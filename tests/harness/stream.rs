@@ -1,4 +1,4 @@
-//! A stream of events as its reader hears it.
+//! A stream of events as read by a client.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use super::PATIENCE;
 
-/// What a stream of events says.
+/// One part of a stream of events.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Told {
     /// An id without an event.
     Position(String),
     /// An event.
     Event { id: String, kind: String, data: Value },
-    /// It is alive.
+    /// A heart-beat.
     Beat,
-    /// Its end, in order or not.
+    /// The end, in order or not.
     End { clean: bool },
 }
 
@@ -37,7 +37,7 @@ impl Drop for Follower {
 }
 
 impl Follower {
-    /// Opens a stream behind an event's id, with a token; panics where it is refused.
+    /// Opens a stream behind an event's id, with a token; panics if it is refused.
     pub(crate) fn open(address: SocketAddr, token: &str, after: Option<&str>) -> Follower {
         let stream = Follower::ask(address, token, after);
         let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
@@ -59,7 +59,7 @@ impl Follower {
                 }
                 while let Some((block, rest)) = text.split_once("\n\n") {
                     let (said, rest) = (parse_block(block), rest.to_owned());
-                    // The test may have heard enough.
+                    // The test may have dropped its end.
                     sender.send(said).ok();
                     text = rest;
                 }
@@ -69,7 +69,7 @@ impl Follower {
         Follower { stream, told }
     }
 
-    /// Asks for a stream, and reads nothing.
+    /// Requests a stream, and reads nothing.
     pub(crate) fn ask(address: SocketAddr, token: &str, after: Option<&str>) -> TcpStream {
         let stream = TcpStream::connect(address).expect("a connection");
         let after = after.map_or_else(String::new, |id| format!("Last-Event-ID: {id}\r\n"));
@@ -81,16 +81,16 @@ impl Follower {
         stream
     }
 
-    /// What it says next.
+    /// The next part.
     pub(crate) fn next(&self) -> Told {
-        self.told.recv_timeout(PATIENCE).expect("the stream says something")
+        self.told.recv_timeout(PATIENCE).expect("the stream sends a part")
     }
 
-    /// The next event: its id, its kind and its data. Heart-beats and positions are passed over.
+    /// The next event: its id, its kind and its data. Heart-beats and positions are skipped.
     pub(crate) fn event(&self) -> (String, String, Value) {
         let begun = Instant::now();
         loop {
-            assert!(begun.elapsed() < PATIENCE, "it is alive, and tells no event");
+            assert!(begun.elapsed() < PATIENCE, "heart-beats only, no event");
             match self.next() {
                 Told::Event { id, kind, data } => return (id, kind, data),
                 Told::Beat | Told::Position(_) => {}
@@ -99,14 +99,14 @@ impl Follower {
         }
     }
 
-    /// The next event, which must tell of a transfer: its id and its data.
+    /// The next event, which must be about a transfer: its id and its data.
     pub(crate) fn transfer(&self) -> (String, Value) {
         let (id, kind, data) = self.event();
         assert_eq!((kind.as_str(), &data["event_id"]), ("transfer", &json!(id)), "{data}");
         (id, data)
     }
 
-    /// Everything that it has said and nobody has heard, up to its end where it has one.
+    /// All parts not taken yet, up to the end if it has one.
     pub(crate) fn rest(&self) -> Vec<Told> {
         self.told.try_iter().collect()
     }
