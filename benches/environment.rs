@@ -133,7 +133,8 @@ impl Environment {
     }
 }
 
-/// Adds a line to `target/bench/<bench>.jsonl`, or begins it: the machine first, then each row of the tables.
+/// Adds a line to `target/bench/<bench>.jsonl`, or begins it: the machine first, then each row of
+/// the tables.
 fn keep(line: &Value, further: bool) -> anyhow::Result<()> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
     fs::create_dir_all(&directory)?;

@@ -198,6 +198,9 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
             wrong || !verified
         });
         println!("without the sync of {sync}: found in round {found:?}");
-        assert!(found.is_some(), "the sync of {sync} was left out unnoticed in {ROUNDS_MAX} rounds");
+        assert!(
+            found.is_some(),
+            "the sync of {sync} was left out unnoticed in {ROUNDS_MAX} rounds"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Targets that refuse: the source gets its money back, to the unit, whatever has become of it.
+//! Targets that refuse: the source gets its money back, to the unit, in any later state of the
+//! source.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use crate::harness::{Reply, Server, Site, Way, assert_refused};
 
 const USER: u64 = 1001;
 
-/// A server where both accounts hold USDT.
+/// A server with USDT in both accounts.
 fn start(site: &Site) -> Server {
     let server = site.start();
     server.deposit(USER, "USDT", "0.00000007");
@@ -15,7 +16,7 @@ fn start(site: &Site) -> Server {
     server
 }
 
-/// Asserts that a transfer was rolled back with the target's code, and that its past says so.
+/// Asserts that a transfer was rolled back with the target's code, and that its history shows it.
 fn assert_rolled_back(site: &Site, server: &Server, reply: &Reply, code: &str) {
     assert_refused(reply, 422, code);
     assert_eq!(reply.json()["state"], json!("ROLLED_BACK"), "{reply:?}");
@@ -91,8 +92,8 @@ fn a_funding_account_that_is_gone_gives_spot_its_money_back() {
     }
 }
 
-/// Goal: a refund is never refused for what has become of the source meanwhile. Method: the refund is held back by a
-/// lock in PostgreSQL, the source is frozen or disabled, the lock is let go.
+/// Goal: a refund is never refused because of the source's later state. Method: a lock in
+/// PostgreSQL blocks the refund, the source is frozen or disabled, the lock is released.
 #[test]
 fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
     for fuse in [true, false] {
@@ -114,7 +115,7 @@ fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
                 site.wait_for_held();
                 assert_eq!(server.usdt(USER).in_flight, 1_200_000_001);
                 match source {
-                    // Its worker waits for the lock too, so not by way of it.
+                    // Its worker waits for the lock too, so this does not go through the worker.
                     "FUNDING" => {
                         let number = if status == "FROZEN" { 2 } else { 3 };
                         site.sql(&format!(
@@ -135,7 +136,7 @@ fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
     }
 }
 
-/// Goal: a refund survives the death of the process. Method: held as above, SIGKILL, restart.
+/// Goal: a refund survives the death of the process. Method: blocked as above, SIGKILL, restart.
 #[test]
 fn a_refund_that_was_under_way_is_finished_by_the_next_start() {
     for fuse in [true, false] {

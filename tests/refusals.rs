@@ -20,7 +20,7 @@ pub(crate) fn signed(algorithm: Algorithm, claims: &Value, secret: &str) -> Stri
     jsonwebtoken::encode(&Header::new(algorithm), claims, &key).expect("a token")
 }
 
-/// A GET whose `Authorization` headers are as given.
+/// A GET with these `Authorization` headers.
 fn with_headers(server: &Server, headers: &str) -> Reply {
     send_text(server.http, "GET", "/api/v1/balances", headers, "").expect("an answer")
 }

@@ -1,4 +1,5 @@
-//! The repair: what a restored database has lost is brought back from the log, and nothing that is not proven.
+//! The repair: the transfers that a restored database has lost come back from the log, and only
+//! proven ones.
 
 use serde_json::Value;
 
@@ -8,7 +9,8 @@ const USER: u64 = 1001;
 
 const APPLY: [&str; 3] = ["--apply", "--reason", "a backup was restored"];
 
-/// A site with some money on both sides, stopped; and the same with a copy of its database, as a backup.
+/// A site with some money on both sides, stopped; and the same with a copy of its database, as a
+/// backup.
 fn backed_up(site: Site) -> (Site, Site) {
     let server = site.start();
     server.deposit(USER, "USDT", "10000");
@@ -45,9 +47,10 @@ fn one_of_each_end(site: &Site, server: &Server) -> Vec<(Value, Reply)> {
     all
 }
 
-/// Goal: after a restored backup the log brings back every transfer that was lost, with its end, its cid and its money.
-/// Method: a transfer of each kind of end after a copy of the database was made; the copy in the database's place; the
-/// plan, the repair, a start and a resume; the same balances and the same answers.
+/// Goal: after a restored backup the log brings back every lost transfer, with its end, its cid and
+/// its money. Method: a transfer of each kind of end after a copy of the database was made; the
+/// copy replaces the database; the plan, the repair, a start and a resume; the same balances and
+/// the same answers.
 #[test]
 fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
     for fuse in [true, false] {
@@ -63,7 +66,7 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
         for (_, reply) in &lost {
             eventually("it to be named", || server.has_named(reply).then_some(()));
         }
-        // A running service is looked at, and not repaired.
+        // A running service is only read, not repaired.
         let (code, planned, why) = repair(&restored, &["--plan"]);
         assert_eq!(code, Some(0), "{planned}{why}");
         assert_eq!(planned.matches("would ").count(), lost.len(), "{planned}");
@@ -99,8 +102,9 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
     }
 }
 
-/// Goal: what nothing proves is left, named and counted, and does not stand in the way of the rest. Method: lost transfers
-/// of which one took money that has left the restored database since; and a user whose balance is changed by hand.
+/// Goal: an unproven transfer is left, named and counted, and does not stop the repair of the rest.
+/// Method: lost transfers, one of them with money that has left the restored database since; and a
+/// user with a balance changed by hand.
 #[test]
 fn what_nothing_proves_is_left_to_people() {
     let (site, restored) = backed_up(Site::new());
@@ -142,8 +146,8 @@ fn what_nothing_proves_is_left_to_people() {
     server.says("conservation_violated");
 }
 
-/// Goal: what one lost transfer brings is there for the next. Method: everything goes to Spot, and after the backup back
-/// and there again.
+/// Goal: the money of one repaired transfer is available for the next. Method: everything goes to
+/// Spot, and after the backup back and there again.
 #[test]
 fn what_one_transfer_brings_another_takes() {
     let site = Site::new();

@@ -1,10 +1,10 @@
-//! PostgreSQL's own word on transfers, held against the code and the specification.
+//! PostgreSQL's own rules about transfers, compared with the code and the specification.
 
 use domain::transfer::{Event, State};
 
 use crate::harness::Site;
 
-/// Every state that `state` can be followed by after any number of transitions.
+/// Every state that can follow `state` after any number of transitions.
 fn reachable(state: State) -> Vec<State> {
     let mut found = Vec::new();
     let mut next = vec![state];
@@ -19,8 +19,8 @@ fn reachable(state: State) -> Vec<State> {
     found
 }
 
-/// Goal: PostgreSQL admits what the table of transitions can reach, and nothing else. Method: all 64 pairs, asked of
-/// the function and tried on a row.
+/// Goal: PostgreSQL admits the reachable pairs of the transition table, and no others. Method: all
+/// 64 pairs, through the function and on a row.
 #[test]
 fn postgresql_admits_the_transitive_closure_of_the_table() {
     let site = Site::new();
@@ -93,9 +93,9 @@ fn every_table_and_column_of_the_specification_is_there() {
     }
 }
 
-/// Goal: a cid is looked for by its index, with its user and without, wherever that is done. Method: every statement that does
-/// so, as the functions and the reads have it, explained over many transfers, in which one user has most and one cid is
-/// common; and no other index knows of cids.
+/// Goal: each search for a cid uses its index, with its user and without. Method: every such
+/// statement, as in the functions and the reads, explained over many transfers; one user has most
+/// of them and one cid is common; and no other index contains cids.
 #[test]
 fn a_cid_is_found_by_its_index_with_its_user_and_without() {
     let site = Site::new();
@@ -144,7 +144,7 @@ fn a_cid_is_found_by_its_index_with_its_user_and_without() {
     assert_eq!(site.sql(of_cids), [["transfers_tb_cid_user_id_key".to_owned()]]);
 }
 
-/// What may never be in a balance is refused by PostgreSQL itself.
+/// PostgreSQL itself refuses every invalid balance.
 #[test]
 fn postgresql_refuses_what_may_never_be_in_a_row() {
     let site = Site::new();
@@ -173,8 +173,9 @@ fn postgresql_refuses_what_may_never_be_in_a_row() {
     }
 }
 
-/// Goal: a flight that has lost its BEGIN writes nothing, since each of its statements is then a transaction that nothing has
-/// fenced. Method: the guard alone; behind a read, which writes nothing either; behind a write that was undone.
+/// Goal: a flight that has lost its BEGIN writes nothing, because each of its statements is then an
+/// unfenced transaction. Method: the guard alone; behind a read, which writes nothing either;
+/// behind a write that was undone.
 #[test]
 fn a_statement_that_has_lost_its_flight_is_refused() {
     let site = Site::new();

@@ -19,7 +19,7 @@ const UNTRUSTED: i32 = 60;
 /// Longer than any test.
 const NEVER_MS: u64 = 3_600_000;
 
-/// A site whose listeners both speak TLS.
+/// A site with TLS on both listeners.
 fn secured(site: Site, certificate: &Certificate) -> Site {
     let mut site = site;
     for section in ["HTTP", "OPS"] {
@@ -37,7 +37,7 @@ fn healthy(server: &Server, certificate: &Certificate) -> bool {
     code == 0 && told == "ok\n"
 }
 
-/// A connection that the server has taken, and that sends nothing.
+/// A silent connection that the server has taken.
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");

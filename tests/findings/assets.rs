@@ -25,8 +25,9 @@ fn set_asset(server: &Server, symbol: &str, change: &Value) -> (u16, Value) {
     (reply.status, reply.json())
 }
 
-/// Goal: no change of a precision makes money. Method: the DBA's statement of the finding, refused; then carried out with
-/// the trigger switched off, followed by the routine change of an asset that put it in force before.
+/// Goal: no change of a precision makes money. Method: the DBA's statement of the finding, refused;
+/// then carried out with the trigger disabled, followed by the routine change of an asset that put
+/// it in force before.
 #[test]
 fn f02_a_precision_never_changes() {
     let (site, webhook) = alerts::site();
@@ -80,8 +81,8 @@ fn f02_a_precision_never_changes() {
     site.assert_books(&server);
 }
 
-/// Goal: one bad row disarms nothing. Method: rows as a DBA may have left them; the brake is pulled on another asset, and
-/// the service started again.
+/// Goal: one bad row disables no control. Method: rows as a DBA may have left them; another asset
+/// is suspended, and the service started again.
 #[test]
 fn f08_one_bad_row_disarms_nothing() {
     let (site, webhook) = alerts::site();
@@ -89,7 +90,7 @@ fn f08_one_bad_row_disarms_nothing() {
     let session = site.session();
     let ten = "INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0.001, 100)";
     assert_eq!(session.sql_refused(ten), "23514");
-    // Rows of a database that was there before the rule.
+    // Rows of a database from before the rule.
     session.sql("ALTER TABLE assets_tb DROP CONSTRAINT assets_units_check");
     session.sql("ALTER TABLE assets_tb DROP CONSTRAINT assets_tb_precision_check");
     session.sql(ten);
@@ -121,7 +122,7 @@ fn f08_one_bad_row_disarms_nothing() {
     assert_eq!(server.post_ended(USER, &btc).status, 200);
     assert_refused(&server.post(USER, &Way::ToSpot.body("TEN", "1")), 422, "ASSET_SUSPENDED");
     assert_refused(&server.post(USER, &Way::ToSpot.body("NINE", "1")), 400, "INVALID_ASSET");
-    // What is wrong is said, and it is mended in the same way.
+    // The fault is reported, and it is repaired in the same way.
     let (code, said) = set_asset(&server, "TEN", &json!({"max": "50"}));
     let message = said["message"].as_str().expect("text");
     assert_eq!((code, &said["code"]), (400, &json!("INVALID_REQUEST")), "{said}");
@@ -136,7 +137,8 @@ fn said(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A configuration of production beside a site: `serve --config` on its database and data directory.
+/// A configuration of production beside a site: `serve --config` on its database and data
+/// directory.
 fn production(site: &Site) -> (std::path::PathBuf, Command) {
     let file = site.fresh_path("production.toml");
     let text = format!(
@@ -153,8 +155,8 @@ fn production(site: &Site) -> (std::path::PathBuf, Command) {
     (file, command)
 }
 
-/// Goal: development money is made only on a database that `--dev` made. Method: a database that was used without it, started
-/// with it, and under a load.
+/// Goal: development money is made only on a database that `--dev` made. Method: a database that
+/// was used without it, started with it, and under a load.
 #[test]
 fn f03_development_money_stays_on_a_database_of_development() {
     let site = Site::new();
@@ -192,7 +194,7 @@ fn f03_development_money_stays_on_a_database_of_development() {
     assert_eq!(code, Some(0), "{why}");
     server.stop();
 
-    // A start with --dev may die between the schema and the mark; the next one goes on.
+    // A start with --dev may die between the schema and the mark; the next one continues.
     let site = Site::new();
     site.start().stop();
     assert_eq!(site.sql_value("SELECT development FROM engine_state"), "t");
@@ -200,7 +202,8 @@ fn f03_development_money_stays_on_a_database_of_development() {
     assert_eq!(server.usdt(USER).funding, Some(10_000 * COIN));
 }
 
-/// Goal: an alert goes to its address and nowhere else. Method: an address that sends everybody on.
+/// Goal: an alert goes to its address and nowhere else. Method: an address that redirects every
+/// request.
 #[test]
 fn f19_an_alert_follows_no_redirect() {
     let site = Site::new();
@@ -238,7 +241,8 @@ fn f19_an_alert_follows_no_redirect() {
     assert_eq!(called, Err(ErrorKind::WouldBlock));
 }
 
-/// Goal: users and amounts are for the service's user alone. Method: a start under a umask that lets everything through.
+/// Goal: users and amounts are readable by the service's user alone. Method: a start under a umask
+/// of 0.
 #[test]
 fn f20_log_and_snapshots_are_private() {
     let site = Site::new();
@@ -268,7 +272,8 @@ fn f20_log_and_snapshots_are_private() {
     assert!(files >= 4, "lock, segment, snapshot, halted: {files}");
 }
 
-/// Goal: one process has the log, whatever becomes of the lock's file. Method: the file removed as "stale".
+/// Goal: one process has the log, even if the lock's file is lost. Method: the file removed as
+/// "stale".
 #[test]
 fn f21_a_removed_lock_file_opens_nothing() {
     let site = Site::new();
@@ -277,15 +282,15 @@ fn f21_a_removed_lock_file_opens_nothing() {
     let before = segments(&site).len();
     let (code, why) = site.start_refused();
     assert_ne!(code, 0, "{why}");
-    assert!(why.contains(&server.pid().to_string()), "the holder is named: {why}");
+    assert!(why.contains(&server.pid().to_string()), "it does not name the holder: {why}");
     assert_eq!(segments(&site).len(), before);
-    assert!(!site.log_dir().join("lock").exists(), "nothing was touched");
+    assert!(!site.log_dir().join("lock").exists(), "the refused start wrote a file");
     server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     site.assert_books(&server);
 }
 
-/// What `ubscore asset` says: exit code, stdout and stderr.
+/// The result of `ubscore asset`: exit code, stdout and stderr.
 fn asset(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let ops = format!("http://{}", server.ops);
     let mut words = vec!["asset"];
@@ -294,8 +299,9 @@ fn asset(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     harness::said(&harness::cli(&words))
 }
 
-/// Goal: an asset is added in force, once, and by name refused otherwise. Method: one that is good, each bad one, and rows
-/// before and after; a death between UBSCore and PostgreSQL, and between PostgreSQL and UBSCore.
+/// Goal: an asset is added in force, once, and refused by name otherwise. Method: a good one, each
+/// bad one, and rows before and after; a death between UBSCore and PostgreSQL, and between
+/// PostgreSQL and UBSCore.
 #[test]
 fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     let site = Site::new();
@@ -338,7 +344,7 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     assert_refused(&server.admin("POST", "/admin/v1/assets", &body), 400, "INVALID_REQUEST");
     assert_eq!(rows(), before);
 
-    // A death after UBSCore has learned it: PostgreSQL knows nothing, and the number belongs to that symbol.
+    // A death after UBSCore's record: PostgreSQL has no row, and the number belongs to that symbol.
     let hold = site.hold("INSERT ON assets_tb", "NEW.symbol = 'GBP'");
     let ops = server.ops;
     let asking = thread::spawn(move || {
@@ -355,7 +361,7 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     server.kill();
     asking.join().expect("no panic");
     hold.release();
-    // And one that PostgreSQL has and UBSCore has not: the next start teaches it.
+    // And one in PostgreSQL but not in UBSCore: the next start adds it there.
     site.sql("INSERT INTO assets_tb VALUES (20, 'CHF', 2, 1, TRUE, 0.01, 1000)");
     let server = site.start();
     server.deposit(USER, "CHF", "5");
@@ -363,7 +369,7 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     let (code, _, why) = add(&server, "JPY --id 7 --precision 0 --min 1 --max 1000");
     assert_eq!(code, 1, "{why}");
     assert!(why.contains("knows asset 7 with another symbol"), "{why}");
-    // Added by SQL while it serves: the same by the command puts it in force.
+    // Added by SQL during service: the same by the command puts it in force.
     site.sql("INSERT INTO assets_tb VALUES (30, 'SEK', 2, 1, TRUE, 1, 1000)");
     assert_eq!(add(&server, "SEK --precision 2 --min 1 --max 1000").0, 0);
     assert_eq!(add(&server, "GBP --id 7 --precision 2 --min 1 --max 2").0, 0);
@@ -375,8 +381,9 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     site.assert_books(&server);
 }
 
-/// Goal: a production install moves money by the chapter alone. Method: its commands as they stand there, by bash, with the
-/// paths of a directory of the test, and without systemd: the service is started by its command line.
+/// Goal: a production install moves money by the chapter alone. Method: its commands unchanged, by
+/// bash, with the paths of a directory of the test, and without systemd: the service is started by
+/// its command line.
 #[test]
 fn the_install_chapter_moves_money() {
     let (site, _cluster) = Site::on_its_own_cluster();

@@ -1,4 +1,4 @@
-//! What has a bound: places, the reach of a wrong clock, the limits of a day.
+//! Bounds: places, the reach of a wrong clock, the limits of a day.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 
-/// Stamps transfers with these cids as a clock does that is ahead by `ahead`.
+/// Stamps transfers with these cids like a clock that is ahead by `ahead`.
 fn stamp_ahead(site: &Site, cid_prefix: &str, ahead: &str) {
     site.sql(&format!(
         "CREATE FUNCTION stamp_ahead() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
@@ -34,8 +34,9 @@ fn post(server: &Server, user: u64, body: &Value) -> crate::harness::Reply {
     })
 }
 
-/// Goal: transfers that ended while PostgreSQL's clock was a year ahead hold the watermark no longer than others. Method: a
-/// trigger stamps three of them so; the watermark passes them, also with a kill between, and the alert names the stamps.
+/// Goal: transfers that ended while PostgreSQL's clock was a year ahead do not delay the watermark.
+/// Method: a trigger stamps three of them so; the watermark passes them, also with a kill between,
+/// and the alert names the stamps.
 #[test]
 fn f04_a_clock_that_was_ahead_does_not_hold_the_watermark() {
     let site = forgetful(Site::new());
@@ -59,8 +60,9 @@ fn f04_a_clock_that_was_ahead_does_not_hold_the_watermark() {
     site.assert_books(&server);
 }
 
-/// Goal: events that were made while PostgreSQL's clock was a year ahead are purged like others. Method: ids, stamps and the
-/// cursor are moved a year ahead; later ids follow them, and all go once they are older than events are kept.
+/// Goal: events that were made while PostgreSQL's clock was a year ahead are purged like others.
+/// Method: ids, stamps and the cursor are moved a year ahead; later ids follow them, and all go
+/// once they are older than the keep time of events.
 #[test]
 fn f04_events_of_a_clock_that_was_ahead_are_purged() {
     let site = Site::new();
@@ -84,14 +86,14 @@ fn f04_events_of_a_clock_that_was_ahead_are_purged() {
     );
     eventually("an event behind them", || (site.sql_value(&later) != "0").then_some(()));
     server.stop();
-    // Short enough to be lived through, long enough not to be over at once.
+    // Short enough for a test, long enough not to be over at once.
     let server = site.clone().with("UBSCORE__EVENTS__KEEP_HOURS", 0.000_05).start();
     eventually("all of them to go", || (site.sql_value(events) == "0").then_some(()));
     server.stop();
 }
 
-/// Goal: a delivery whose next try was set while PostgreSQL's clock was a year ahead is tried now. Method: its endpoint
-/// refuses, its turn is moved a year ahead, and the endpoint takes it.
+/// Goal: a delivery with a next try that was set while PostgreSQL's clock was a year ahead is tried
+/// now. Method: its endpoint refuses, its turn is moved a year ahead, and the endpoint takes it.
 #[test]
 fn f04_a_delivery_of_a_clock_that_was_ahead_is_tried() {
     let refuse = Arc::new(AtomicBool::new(true));
@@ -117,8 +119,9 @@ fn f04_a_delivery_of_a_clock_that_was_ahead_is_tried() {
     server.stop();
 }
 
-/// Goal: a transfer accepted while PostgreSQL's clock was a day ahead does not switch off the limit of the day that it
-/// really is. Method: the limit is 5; one of them is stamped a day ahead, then 20 more ask, and again after a kill.
+/// Goal: a transfer accepted while PostgreSQL's clock was a day ahead does not disable the limit of
+/// the real day. Method: the limit is 5; one of them is stamped a day ahead, then 20 more are
+/// posted, and again after a kill.
 #[test]
 fn f15_a_clock_that_was_a_day_ahead_leaves_the_limits_of_the_day() {
     const LONGEST_S: u64 = 50;
@@ -148,8 +151,9 @@ fn f15_a_clock_that_was_a_day_ahead_leaves_the_limits_of_the_day() {
     site.assert_conserved(&server);
 }
 
-/// Goal: a full table of accounts takes no money that it cannot place, and stops neither others nor an operator. Method: 64
-/// accounts; new users until one is refused, and a transfer whose place is taken while its accept waits.
+/// Goal: a full table of accounts takes no money that it cannot place, and stops neither other
+/// users nor an operator. Method: 64 accounts; new users until one is refused, and a transfer that
+/// loses its place while its accept waits.
 #[test]
 fn f05_a_full_table_of_accounts_refuses_before_money_moves_and_refunds_after() {
     const FIRST: u64 = 5_000;
@@ -176,7 +180,7 @@ fn f05_a_full_table_of_accounts_refuses_before_money_moves_and_refunds_after() {
     assert_eq!(server.metric("ubscore_accounts_max"), 64);
     server.kill();
 
-    // Its place is taken while its accept waits; freezing finds places all the same.
+    // Its place is taken while its accept waits; freezing still finds places.
     let site = site.with("UBSCORE__ENGINE__ACCOUNTS_MAX", 96).with("UBSCORE__ALERT__REPEAT_MS", 10);
     let server = site.start();
     server.deposit(LATE, "USDT", "10");
@@ -211,8 +215,9 @@ fn f05_a_full_table_of_accounts_refuses_before_money_moves_and_refunds_after() {
     site.assert_books(&server);
 }
 
-/// Goal: refusals cost their user nothing and take places in the outcome map for a day, and still all users with money are
-/// served. Method: users without accounts ask until they are refused beforehand; one with money goes on, both ways.
+/// Goal: refusals cost their user nothing and take places in the outcome map for a day, and still
+/// all users with money are served. Method: users without accounts post until they are refused
+/// beforehand; one with money continues, both ways.
 #[test]
 fn f10_free_refusals_leave_a_share_of_the_outcome_map_to_users_with_money() {
     let site = Site::new().with("UBSCORE__ENGINE__OUTCOMES_MAX", 1_024);
@@ -238,7 +243,7 @@ fn f10_free_refusals_leave_a_share_of_the_outcome_map_to_users_with_money() {
         assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     }
     assert_refused(&server.transfer(9_000, Way::ToFunding, "1"), 503, "OVERLOADED");
-    // A user with an account and without enough money is none of them either.
+    // A user with an account and too little money is not one of them either.
     assert_refused(&server.transfer(USER, Way::ToFunding, "1000"), 503, "OVERLOADED");
     site.wait_for_rest();
     site.assert_books(&server);

@@ -1,4 +1,4 @@
-//! The command line and what people read: each defect that three strangers met, played again.
+//! The command line and its printed texts: each defect that three new users met, played again.
 
 use std::fs;
 use std::net::TcpListener;
@@ -27,7 +27,8 @@ fn deposit(server: &Server, idem_key: &str, amount: &str, reason: &str) -> Reply
     send(server.ops, &request).expect("an answer")
 }
 
-/// Story: deposits refused `reason`, replays looked like first answers, and the second approver read "external".
+/// Story: deposits refused `reason`, replays looked like first answers, and the second approver
+/// read "external".
 #[test]
 fn an_external_operation_keeps_its_reason_and_marks_its_replay() {
     let site = Site::new();
@@ -57,21 +58,21 @@ fn an_external_operation_keeps_its_reason_and_marks_its_replay() {
     assert_eq!(text(&asked.json()["reason"]), "ticket 17");
     let listed = server.admin_get("/admin/v1/approvals").json();
     assert_eq!(text(&listed["approvals"][0]["reason"]), "ticket 17");
-    // Replays of what was decided need no approval.
+    // Replays of decided operations need no approval.
     let again = deposit(&server, "in-1", "3", "asked again");
     assert_eq!((again.status, again.header("idempotent-replayed")), (200, Some("true")));
     site.assert_books(&server);
 }
 
-/// The binary with arguments, where nothing else configures it.
+/// The binary with arguments, without any other configuration.
 fn ubscore(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
     command.args(arguments).env_remove("UBSCORE_CONFIG");
     said(&command.envs(environment.iter().copied()).output().expect("the binary"))
 }
 
-/// Story: `--user 1001` named the operator in most commands and the subject in others; a list of a user's transfers printed
-/// "no transfers" though there were some.
+/// Story: `--user 1001` named the operator in most commands and the subject in others; a list of a
+/// user's transfers printed "no transfers" although some existed.
 #[test]
 fn the_operator_is_as_and_a_list_says_that_it_leaves_out_the_ended() {
     let site = Site::new();
@@ -95,7 +96,8 @@ fn the_operator_is_as_and_a_list_says_that_it_leaves_out_the_ended() {
     assert_eq!(code, 0, "{err}");
 }
 
-/// Story: a forgotten `--config` was told as a missing secret, and every line of the runbook had to name the file.
+/// Story: a forgotten `--config` was reported as a missing secret, and every line of the runbook
+/// had to name the file.
 #[test]
 fn a_forgotten_configuration_is_named_and_the_environment_gives_one() {
     let own = Path::new(FILE_DEFAULT);
@@ -114,7 +116,7 @@ fn a_forgotten_configuration_is_named_and_the_environment_gives_one() {
     let words = ["token", "--user", "7"];
     let (code, named, err) = ubscore(&words, &variable);
     assert_eq!(code, 0, "{err}");
-    // Another secret signs in development, whatever the variable says.
+    // Development signs with another secret, in spite of the variable.
     let signature = |token: &str| token.trim().rsplit('.').next().expect("a part").to_owned();
     let (code, development, err) = ubscore(&[&words[..], &["--dev"]].concat(), &variable);
     assert_eq!(code, 0, "{err}");
@@ -123,7 +125,8 @@ fn a_forgotten_configuration_is_named_and_the_environment_gives_one() {
     assert!(code == 2 && err.contains("/nowhere/ubscore.toml"), "{err}");
 }
 
-/// Story: with EdDSA every operator's command ended with "EdDsa: tokens are made by whoever holds the private key".
+/// Story: with EdDSA every operator's command ended with an error that named no usable next step
+/// ("EdDsa: tokens are made by the holder of the private key").
 #[test]
 fn with_a_public_key_a_command_asks_for_a_token_file() {
     let site = Site::new();
@@ -154,7 +157,8 @@ fn with_a_public_key_a_command_asks_for_a_token_file() {
     }
 }
 
-/// Story: a suspicion of fraud while the service was down could not be put into force for its next start.
+/// Story: on a suspicion of fraud while the service was down, its next start could not be halted
+/// beforehand.
 #[test]
 fn a_service_that_is_down_is_halted_at_its_next_start() {
     let site = Site::new();
@@ -182,14 +186,15 @@ fn a_service_that_is_down_is_halted_at_its_next_start() {
 
     let server = site.start();
     assert_eq!(server.ready(), 503);
-    // A service that runs and does not answer at that address is not halted by a file: it reads it at the start only.
+    // A file does not halt a running service that does not answer at that address: it reads the
+    // file only at the start.
     let (code, _, err) = halt("once more", &[]);
     let pid = server.pid().to_string();
     assert!(code == 1 && err.contains("NOT halted") && err.contains(&pid), "{err}");
     assert_eq!(server.resume("cleared").status, 200);
     server.transfer_committed(1001, Way::ToSpot, "1");
 
-    // Another halt keeps the first reason in force, and both are told.
+    // Another halt keeps the first reason in force, and the answer has both.
     let ops = format!("http://{}", server.ops);
     let on = |command: &str, reason: &str| {
         ubscore(&[command, "--reason", reason, "--ops", &ops, "--dev"], &[])
@@ -239,7 +244,7 @@ fn an_unknown_user_is_frozen_only_if_asked_for() {
     assert_eq!(reply.status, 200, "{reply:?}");
 }
 
-/// Story: `transfer retry` of what has ended said "due now", exit code 0.
+/// Story: `transfer retry` of an ended transfer printed "due now", exit code 0.
 #[test]
 fn a_retry_of_an_ended_transfer_is_refused() {
     let site = Site::new();
@@ -259,7 +264,8 @@ fn a_retry_of_an_ended_transfer_is_refused() {
     );
 }
 
-/// Story: machines read text of `verify`, `backup` and `repair`, and a refusal was text whatever was asked for.
+/// Story: machines had to read the text of `verify`, `backup` and `repair`, and a refusal was text
+/// in any format.
 #[test]
 fn verify_backup_and_repair_answer_in_json_as_well() {
     let site = Site::new();
@@ -300,8 +306,8 @@ fn verify_backup_and_repair_answer_in_json_as_well() {
     );
 }
 
-/// Story: alerts were clear about what and silent about what next. Each ends with a chapter that exists, and it is the one that
-/// the runbook's own table names for it.
+/// Story: alerts named the fault and no next step. Each ends with an existing chapter, the one in
+/// the runbook's own table.
 #[test]
 fn every_alert_ends_with_the_chapter_that_the_runbook_names_for_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -319,7 +325,8 @@ fn every_alert_ends_with_the_chapter_that_the_runbook_names_for_it() {
     }
 }
 
-/// Story: alerts, halts and refusals to resume said "asset 3, difference 5.00000000 …; and 0 more", and not what to do.
+/// Story: alerts, halts and refusals to resume named "asset 3, difference 5.00000000 …; and 0 more"
+/// without a next step.
 #[test]
 fn a_halt_speaks_of_symbols_and_says_what_is_next() {
     let site = Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 50);
@@ -339,7 +346,7 @@ fn a_halt_speaks_of_symbols_and_says_what_is_next() {
     );
     assert_eq!((code, err), (1, want));
     server.stop();
-    // A start that is refused says what is next as well.
+    // A refused start names the next step as well.
     let (code, said) = site.clone().with("UBSCORE__POSTGRES__CONNECTIONS_MAX", 0).start_refused();
     assert_eq!(code, 2, "{said}");
     let last = said.trim_end().lines().last().expect("a line");
@@ -347,7 +354,7 @@ fn a_halt_speaks_of_symbols_and_says_what_is_next() {
     assert!(last.starts_with("error: ") && last.ends_with(next), "{said}");
 }
 
-/// Story: with the log lost and PostgreSQL alive, the refusal of a start led nowhere.
+/// Story: with the log lost and PostgreSQL alive, the refusal of a start named no next step.
 #[test]
 fn a_start_without_its_log_says_how_to_make_one() {
     let site = Site::new();

@@ -1,4 +1,5 @@
-//! External deposits and withdrawals that PostgreSQL forgets: found live and over a restart, named, and brought back.
+//! External deposits and withdrawals that PostgreSQL forgets: found live and over a restart, named,
+//! and brought back.
 
 #[cfg(feature = "crash")]
 use crate::crash::start_alive;
@@ -34,7 +35,7 @@ fn ask(server: &Server, path: &str, amount: &str, idem_key: &str) -> (u16, Strin
     (reply.status, outcome)
 }
 
-/// Puts `copy` in the place of the site's database, while the service runs or not.
+/// Replaces the site's database by `copy`, with or without a running service.
 fn go_back(site: &Site, copy: &Site) {
     site.admit_connections(false);
     let (there, copied) = (&site.database, &copy.database);
@@ -56,7 +57,8 @@ fn names_all(said: &str) -> bool {
     ["in-lost", "out-lost", "refused-lost"].iter().all(|name| said.contains(name))
 }
 
-/// Repairs, starts, resumes; the balance is exact to the unit, and the repeats are told what was decided.
+/// Repairs, starts, resumes; the balance is exact to the unit, and the repeats get the recorded
+/// outcome.
 fn assert_repaired(site: &Site, funding: &str) {
     let (code, planned, why) = repair(site, &["--plan"]);
     assert_eq!(code, Some(0), "{planned}{why}");
@@ -79,8 +81,9 @@ fn assert_repaired(site: &Site, funding: &str) {
     site.assert_verified();
 }
 
-/// Goal: an external deposit and a withdrawal that were answered and that PostgreSQL has lost are named over a restart, halt
-/// the service, and are repaired to the unit. Method: an older copy of the database in its place.
+/// Goal: an answered external deposit and withdrawal that PostgreSQL has lost are named over a
+/// restart, halt the service, and are repaired to the unit. Method: an older copy of the database
+/// in its place.
 #[test]
 fn f01_a_lost_external_operation_is_found_over_a_restart_and_repaired() {
     let site = Site::new();
@@ -102,7 +105,8 @@ fn f01_a_lost_external_operation_is_found_over_a_restart_and_repaired() {
     assert_repaired(&copy, "8501");
 }
 
-/// The same under the running service, whatever the interval of the audit: nothing is silent for longer than one round.
+/// The same under the running service, with any interval of the audit: each loss is reported within
+/// one round.
 #[test]
 fn f01_a_lost_external_operation_is_found_under_the_service() {
     for every_ms in [300, 10_000] {
@@ -124,7 +128,8 @@ fn f01_a_lost_external_operation_is_found_under_the_service() {
     }
 }
 
-/// Goal: rows that were deleted by hand are found and written again, whether the balances were changed with them or not.
+/// Goal: rows that were deleted by hand are found and written again, with or without a change of
+/// the balances.
 #[test]
 fn f01_external_rows_deleted_by_hand_are_written_again() {
     for with_balance in [true, false] {
@@ -154,8 +159,9 @@ fn f01_external_rows_deleted_by_hand_are_written_again() {
     }
 }
 
-/// Goal: the client whose answered deposit PostgreSQL has forgotten asks again: nothing is decided twice unseen. Method: the
-/// same idem_key on the older copy; the service halts, and a repair gives the row its recorded number.
+/// Goal: the client of an answered deposit that PostgreSQL has forgotten sends it again: no second
+/// decision goes unnoticed. Method: the same idem_key on the older copy; the service halts, and a
+/// repair gives the row its recorded number.
 #[test]
 fn f01_an_external_operation_decided_again_is_one_effect_and_one_record() {
     let site = Site::new();
@@ -181,8 +187,9 @@ fn f01_an_external_operation_decided_again_is_one_effect_and_one_record() {
     site.assert_verified();
 }
 
-/// Goal: a process that dies between PostgreSQL's commit and the record leaves one effect and, after the next start or the
-/// repeat, one record. Method: SIGKILL at each point of an external operation, and the same idem_key again.
+/// Goal: a process that dies between PostgreSQL's commit and the record leaves one effect and,
+/// after the next start or the repeat, one record. Method: SIGKILL at each point of an external
+/// operation, and the same idem_key again.
 #[cfg(feature = "crash")]
 #[test]
 fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
@@ -191,7 +198,7 @@ fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
     let site = Site::new();
     site.start().stop();
     for &point in ubscore::crash::EXTERNAL_POINTS {
-        // A start meets the points once a gift of the development money.
+        // A start meets the points once for each gift of development money.
         let mut dying = start_alive(&site, point, &mut 1, 0);
         let token = token(ADMIN, Some(Role::Admin));
         let body = external(USER, "USDT", "7", point);
@@ -213,9 +220,10 @@ fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
     }
 }
 
-/// Goal: with `conservation.before_withdrawal` a withdrawal is paid behind a clean round that began after the user's last
-/// movement, a repeat is told at once, and none is paid while no round can end. Method: an audit that rests for an hour unless
-/// it is asked; a movement, then a withdrawal; then an audit that cannot read its tables, and a mismatch.
+/// Goal: with `conservation.before_withdrawal` a withdrawal is paid after a clean round that began
+/// after the user's last movement. A repeat is answered at once, and none is paid while no round
+/// can end. Method: an audit that rests for an hour without a request; a movement, then a
+/// withdrawal; then an audit that cannot read its tables, and a mismatch.
 #[test]
 fn f01_a_withdrawal_waits_for_a_clean_round() {
     let site = Site::new()
@@ -230,7 +238,7 @@ fn f01_a_withdrawal_waits_for_a_clean_round() {
     let paid = || ask(&server, WITHDRAWALS, "10", "out-1");
     eventually("the withdrawal", || (paid() == (200, "SUCCESS".to_owned())).then_some(()));
     assert!(server.metric(clean) > before, "paid without a round");
-    // The audit cannot end a round: what is new is held, and what was decided is told.
+    // The audit cannot end a round: a new withdrawal waits, and a decided one is answered.
     site.sql("ALTER TABLE audit_totals RENAME TO elsewhere");
     assert_eq!(ask(&server, WITHDRAWALS, "3", "out-2"), (503, "WITHDRAWAL_HELD".to_owned()));
     assert_eq!(paid(), (200, "SUCCESS".to_owned()));
@@ -239,7 +247,7 @@ fn f01_a_withdrawal_waits_for_a_clean_round() {
     eventually("the withdrawal", || {
         (ask(&server, WITHDRAWALS, "3", "out-2") == (200, "SUCCESS".to_owned())).then_some(())
     });
-    // A mismatch: nothing leaves, and the round that the withdrawal asks for halts the service.
+    // A mismatch: no money leaves, and the round for the withdrawal halts the service.
     assert_eq!(server.transfer(USER, Way::ToSpot, "5").status, 200);
     site.wait_for_rest();
     site.sql(

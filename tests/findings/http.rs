@@ -13,11 +13,12 @@ use crate::harness::{
 };
 
 const USER: u64 = 1_001;
-/// More lines than a pipe and the queue hold, at the level of debugging.
+/// More lines than a pipe and the queue hold, at the debug level.
 const TRANSFERS: usize = 2_000;
 
-/// Story: the collector of log lines stood still, and no request was answered any more, a halt included. Method: stderr is
-/// a pipe that nobody reads, each transfer logs many lines; transfers until lines are dropped, a halt, a stop in order.
+/// Story: the collector of log lines stood still, and no request was answered any more, a halt
+/// included. Method: stderr is a pipe without a reader, each transfer logs many lines; transfers
+/// until lines are dropped, a halt, a stop in order.
 #[test]
 fn f06_a_stderr_that_nobody_reads_holds_up_no_transfer() {
     let site = Site::new().with("UBSCORE__LOG__FILTER", "trace,hyper=off");
@@ -39,8 +40,9 @@ fn f06_a_stderr_that_nobody_reads_holds_up_no_transfer() {
     drop(unread);
 }
 
-/// Story: a collector of JSON lines met a line that was none, the one that said why the process had died, and lines with
-/// paths of the machine that built the binary. Method: a start that migrates, a stop, and a start without PostgreSQL.
+/// Story: a collector of JSON lines met a line that was not JSON, the one with the reason of the
+/// process's death, and lines with paths of the build machine. Method: a start that migrates, a
+/// stop, and a start without PostgreSQL.
 #[test]
 fn every_line_of_a_json_log_is_json_the_last_one_too() {
     let site = Site::new()
@@ -66,8 +68,8 @@ fn every_line_of_a_json_log_is_json_the_last_one_too() {
     assert!(message.starts_with("error: ") && message.contains("PostgreSQL"), "{message}");
 }
 
-/// Story: each try of a held-up step was logged twice, with Rust's own notation of its values. Method: a step waits for a
-/// row; every line about it.
+/// Story: each try of a blocked step was logged twice, with Rust's own notation of its values.
+/// Method: a step waits for a row; every line about it.
 #[test]
 fn a_try_is_logged_once_and_in_plain_words() {
     let site = Site::new();
@@ -91,12 +93,12 @@ fn a_try_is_logged_once_and_in_plain_words() {
     server.stop();
 }
 
-/// Story: PostgreSQL came back as an older copy under a halted service, without a transfer whose step had been on its way,
-/// and the process panicked. Method: a step waits for a row, its connection is cut in that flight, a halt, the rows of the
-/// transfer go, PostgreSQL is back.
+/// Story: PostgreSQL came back as an older copy under a halted service, without a transfer whose
+/// step had been in flight, and the process panicked. Method: a step waits for a row, its
+/// connection is cut in that flight, a halt, the rows of the transfer go, PostgreSQL is back.
 #[test]
 fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
-    // The lock is waited for as long as a statement may take, so that the cut comes first.
+    // The lock's timeout equals a statement's, so that the cut comes first.
     let site = Site::new()
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 5_000)
         .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 5_000);
@@ -108,7 +110,7 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     let req_id = server.transfer_held(&site, USER, Way::ToFunding, "1");
     let violations = || server.metric("ubscore_alerts_total{alert=\"protocol_violation\"}");
     let before = violations();
-    // The first try ends in front of Funding, the next one is nothing but Funding's part.
+    // The first try ends before Funding; the next one is only Funding's part.
     eventually("a deposit waits for the row", || {
         let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
@@ -141,9 +143,10 @@ fn part(server: &Server, name: &str) -> bool {
     part.and_then(|part| part["ready"].as_bool()).unwrap_or_else(|| panic!("no {name}: {body}"))
 }
 
-/// Story: `/readyz` was 200 while each POST was refused, and `ubscore_ready` was 1 while PostgreSQL was away. Method: a
-/// halt, everything paused, PostgreSQL away: each time the part, the metric and the session agree, and again afterwards.
-/// A full disk is in `a_full_disk_refuses_new_work_and_passes`.
+/// Story: `/readyz` was 200 while each POST was refused, and `ubscore_ready` was 1 while PostgreSQL
+/// was away. Method: a halt, everything paused, PostgreSQL away: each time the part, the metric and
+/// the session agree, and again afterwards. A full disk is in
+/// `a_full_disk_refuses_new_work_and_passes`.
 #[test]
 fn readiness_names_the_part_that_refuses_and_everything_agrees() {
     let site = Site::new();
@@ -192,8 +195,9 @@ fn post_with(server: &Server, headers: &[(&str, &str)], body: &Value) -> Reply {
     send(server.http, &request).expect("an answer")
 }
 
-/// Story: a client sent an Idempotency-Key and no cid, as it does elsewhere, and its retry moved the money twice. Method:
-/// the key in the header, bare and quoted, and as cid; keys that are none; two that differ; a server that wants one.
+/// Story: a client sent an Idempotency-Key and no cid, as with other services, and its retry moved
+/// the money twice. Method: the key in the header, bare and quoted, and as cid; invalid keys; two
+/// that differ; a server that requires one.
 #[test]
 fn an_idempotency_key_is_the_same_as_a_cid() {
     const KEY: &str = "Idempotency-Key";
@@ -261,8 +265,9 @@ fn an_idempotency_key_is_the_same_as_a_cid() {
     server.stop();
 }
 
-/// Story: one client without a token held every connection with sockets that said nothing, and reopened those that were
-/// closed. Method: as many silent sockets as there are places, from another address, and more; each transfer is answered.
+/// Story: one client without a token held every connection with silent sockets, and reopened the
+/// closed ones. Method: as many silent sockets as there are places, from another address, and more;
+/// each transfer is answered.
 #[test]
 fn f17_idle_sockets_leave_for_clients_that_ask() {
     const PLACES: usize = 64;
@@ -283,8 +288,9 @@ fn f17_idle_sockets_leave_for_clients_that_ask() {
     server.stop();
 }
 
-/// Story: why a transfer was stuck stood in the log only, seven times. Method: a deposit waits for a row until it is stuck;
-/// the error in an operator's GET, the list, the command, and the alert; it goes with the transfer's next move.
+/// Story: the reason of a stuck transfer was only in the log, seven times. Method: a deposit waits
+/// for a row until it is stuck; the error in an operator's GET, the list, the command, and the
+/// alert; it disappears with the transfer's next move.
 #[test]
 fn the_last_error_of_an_open_transfer_is_told_everywhere() {
     let site =
@@ -319,8 +325,9 @@ fn flights(server: &Server) -> u64 {
     server.metric("ubscore_step_seconds_count{step=\"commit\"}")
 }
 
-/// Story: each refused request with a cid cost a commit in PostgreSQL, those beyond the rate limit too. Method: refused
-/// requests, each with a cid of its own, and no commit of theirs; a known cid is answered by its transfer all the same.
+/// Story: each refused request with a cid cost a commit in PostgreSQL, those beyond the rate limit
+/// too. Method: refused requests, each with a cid of its own, without a commit; a known cid still
+/// gets its transfer's answer.
 #[test]
 fn f18_a_refused_request_with_a_cid_costs_no_commit() {
     const REFUSED: usize = 50;
@@ -343,8 +350,8 @@ fn f18_a_refused_request_with_a_cid_costs_no_commit() {
     server.stop();
 }
 
-/// Story: a 401 did not name the scheme that is accepted, as RFC 9110 demands. Method: both listeners, without a token and
-/// with one that is none.
+/// Story: a 401 did not name the accepted scheme, against RFC 9110. Method: both listeners, without
+/// a token and with an invalid one.
 #[test]
 fn a_401_names_the_scheme_on_both_listeners() {
     let server = Site::new().start();

@@ -26,7 +26,7 @@ fn alarm(alert: Alert) -> String {
     format!("alert=\"{}\"", alert.name())
 }
 
-/// What moves money, one of each kind.
+/// The operations that move money, one of each kind.
 fn movements(server: &Server) -> Vec<Reply> {
     let withdrawal = external(USER, "USDT", "900", "after-the-failover");
     vec![
@@ -36,7 +36,7 @@ fn movements(server: &Server) -> Vec<Reply> {
     ]
 }
 
-/// Tries to move money until the service is halted; returns why it is. Nothing may move meanwhile.
+/// Tries to move money until the service is halted; returns the reason. Nothing may move meanwhile.
 fn refused_until_halted(site: &Site, server: &Server) -> String {
     let halted = || site.sql_value("SELECT COALESCE(halt_reason, '') FROM engine_state");
     eventually("the halt", || {
@@ -49,9 +49,9 @@ fn refused_until_halted(site: &Site, server: &Server) -> String {
     halted()
 }
 
-/// Goal: after a failover to a replica that lags no money leaves twice, however rarely the audit looks. Method: money goes to
-/// Spot; PostgreSQL dies, and a copy of before takes its place with a timeline of its own; both ways and a withdrawal are
-/// asked for until the service is halted.
+/// Goal: after a failover to a replica that lags no money leaves twice, with any interval of the
+/// audit. Method: money goes to Spot; PostgreSQL dies, and an earlier copy takes its place with a
+/// timeline of its own; both ways and a withdrawal are posted until the service is halted.
 #[test]
 fn f01_a_promoted_replica_that_lags_lets_nothing_move() {
     crowd(2, |slow| {
@@ -78,14 +78,14 @@ fn f01_a_promoted_replica_that_lags_lets_nothing_move() {
             "0",
             "it is as it was copied"
         );
-        // An operator who resumes is told again.
+        // An operator who resumes gets the same answer again.
         assert_eq!(server.resume("go on").status, 503);
     });
 }
 
-/// Goal: external operations that a promoted replica lacks are never lost in silence, live and over a restart. Method: a
-/// deposit and a withdrawal are answered behind a copy, which then takes over with a timeline of its own, or in place.
-#[test]
+/// Goal: external operations that a promoted replica lacks are never lost without a report, live
+/// and over a restart. Method: a deposit and a withdrawal are answered after a copy, which then
+/// takes over with a timeline of its own, or in place.
 fn f01_a_replica_that_lacks_only_external_operations_halts() {
     crowd(3, |manner| {
         let (site, cluster) = Site::on_its_own_cluster();
@@ -115,9 +115,9 @@ fn f01_a_replica_that_lacks_only_external_operations_halts() {
     });
 }
 
-/// Goal: a failover that loses nothing, and another one, under load, stop the service for a comparison only, and no answer
-/// changes. Method: twice in a row a copy of the last moment takes over with a timeline of its own, while transfers with cids
-/// are asked for.
+/// Goal: a failover without a loss, and another one, under load, stop the service only for a
+/// comparison, and no answer changes. Method: twice in a row a copy of the last moment takes over
+/// with a timeline of its own, while transfers with cids are posted.
 #[test]
 fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -177,8 +177,9 @@ fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
     site.assert_books(&server);
 }
 
-/// Goal: of two primaries that both answer, one process writes to one. Method: a URL of two hosts; the first one is a replica
-/// that is promoted while the second one is up; then one connection of a worker's is cut.
+/// Goal: if two primaries both answer, one process writes to one. Method: a URL of two hosts; the
+/// first one is a replica that is promoted while the second one is up; then one connection of a
+/// worker is cut.
 #[test]
 fn f01_one_process_never_writes_to_two_primaries() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -218,7 +219,7 @@ fn f01_one_process_never_writes_to_two_primaries() {
     server.says(&alarm(Alert::PostgresChanged));
     let written =
         transfers().parse::<u32>().expect("a number") - before.parse::<u32>().expect("one");
-    // The commit that was under way when the other primary was met may have lost its answer.
+    // The commit in progress at the switch to the other primary may have lost its answer.
     assert!((answered..=answered + 2).contains(&written), "{answered} answered, {written} written");
     let there = site.url().replace(&second, &first);
     let config: tokio_postgres::Config = there.parse().expect("a URL");
@@ -231,8 +232,9 @@ fn f01_one_process_never_writes_to_two_primaries() {
     assert_eq!(count, 0, "nothing was written to the other one");
 }
 
-/// Goal: a process that learns of its successor ends at once, without a write of its own, and answers no read from then on.
-/// Method: SIGSTOP, a successor on a copy of the log that moves money, SIGCONT; only reads are asked of the old process.
+/// Goal: a process that learns of its successor ends at once, without a write of its own, and
+/// answers no read from then on. Method: SIGSTOP, a successor on a copy of the log that moves
+/// money, SIGCONT; only reads are sent to the old process.
 #[test]
 fn f24_a_superseded_process_ends_at_once_and_answers_no_read() {
     let site = Site::new();
@@ -258,8 +260,9 @@ fn f24_a_superseded_process_ends_at_once_and_answers_no_read() {
     successor.assert_books(&new);
 }
 
-/// Goal: a start that is refused has changed nothing. Method: the newest migration's row is removed from a database in use,
-/// as if it were of an older version; a start with an empty directory, and a used log with a fresh database, are refused.
+/// Goal: a refused start has changed nothing. Method: the newest migration's row is removed from a
+/// database in use, like that of an older version; a start with an empty directory, and a used log
+/// with a fresh database, are refused.
 #[test]
 fn f14_a_refused_start_has_migrated_nothing() {
     let site = Site::new();
@@ -281,8 +284,9 @@ fn f14_a_refused_start_has_migrated_nothing() {
     assert_eq!(fresh.sql_value("SELECT to_regclass('engine_state') IS NULL"), "t");
 }
 
-/// Goal: a commit whose wait for a standby was cancelled is not believed. Method: a standby that is never there; every wait for
-/// it is cancelled again and again while a transfer is asked for; then no standby is waited for any more.
+/// Goal: a commit with a cancelled wait for a standby is not trusted. Method: an absent standby;
+/// every wait for it is cancelled again and again while a transfer is posted; then commits wait for
+/// no standby any more.
 #[test]
 fn f23_a_cancelled_wait_for_a_standby_is_no_commit() {
     let (site, _cluster) = Site::on_its_own_cluster();
@@ -321,7 +325,7 @@ fn f23_a_cancelled_wait_for_a_standby_is_no_commit() {
     site.assert_books(&server);
 }
 
-/// A PostgreSQL over TCP that speaks TLS, made of a copy of another one's files.
+/// A PostgreSQL over TCP with TLS, made of a copy of another one's files.
 struct Secure {
     child: Child,
     port: u16,
@@ -372,8 +376,9 @@ impl Drop for Secure {
     }
 }
 
-/// Goal: PostgreSQL is spoken to by TLS as libpq's parameters say, and a server that is not proved is refused by its reason.
-/// Method: a real server that takes TLS only, with a certificate for two names; each mode, another name, another issuer.
+/// Goal: PostgreSQL is reached by TLS as in libpq's parameters, and an unproven server is refused
+/// with its reason. Method: a real server that takes TLS only, with a certificate for two names;
+/// each mode, another name, another issuer.
 #[test]
 fn f13_tls_to_postgresql_by_sslmode_and_sslrootcert() {
     let (site, cluster) = Site::on_its_own_cluster();
@@ -427,8 +432,8 @@ fn f13_tls_to_postgresql_by_sslmode_and_sslrootcert() {
     server.stop();
 }
 
-/// Goal: the embedded PostgreSQL is started again when it dies, and knows no secret. Method: its environment is read; SIGKILL
-/// to its first process; a transfer under one cid until it is taken.
+/// Goal: the embedded PostgreSQL is started again when it dies, and knows no secret. Method: its
+/// environment is read; SIGKILL to its first process; a transfer under one cid until it is taken.
 #[test]
 fn f16_a_dead_embedded_postgresql_runs_again_and_knows_no_secret() {
     let site = Site::new();
@@ -455,7 +460,8 @@ fn f16_a_dead_embedded_postgresql_runs_again_and_knows_no_secret() {
     server.stop();
 }
 
-/// Goal: an archive command sees no secret of the service. Method: one that writes down its environment.
+/// Goal: an archive command sees no secret of the service. Method: a command that writes its
+/// environment to a file.
 #[test]
 fn f09_an_archive_command_gets_no_secret() {
     let archive = tempfile::tempdir().expect("a directory");

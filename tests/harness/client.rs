@@ -1,4 +1,4 @@
-//! An HTTP client that can also send what no client should.
+//! An HTTP client that can also send invalid requests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Balance, PATIENCE, text, units};
 
-/// A request with one token and, where there is one, a JSON body.
+/// A request with one token and, if given, a JSON body.
 pub(crate) struct Request<'a> {
     pub(crate) token: &'a str,
     pub(crate) method: &'a str,
@@ -36,7 +36,7 @@ pub(crate) fn send(address: SocketAddr, request: &Request<'_>) -> io::Result<Rep
     send_text(address, request.method, request.path, &head, body.as_deref().unwrap_or(""))
 }
 
-/// Sends headers and a body as they are, with the body's length.
+/// Sends headers and a body unchanged, with the body's length.
 pub(crate) fn send_text(
     address: SocketAddr,
     method: &str,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// A whole answer, `None` for less.
+    /// A whole answer; `None` for less.
     fn parse(bytes: &[u8]) -> Option<Reply> {
         let answer = std::str::from_utf8(bytes).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! A PostgreSQL that one test has for itself: killed, frozen, copied, started again.
+//! A PostgreSQL for one test alone: killed, frozen, copied, started again.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use ubscore::postgres::embedded::{Embedded, Options};
 use super::site::connect;
 use super::{block_on, eventually, run, unique};
 
-/// A PostgreSQL that one test has for itself.
+/// A PostgreSQL for one test alone.
 pub(crate) struct Cluster {
     options: Options,
     pub(super) url: String,
@@ -28,7 +28,7 @@ impl Cluster {
         Cluster { options, url: server.url(), server: Mutex::new(Some(server)) }
     }
 
-    /// Every process of it: the first, and those that it has started.
+    /// All of its processes: the first, and those that it has started.
     fn pids(&self) -> Vec<Pid> {
         let server = self.server.lock().expect("not poisoned");
         let first = server.as_ref().expect("it runs").pid();
@@ -55,12 +55,12 @@ impl Cluster {
         }
     }
 
-    /// SIGKILL, all of it at once; returns when it is gone.
+    /// SIGKILL to all of it at once; returns when it is gone.
     pub(crate) fn kill(&self) {
         let pids = self.pids();
         self.signal(Signal::KILL);
         drop(self.server.lock().expect("not poisoned").take());
-        // Those whose parent has died are reaped by the first process of the system.
+        // The first process of the system reaps those with a dead parent.
         let alive = |pid: &Pid| {
             let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
             stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -68,7 +68,8 @@ impl Cluster {
         eventually("PostgreSQL to be gone", || (!pids.iter().any(alive)).then_some(()));
     }
 
-    /// A copy of its files as a crash at this moment would leave them, or an asynchronous replica that is not far behind.
+    /// A copy of its files as after a crash at this moment, or as on an asynchronous replica that
+    /// is slightly behind.
     pub(crate) fn copy_files(&self) -> PathBuf {
         self.signal(Signal::STOP);
         let copy = self.copy_stopped();
@@ -84,7 +85,7 @@ impl Cluster {
         copy
     }
 
-    /// Has a copy begin a history of its own when it is started, as a promoted replica does.
+    /// Makes a copy begin a history of its own at its start, like a promoted replica.
     pub(crate) fn promote(copy: &Path) {
         let cluster = copy.join("postgres");
         fs::write(cluster.join("recovery.signal"), "").expect("written");
@@ -94,7 +95,7 @@ impl Cluster {
         fs::write(&settings, text).expect("written");
     }
 
-    /// Fails over to a replica that lacks nothing.
+    /// Fails over to a replica that is complete.
     pub(crate) fn fail_over(&self) {
         self.signal(Signal::STOP);
         let copy = self.copy_stopped();
@@ -103,7 +104,7 @@ impl Cluster {
         self.take_over(&copy);
     }
 
-    /// Starts a copy of the files beside the server they were copied from.
+    /// Starts a copy of the files beside the original server.
     pub(crate) fn start_beside(copy: &Path) -> Cluster {
         let options = Options { connections_max: 40, shared_buffers_mib: 32, ..Options::new(copy) };
         let server = block_on(Embedded::start(&options)).expect("PostgreSQL");
@@ -118,9 +119,9 @@ impl Cluster {
         host.expect("our own URL").to_owned()
     }
 
-    /// Puts a copy in the place of its files, after [`Cluster::kill`], and starts it.
+    /// Replaces its files by a copy, after [`Cluster::kill`], and starts it.
     pub(crate) fn take_over(&self, copy: &Path) {
-        // The directory itself stays: the socket is found by it.
+        // The directory itself stays: clients find the socket by it.
         let entries = |directory: &Path| {
             let entries = fs::read_dir(directory.join("postgres")).expect("a cluster");
             entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()

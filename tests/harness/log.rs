@@ -1,4 +1,4 @@
-//! What lies in a data directory: segments of the log, and snapshots.
+//! The files in a data directory: segments of the log, and snapshots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ pub(crate) fn segments(site: &Site) -> Vec<(u64, PathBuf)> {
     numbered_files(&site.log_dir(), "segment-", ".wal")
 }
 
-/// Files whose name holds a number as the log writes it, as (number, path), the smallest first.
+/// Files with a number in their names, as written by the log, as (number, path), the smallest
+/// first.
 pub(crate) fn numbered_files(directory: &Path, prefix: &str, suffix: &str) -> Vec<(u64, PathBuf)> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?;
@@ -32,7 +33,7 @@ pub(crate) fn numbered_files(directory: &Path, prefix: &str, suffix: &str) -> Ve
     found
 }
 
-/// Asks for a snapshot and waits until it is there; returns its sequence.
+/// Requests a snapshot and waits until it exists; returns its sequence.
 pub(crate) fn force(site: &Site, server: &Server) -> u64 {
     let reply = server.admin("POST", "/admin/v1/snapshot", &json!({"reason": "a test"}));
     assert_eq!(reply.status, 202, "{reply:?}");

@@ -18,7 +18,7 @@ pub(crate) fn external(user: u64, asset: &str, amount: &str, idem_key: &str) -> 
     json!({"user_id": user, "asset": asset, "amount": amount, "idem_key": idem_key})
 }
 
-/// What a user has of one asset, smallest units; `None`: no such account.
+/// A user's balance of one asset, smallest units; `None`: no such account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Balance {
     pub(crate) funding: Option<u128>,
@@ -37,7 +37,7 @@ impl Balance {
     }
 }
 
-/// Which way a transfer goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     ToSpot,

@@ -1,4 +1,4 @@
-//! The real binary: started, asked, signalled, and what it says.
+//! The real binary: started, queried, signalled, and its output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,16 +19,17 @@ use super::{
     send, text, token, unique,
 };
 
-/// Asks for what counts once however often it is asked for, and again, as a client does it, while PostgreSQL is too slow to
-/// take it: where locks are given up soon, a disk or a busy machine may be.
+/// Sends a request that counts once under any number of repeats, and repeats it like a client while
+/// PostgreSQL is too slow to take it. With short lock timeouts, a slow disk or a busy machine
+/// causes that.
 fn taken(ask: impl Fn() -> Reply) -> Reply {
     eventually("it to be taken", || Some(ask()).filter(|reply| reply.status != 503))
 }
 
-/// Looks for the last words of a process that has ended.
+/// Waits for the last output of a process that has ended.
 const LAST_LOOKS: u32 = 1_000;
 
-/// What a start ends with that a store was too slow for.
+/// The end of a start with too slow a store.
 const SLOW: [&str; 5] = [
     "PostgreSQL did not answer",
     "no connection to PostgreSQL: Timeout",
@@ -51,7 +52,7 @@ pub(crate) fn refused(mut command: Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("{status}: {said}")), said)
 }
 
-/// The last lines of what a server said.
+/// The last lines of a server's output.
 fn tail(said: &str) -> String {
     const LINES: usize = 25;
     let lines: Vec<&str> = said.lines().collect();
@@ -72,12 +73,12 @@ fn drain(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
-/// Waits for its end, and for its last words where it has not been killed over them.
+/// Waits for its end, and for its last output if it was not killed meanwhile.
 fn wait_for_exit(child: &mut Child, said: &Arc<Mutex<String>>) -> ExitStatus {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("our own child") {
-            // The reader may come late. A PostgreSQL that was left behind may hold the pipe open for ever.
+            // The reader may be late. A leftover PostgreSQL may hold the pipe open for ever.
             let looks = if status.code().is_some() { LAST_LOOKS } else { 1 };
             for _ in 0..looks {
                 if Arc::strong_count(said) == 1 {
@@ -107,12 +108,12 @@ pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, S
     (status.code(), text(stdout), text(stderr))
 }
 
-/// Runs `ubscore` as an operator would.
+/// Runs `ubscore` like an operator.
 pub(crate) fn cli(arguments: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")
 }
 
-/// Its exit code, what it printed and what it said.
+/// Its exit code, stdout and stderr.
 pub(crate) fn said(output: &std::process::Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
     (output.status.code().expect("an exit code"), text(&output.stdout), text(&output.stderr))
@@ -131,15 +132,15 @@ impl Drop for Server {
         if thread::panicking() {
             eprintln!("the server, process {}, said last:\n{}", self.pid(), tail(&self.said()));
         }
-        // It may have ended before, which is as good.
+        // It may have ended before, which is fine.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
 impl Server {
-    /// Runs `command` and waits until it says that it is ready. It is started again, as systemd does it, while the stores are too
-    /// slow for its start.
+    /// Runs `command` and waits for its ready line. It is started again, as by systemd, while the
+    /// stores are too slow for its start.
     pub(crate) fn start(mut command: Command) -> Server {
         eventually("a start", || match Server::launch(&mut command, Stdio::piped()) {
             Ok(server) => Some(server),
@@ -154,19 +155,19 @@ impl Server {
         })
     }
 
-    /// Runs `command` until it is ready or has ended; `Err`: how it ended, and its stderr.
+    /// Runs `command` until it is ready or has ended; `Err`: its exit status and stderr.
     pub(crate) fn try_start(mut command: Command) -> Result<Server, (ExitStatus, String)> {
         Server::launch(&mut command, Stdio::piped())
     }
 
-    /// Runs `command` with nobody at the other end of its stderr.
+    /// Runs `command` with a closed stderr pipe.
     pub(crate) fn start_unheard(mut command: Command) -> Server {
         let (nobody, stderr) = io::pipe().expect("a pipe");
         drop(nobody);
         Server::launch(&mut command, stderr.into()).expect("it starts")
     }
 
-    /// Runs `command` with a stderr that is open and that nobody reads: the other end is returned.
+    /// Runs `command` with an open stderr that no thread reads: the other end is returned.
     pub(crate) fn start_unread(mut command: Command) -> (Server, io::PipeReader) {
         let (unread, stderr) = io::pipe().expect("a pipe");
         (Server::launch(&mut command, stderr.into()).expect("it starts"), unread)
@@ -185,7 +186,7 @@ impl Server {
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some(addresses) = parse_ready(&line) {
-                    // Nobody waits any more once the test has given up.
+                    // The test may have given up, and then no thread waits.
                     sender.send(addresses).ok();
                 }
             }
@@ -204,12 +205,12 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until it has said this on stderr: a line may be read behind the answer that followed it.
+    /// Waits for this text on stderr: a line may be read after the answer that followed it.
     pub(crate) fn says(&self, words: &str) {
         eventually(words, || self.said().contains(words).then_some(()));
     }
 
-    /// Everything it has said on stderr, as far as it has been read.
+    /// Its stderr so far.
     pub(crate) fn said(&self) -> String {
         self.said.lock().expect("no panic in a reader").clone()
     }
@@ -226,7 +227,7 @@ impl Server {
         let tasks = format!("/proc/{}/task", self.pid());
         let stands = |task: io::Result<fs::DirEntry>| {
             let stat = fs::read_to_string(task.expect("an entry").path().join("stat"));
-            // One that has ended meanwhile does not run either.
+            // A thread that has ended meanwhile does not run either.
             stat.map_or(true, |stat| {
                 stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
             })
@@ -275,7 +276,7 @@ impl Server {
         self.try_ask(user, method, path, body).expect("an answer")
     }
 
-    /// The same, where the server may die over it.
+    /// The same, if the server may die during it.
     pub(crate) fn try_ask(
         &self,
         user: u64,
@@ -304,7 +305,8 @@ impl Server {
         send(self.ops, &request).expect("an answer")
     }
 
-    /// An operator wants a halt to end, and asks again while PostgreSQL is too slow to write it down.
+    /// An operator resumes a halted service, and repeats it while PostgreSQL is too slow to record
+    /// it.
     pub(crate) fn resume(&self, reason: &str) -> Reply {
         let body = json!({ "reason": reason });
         eventually("a resume", || {
@@ -314,7 +316,7 @@ impl Server {
         })
     }
 
-    /// Whether the audit has called this transfer by its name.
+    /// Whether the audit has named this transfer.
     pub(crate) fn has_named(&self, reply: &Reply) -> bool {
         let named =
             |line: &str| line.contains("conservation_violated") && line.contains(&reply.req_id());
@@ -332,7 +334,7 @@ impl Server {
         Follower::open(self.http, &token(user, None), after)
     }
 
-    /// The number of a metric's line, 0 where there is none.
+    /// The number of a metric's line, 0 without one.
     pub(crate) fn metric(&self, series: &str) -> u64 {
         let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
         self.metrics().lines().find_map(value).unwrap_or(0)
@@ -348,12 +350,13 @@ impl Server {
         self.post(user, &way.body("USDT", amount))
     }
 
-    /// Posts a transfer of USDT that must not be refused; it may be under way still, however little the server waits.
+    /// Posts a transfer of USDT that must not be refused; if the server waits only briefly, it may
+    /// still be in progress.
     pub(crate) fn transfer_accepted(&self, user: u64, way: Way, amount: &str) {
         self.post_taken(user, &way.body_with_cid("USDT", amount, &format!("some-{}", unique())));
     }
 
-    /// Posts a transfer of USDT that must come to a good end, in the answer or after it; returns its req_id.
+    /// Posts a transfer of USDT that must succeed, in the answer or after it; returns its req_id.
     pub(crate) fn transfer_committed(&self, user: u64, way: Way, amount: &str) -> String {
         let body = way.body_with_cid("USDT", amount, &format!("some-{}", unique()));
         let reply = self.post_taken(user, &body);
@@ -378,16 +381,16 @@ impl Server {
         reply
     }
 
-    /// The same with one that something holds up, so that it is under way when it is answered.
+    /// The same with a blocked one, so that it is in progress at its answer.
     pub(crate) fn post_pending(&self, user: u64, body: &Value) -> Reply {
         let reply = self.post_taken(user, body);
         assert_eq!(reply.status, 202, "{reply:?}");
         reply
     }
 
-    /// Posts a transfer with a cid that something holds up, and leaves its answer to whoever comes; returns its req_id once it is
-    /// accepted. So the server may wait for long, for what an operator asks of it as well. Behind one of the same user that is
-    /// held up nothing is accepted.
+    /// Posts a transfer with a cid that the test blocks, without reading its answer; returns its
+    /// req_id once it is accepted. So the server may wait for long, and an operator's request as
+    /// well. Behind a blocked transfer of the same user none is accepted.
     pub(crate) fn post_held(&self, site: &Site, user: u64, body: &Value) -> String {
         let find = format!(
             "SELECT req_id FROM transfers_tb WHERE user_id = {user} AND cid = '{}'",
@@ -397,7 +400,7 @@ impl Server {
         thread::spawn(move || {
             let path = "/api/v1/internal_transfer";
             let request = Request { body: Some(&body), ..Request::new(&token, "POST", path) };
-            // The server may die over it.
+            // The server may die during it.
             while send(http, &request).is_ok_and(|reply| reply.status == 503) {}
         });
         let session = site.session();
@@ -413,7 +416,7 @@ impl Server {
         )
     }
 
-    /// Posts a transfer with a cid until its end, a good one or not, is told.
+    /// Posts a transfer with a cid until its answer is final, a success or not.
     pub(crate) fn post_ended(&self, user: u64, body: &Value) -> Reply {
         assert!(body["cid"].is_string(), "{body}");
         eventually("its end", || {

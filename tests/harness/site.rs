@@ -1,4 +1,4 @@
-//! One test's place: its database, its data directory, and what must be true of both.
+//! One test's place: its database, its data directory, and the invariants of both.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,8 +14,8 @@ use ubscore::postgres::Address;
 
 use super::{Cluster, PATIENCE, POLL, Server, block_on, eventually, refused, run, unique, units};
 
-/// What a server of a test waits for, milliseconds: a disk or a machine that stands still for seconds is no failure of what is
-/// tested. Who tests what comes of a slow store or client says how long it may be slow.
+/// The timeouts of a test's servers, milliseconds: a disk or a machine that stands still for
+/// seconds is not a failure of the tested code. A test about a slow store or client sets its own.
 const PATIENT: [(&str, u32); 8] = [
     ("UBSCORE__POSTGRES__CONNECT_TIMEOUT_MS", 30_000),
     ("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 20_000),
@@ -27,7 +27,7 @@ const PATIENT: [(&str, u32); 8] = [
     ("UBSCORE__HTTP__BODY_READ_TIMEOUT_MS", 60_000),
 ];
 
-/// Makes a command as patient as the servers of a [`Site`], where it is not run on one.
+/// Gives a command the long timeouts of a [`Site`]'s servers, if it does not run on one.
 pub(crate) fn patient(command: &mut Command) -> &mut Command {
     command.envs(PATIENT.map(|(name, wait_ms)| (name, wait_ms.to_string())))
 }
@@ -36,23 +36,24 @@ pub(crate) fn patient(command: &mut Command) -> &mut Command {
 const UNDER_WAY: &str =
     "SELECT req_id, state, retry_count FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
 
-/// One test's database and data directory, and how its servers are configured.
+/// One test's database and data directory, and the configuration of its servers.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) database: String,
     pub(crate) data_dir: PathBuf,
     environment: Vec<(String, String)>,
-    /// Where the database is, if not in the one that all tests share.
+    /// The place of the database, if not in the one that all tests share.
     cluster: Option<Arc<Cluster>>,
     kept: Kept,
 }
 
-/// A session that [`Site::sql`] has left as it found it.
+/// A session that [`Site::sql`] has left unchanged.
 type Kept = Arc<Mutex<Option<Session>>>;
 
 impl Site {
-    /// A fresh database and a fresh data directory. Segments are small and tries close together, so that a test sees
-    /// many of both; memory is taken for few accounts, since many servers run at once.
+    /// A fresh database and a fresh data directory. Segments are small and tries close together, so
+    /// that a test meets many of both. Memory is taken for few accounts, because many servers run
+    /// at once.
     pub(crate) fn new() -> Site {
         Site::on(None)
     }
@@ -90,12 +91,13 @@ impl Site {
         self
     }
 
-    /// A fresh database and a fresh data directory, on the PostgreSQL that all tests share, configured as this one.
+    /// A fresh database and a fresh data directory, on the PostgreSQL that all tests share, with
+    /// this site's configuration.
     pub(crate) fn elsewhere(&self) -> Site {
         Site { cluster: None, ..self.clone() }.with_fresh_database().with_fresh_data_dir()
     }
 
-    /// A directory of its own that is not there yet.
+    /// A directory of its own that does not exist yet.
     pub(crate) fn fresh_path(&self, name: &str) -> PathBuf {
         run().directory.join(format!("{name}-{}", unique()))
     }
@@ -105,7 +107,7 @@ impl Site {
         self.with_database("")
     }
 
-    /// The same data directory with a copy of the database, which nobody may be connected to.
+    /// The same data directory with a copy of the database; no connection to it may be open.
     pub(crate) fn with_copied_database(&self) -> Site {
         drop(self.kept.lock().expect("not poisoned").take());
         self.with_database(&format!("TEMPLATE {}", self.database))
@@ -134,7 +136,7 @@ impl Site {
             .expect("a database");
     }
 
-    /// A session, `None` where PostgreSQL takes no more.
+    /// A session; `None` if PostgreSQL takes no more.
     pub(crate) fn try_session(&self) -> Option<Session> {
         let config: tokio_postgres::Config = self.url().parse().expect("our own URL");
         let (client, connection) = block_on(config.connect(NoTls)).ok()?;
@@ -170,7 +172,7 @@ impl Site {
         self.data_dir.join("snapshots")
     }
 
-    /// The binary as this site runs it: `serve --dev` on free ports.
+    /// The binary with this site's arguments: `serve --dev` on free ports.
     pub(crate) fn command(&self) -> Command {
         self.serve("127.0.0.1:0", "127.0.0.1:0", &self.url())
     }
@@ -203,9 +205,9 @@ impl Site {
         refused(self.command())
     }
 
-    /// Runs SQL in a session that nothing is left of afterwards; rows as text, NULL as "".
+    /// Runs SQL in a session without a lasting state; rows as text, NULL as "".
     pub(crate) fn sql(&self, statements: &str) -> Vec<Vec<String>> {
-        // A backend of its own for each question is what a run would spend most of its time on.
+        // A backend of its own for each query would take most of a run's time.
         let kept = self.kept.lock().expect("not poisoned").take();
         let session = kept.filter(|kept| kept.does("")).unwrap_or_else(|| self.session());
         let rows = session.sql(statements);
@@ -257,7 +259,7 @@ impl Site {
         rows.iter().filter_map(pid).collect()
     }
 
-    /// Whether PostgreSQL takes connections to this database, from anybody.
+    /// Whether PostgreSQL takes any connection to this database.
     pub(crate) fn admit_connections(&self, admit: bool) {
         let name = &self.database;
         let statement = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {admit}");
@@ -273,7 +275,8 @@ impl Site {
         });
     }
 
-    /// Makes each row's `event`, such as `UPDATE OF state ON transfers_tb`, wait where `condition` holds.
+    /// Makes each row's `event`, such as `UPDATE OF state ON transfers_tb`, wait if `condition`
+    /// holds.
     pub(crate) fn hold(&self, event: &str, condition: &str) -> Hold {
         let session = self.session();
         session.sql(&format!(
@@ -320,7 +323,7 @@ impl Site {
         rows.iter().map(|row| row[0].parse().expect("a number")).collect()
     }
 
-    /// What came from outside less what went there, of one user, by symbol, smallest units.
+    /// External deposits less external withdrawals of one user, by symbol, smallest units.
     fn outside_balance(&self, user: u64) -> BTreeMap<String, u128> {
         let statement = format!(
             "SELECT symbol, sum(CASE op WHEN 4 THEN amount ELSE -amount END) \
@@ -331,7 +334,8 @@ impl Site {
         rows.into_iter().map(|row| (row[0].clone(), units(&row[1]))).collect()
     }
 
-    /// Asserts law L1 for every user and asset: Funding + Spot + in flight = deposits - withdrawals.
+    /// Asserts law L1 for every user and asset: Funding + Spot + in flight = deposits -
+    /// withdrawals.
     pub(crate) fn assert_conserved(&self, server: &Server) {
         for user in self.users() {
             let mut want = self.outside_balance(user);
@@ -348,7 +352,7 @@ impl Site {
         Site::assert_verified_by(&mut self.verify());
     }
 
-    /// The same for a [`Site::verify`] that is run in a special way.
+    /// The same for a [`Site::verify`] with special arguments.
     pub(crate) fn assert_verified_by(verify: &mut Command) {
         let output = verify.output().expect("the binary");
         let said = String::from_utf8_lossy(&output.stdout);
@@ -362,7 +366,7 @@ impl Site {
         self.tool(["verify"])
     }
 
-    /// A subcommand that is told where both stores are.
+    /// A subcommand with the places of both stores.
     pub(crate) fn tool(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         self.tool_with(arguments, &self.url())
     }
@@ -380,14 +384,15 @@ impl Site {
         command
     }
 
-    /// Asserts, with every transfer terminal, that `ubscore verify` finds nothing, and [`Site::assert_balances`].
+    /// Asserts, with every transfer terminal, that `ubscore verify` finds nothing, and
+    /// [`Site::assert_balances`].
     pub(crate) fn assert_books(&self, server: &Server) {
         self.assert_verified();
         self.assert_balances(server);
     }
 
-    /// Asserts, with every transfer terminal, that each balance is what the terminal states add up to, on each side, in
-    /// answers as in PostgreSQL's rows.
+    /// Asserts, with every transfer terminal, that each balance is the sum of the terminal states,
+    /// on each side, in answers as in PostgreSQL's rows.
     pub(crate) fn assert_balances(&self, server: &Server) {
         self.assert_conserved(server);
         let moved = |user: u64, symbol: &str, kind: u8| {
@@ -417,7 +422,8 @@ impl Site {
                 assert_eq!(units(&self.sql_value(&row)), funding, "user {user} {symbol}");
             }
         }
-        // Every operation that Funding carried out belongs to a transfer whose state claims it, and the reverse.
+        // Every operation of Funding belongs to a transfer in a state that claims it, and the
+        // reverse.
         let strays = self.sql(
             "SELECT t.req_id, t.state, o.op, o.outcome FROM transfers_tb t \
              FULL JOIN transfer_operations o ON o.req_id = t.req_id \
@@ -443,7 +449,7 @@ impl Site {
 pub(crate) struct Hold(Session);
 
 impl Hold {
-    /// Lets them go on.
+    /// Releases them.
     pub(crate) fn release(self) {
         self.0.sql("SELECT pg_advisory_unlock(7)");
     }
@@ -452,7 +458,7 @@ impl Hold {
 pub(super) async fn connect(target: &str) -> Client {
     let config: tokio_postgres::Config = target.parse().expect("our own URL");
     let (client, connection) = config.connect(NoTls).await.expect("PostgreSQL");
-    // Whoever uses the client is told of its end.
+    // The client's own calls return the error at its end.
     tokio::spawn(async move { drop(connection.await) });
     client
 }

@@ -1,4 +1,4 @@
-//! The watermark from outside: servers that forget soon, and how far they have come.
+//! The watermark from outside: servers that forget soon, and their progress.
 
 use std::process::Command;
 
@@ -9,19 +9,19 @@ use super::{Site, eventually};
 /// 0.36 s.
 const KEEP_HOURS: &str = "0.0001";
 
-/// A site whose servers forget as soon as they may.
+/// A site with servers that forget as soon as allowed.
 pub(crate) fn forgetful(site: Site) -> Site {
     site.with("UBSCORE__OUTCOMES__KEEP_HOURS", KEEP_HOURS)
         .with("UBSCORE__OUTCOMES__EVICT_EVERY_MS", 50)
 }
 
-/// What PostgreSQL has of it.
+/// PostgreSQL's value.
 pub(crate) fn watermark(site: &Site) -> u64 {
     let stands = site.sql_value("SELECT watermark FROM engine_state");
     stands.parse().expect("a number")
 }
 
-/// Waits until the watermark has passed every transfer and everything that came from outside.
+/// Waits until the watermark has passed every transfer and every external operation.
 pub(crate) fn wait_for_all_below(site: &Site) {
     let session = site.session();
     let above = "SELECT (SELECT count(*) FROM transfers_tb WHERE order_number >= watermark), \

@@ -173,8 +173,8 @@ fn records_that_change_places_are_no_records() {
     assert_eq!(recover(&repeated, 0).unwrap(), specimen.entries);
 }
 
-/// Goal: what an earlier recovery cut is never taken for damage, whatever is claimed later. Method:
-/// tear twice, go on each time, and tear a sealed tail's bytes as well.
+/// Goal: bytes that an earlier recovery cut are never taken for damage, after any later claim.
+/// Method: tear twice, go on each time, and tear a sealed tail's bytes as well.
 #[test]
 fn a_tail_cut_before_stays_cut() {
     let specimen = Specimen::new();
