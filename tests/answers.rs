@@ -74,7 +74,7 @@ struct Count {
     /// Transfers that ended without a visit of the point: the server is killed at rest.
     at_rest: usize,
     /// Deaths after the server had received the answer.
-    told: usize,
+    answered: usize,
 }
 
 /// Successive servers on one site, with participants that give one answer.
@@ -166,7 +166,7 @@ impl Stage {
         assert_eq!(status.signal(), Some(9), "{said:?} {cid}: {status} {lines}");
         count.died += usize::from(died);
         count.at_rest += usize::from(!died);
-        count.told += usize::from(!said.trace().is_empty() && lines.contains(said.trace()));
+        count.answered += usize::from(!said.trace().is_empty() && lines.contains(said.trace()));
 
         *server = site.start();
         site.wait_for_rest();
@@ -216,9 +216,9 @@ fn a_death_at_every_point_under_every_answer_is_recovered_from() {
         }
         (said, count)
     });
-    for (said, Count { died, at_rest, told }) in counts {
+    for (said, Count { died, at_rest, answered }) in counts {
         println!(
-            "{said:?}: {died} deaths at a point, {told} of all after the answer, {at_rest} at rest"
+            "{said:?}: {died} deaths at a point, {answered} after the answer, {at_rest} at rest"
         );
     }
 }

@@ -41,8 +41,8 @@ fn post(server: &Server, who: u64, path: &str, body: &Value) -> Reply {
 fn pending(reply: &Reply, action: &str) -> String {
     assert_eq!(reply.status, 202, "{reply:?}");
     let json = reply.json();
-    let told = [text(&json["action"]), text(&json["state"])];
-    assert_eq!(told, [action, "PENDING_APPROVAL"], "{reply:?}");
+    let fields = [text(&json["action"]), text(&json["state"])];
+    assert_eq!(fields, [action, "PENDING_APPROVAL"], "{reply:?}");
     assert!(json["expires_at"].is_string(), "{reply:?}");
     text(&json["approval_id"]).to_owned()
 }
@@ -224,7 +224,7 @@ fn a_resume_by_two_ends_one_halt_and_no_other() {
     let running = (200, json!({"halted": false}));
     let nothing_to_do = (200, json!({"halted": false, "was_halted": false}));
     let resume = |who| post(&server, who, RESUME, &why);
-    let told = |reply: Reply| (reply.status, reply.json());
+    let answer_of = |reply: Reply| (reply.status, reply.json());
     let halt = |reason: &str| {
         eventually("a halt that PostgreSQL knows", || {
             let reply = post(&server, MAKER, "/admin/v1/halt", &json!({"reason": reason}));
@@ -232,15 +232,15 @@ fn a_resume_by_two_ends_one_halt_and_no_other() {
             (reply.json()["in_postgres"] == json!(true)).then_some(())
         });
     };
-    assert_eq!(told(resume(MAKER)), nothing_to_do, "there is nothing to approve");
+    assert_eq!(answer_of(resume(MAKER)), nothing_to_do, "there is nothing to approve");
     halt("one");
     let first = pending(&resume(MAKER), "resume");
     assert_eq!(pending(&resume(MAKER), "resume"), first);
     assert_eq!(server.ready(), 503);
     assert_refused(&decide(&server, MAKER, &first, "approve"), 403, "FORBIDDEN");
-    assert_eq!(told(approve(&server, &first)), running);
+    assert_eq!(answer_of(approve(&server, &first)), running);
     assert_eq!(server.ready(), 200);
-    assert_eq!(told(approve(&server, &first)), nothing_to_do);
+    assert_eq!(answer_of(approve(&server, &first)), nothing_to_do);
 
     halt("two");
     assert_refused(&approve(&server, &first), 503, "SERVICE_HALTED");
@@ -255,7 +255,7 @@ fn a_resume_by_two_ends_one_halt_and_no_other() {
     server.kill();
     let server = site.start();
     assert_eq!(server.ready(), 503);
-    assert_eq!(told(approve(&server, &third)), running);
+    assert_eq!(answer_of(approve(&server, &third)), running);
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     site.assert_books(&server);

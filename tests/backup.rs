@@ -97,16 +97,16 @@ fn assert_audited(server: &Server) {
 }
 
 /// A user, a body and its answer.
-type Told = (u64, Value, Reply);
+type Answered = (u64, Value, Reply);
 
 /// The most transfers of one user in one round of load, if the round does not end it before.
 const LOAD_MAX: usize = 5_000;
 
 /// Transfers of a user both ways, some refused and some refunded, deposits and statuses, until
 /// `done`.
-fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<Told> {
+fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<Answered> {
     let user = USERS[index];
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for number in 0..LOAD_MAX {
         if done.load(Ordering::Relaxed) {
             break;
@@ -116,7 +116,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<T
         let body = way.body_with_cid("USDT", amount, &format!("backup-{round}-{index}-{number}"));
         let reply = server.post(user, &body);
         assert!([200, 202, 422].contains(&reply.status), "{reply:?}");
-        told.push((user, body, reply));
+        answers.push((user, body, reply));
         match number % 17 {
             3 => server.deposit(user, "USDT", "0.5"),
             // While its target is disabled, a deposit is refused and the source is refunded.
@@ -127,7 +127,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<T
             _ => {}
         }
     }
-    told
+    answers
 }
 
 /// The name and state of each transfer by user and cid, before a service runs on the restored site.
@@ -174,10 +174,10 @@ fn a_backup_under_load_restores_elsewhere_and_goes_on() {
                 }
                 let directory = back_up(&site);
                 done.store(true, Ordering::Relaxed);
-                let told: Vec<Told> =
+                let answers: Vec<Answered> =
                     loads.into_iter().flat_map(|load| load.join().expect("no panic")).collect();
                 backups.push((directory, before.clone()));
-                before.extend(told);
+                before.extend(answers);
             });
             for user in USERS {
                 ["SPOT", "FUNDING"].iter().for_each(|side| server.set_status(user, side, "ACTIVE"));
@@ -202,7 +202,7 @@ fn a_backup_under_load_restores_elsewhere_and_goes_on() {
 
 /// Checks a restored site before and after its first start; returns how many transfers were under
 /// way.
-fn assert_goes_on(site: &Site, directory: &Path, before: &[Told]) -> usize {
+fn assert_goes_on(site: &Site, directory: &Path, before: &[Answered]) -> usize {
     let known = states(site);
     let manifest = manifest(directory);
     assert!(manifest["log"]["last"].as_u64() >= manifest["postgres"]["claimed_sequence"].as_u64());
@@ -422,15 +422,15 @@ fn what_a_killed_restore_has_left_running_is_not_run_beside() {
 
 /// Transfers both ways with a net effect, and their answers to compare later.
 fn transfers_after(site: &Site, server: &Server) -> Vec<(Value, Reply)> {
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (index, way) in Way::BOTH.into_iter().cycle().take(5).enumerate() {
         let body = way.body_with_cid("USDT", "0.125", &format!("after-{index}"));
         let reply = server.post(USER, &body);
         assert_eq!(reply.status, 200, "{reply:?}");
-        told.push((body, reply));
+        answers.push((body, reply));
     }
     site.wait_for_rest();
-    told
+    answers
 }
 
 /// A site on a cluster with high transaction numbers, its backup, and the answers given after the
@@ -447,10 +447,10 @@ fn older_and_newer() -> (Site, Arc<Cluster>, PathBuf, Vec<(Value, Reply)>, Balan
     let server = site.start();
     endow(&site, &server);
     let directory = back_up(&site);
-    let told = transfers_after(&site, &server);
+    let answers = transfers_after(&site, &server);
     let balance = server.usdt(USER);
     server.kill();
-    (site, cluster, directory, told, balance)
+    (site, cluster, directory, answers, balance)
 }
 
 /// Goal: PostgreSQL alone is restored from a backup, on a cluster with lower transaction numbers.
@@ -459,12 +459,12 @@ fn older_and_newer() -> (Site, Arc<Cluster>, PathBuf, Vec<(Value, Reply)>, Balan
 /// balances and answers as before; new transfers; rounds of the audit.
 #[test]
 fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
-    let (site, cluster, directory, told, balance) = older_and_newer();
+    let (site, cluster, directory, answers, balance) = older_and_newer();
     drop(cluster);
     let restored = site.elsewhere().with_data_dir(&site.data_dir);
     let (code, said, why) = output(tool(&restored, "restore", &directory, &["--only-database"]));
     assert_eq!(code, Some(1), "{said}{why}");
-    for (_, reply) in &told {
+    for (_, reply) in &answers {
         assert!(said.contains(&reply.req_id()), "{said}");
     }
     assert!(said.contains("ubscore repair --plan"), "{said}");
@@ -477,7 +477,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     assert_eq!(code, Some(0), "{planned}{why}");
     let (code, done, why) = repair(&restored, &["--apply", "--reason", "restored from the backup"]);
     assert_eq!(code, Some(0), "{done}{why}");
-    assert!(done.ends_with(&format!("repaired transfers={} left=0\n", told.len())), "{done}");
+    assert!(done.ends_with(&format!("repaired transfers={} left=0\n", answers.len())), "{done}");
     restored.assert_verified();
     let server = restored.start();
     assert_eq!(server.ready(), 503, "still halted");
@@ -485,7 +485,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     assert_eq!(resumed.status, 200, "{resumed:?}");
     restored.wait_for_rest();
     assert_eq!(server.usdt(USER), balance);
-    for (body, before) in &told {
+    for (body, before) in &answers {
         let again = server.post(USER, body);
         assert_eq!((again.status, again.req_id()), (before.status, before.req_id()));
     }
@@ -500,7 +500,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
 /// repair; the start.
 #[test]
 fn a_database_restored_by_hand_is_repaired_and_audited() {
-    let (site, cluster, directory, told, balance) = older_and_newer();
+    let (site, cluster, directory, answers, balance) = older_and_newer();
     drop(cluster);
     let restored = site.elsewhere().with_data_dir(&site.data_dir);
     let status = Command::new("pg_restore")
@@ -512,7 +512,7 @@ fn a_database_restored_by_hand_is_repaired_and_audited() {
     assert!(status.success());
     let (code, done, why) = repair(&restored, &["--apply", "--reason", "restored by hand"]);
     assert_eq!(code, Some(0), "{done}{why}");
-    assert!(done.ends_with(&format!("repaired transfers={} left=0\n", told.len())), "{done}");
+    assert!(done.ends_with(&format!("repaired transfers={} left=0\n", answers.len())), "{done}");
     restored.assert_verified();
     let server = restored.start();
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));
@@ -567,7 +567,7 @@ fn back_up_of_a_small_cluster() -> PathBuf {
 /// in its place. Method: the log's half of a backup beside the database that has continued since.
 #[test]
 fn an_older_log_under_a_newer_database_is_refused() {
-    let (site, _cluster, directory, told, balance) = older_and_newer();
+    let (site, _cluster, directory, answers, balance) = older_and_newer();
     let restored = site.with_fresh_data_dir();
     let (code, said, why) = output(tool(&restored, "restore", &directory, &["--only-log"]));
     assert_eq!(code, Some(1), "{said}{why}");
@@ -579,8 +579,8 @@ fn an_older_log_under_a_newer_database_is_refused() {
     );
     let server = site.start();
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));
-    let again = server.post(USER, &told[0].0);
-    assert_eq!(again.req_id(), told[0].1.req_id());
+    let again = server.post(USER, &answers[0].0);
+    assert_eq!(again.req_id(), answers[0].1.req_id());
     site.assert_books(&server);
     server.stop();
 }

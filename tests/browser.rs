@@ -323,7 +323,7 @@ fn whoever_is_no_admin_sees_nothing() {
     };
     let nothing = json!([false, false, 0, 0]);
     assert_eq!(seen(&browser), nothing);
-    for (given, told) in [
+    for (given, message) in [
         ("nonsense".to_owned(), "This token is not accepted."),
         (token(USER, None), "This token is not one of an operator with the role admin."),
         (
@@ -333,8 +333,8 @@ fn whoever_is_no_admin_sees_nothing() {
     ] {
         browser.type_into("#token", &given);
         browser.press("#sign-in button");
-        browser.wait_for("#sign-in-problem", told);
-        assert_eq!(seen(&browser), nothing, "{told}");
+        browser.wait_for("#sign-in-problem", message);
+        assert_eq!(seen(&browser), nothing, "{message}");
         let field = browser.run("return document.querySelector('#token').value", Value::Null);
         assert_eq!(field, json!(""), "a token stays to be read");
     }

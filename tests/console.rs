@@ -66,15 +66,15 @@ fn a_session_tells_an_admin_who_and_how_things_are() {
         assert_eq!(reply.status, 200, "{reply:?}");
         reply.json()
     };
-    let told = session(&server);
-    let expires: jiff::Timestamp = text(&told["expires_at"]).parse().expect("a time");
-    assert!(expires.as_second() > i64::try_from(now_s()).expect("a time"), "{told}");
+    let answer = session(&server);
+    let expires: jiff::Timestamp = text(&answer["expires_at"]).parse().expect("a time");
+    assert!(expires.as_second() > i64::try_from(now_s()).expect("a time"), "{answer}");
     let want = json!({
-        "user_id": ADMIN, "expires_at": told["expires_at"], "version": env!("CARGO_PKG_VERSION"),
+        "user_id": ADMIN, "expires_at": answer["expires_at"], "version": env!("CARGO_PKG_VERSION"),
         "approval_required": ["resolve", "external"], "stuck_ms": 12_345, "halted": null,
         "database": site.database, "development": true, "not_ready": null,
     });
-    assert_eq!(told, want);
+    assert_eq!(answer, want);
     assert_refused(&server.admin_get(&format!("{SESSION}?x=1")), 400, "INVALID_REQUEST");
     let viewer = token(ADMIN, Some(Role::Viewer));
     let looked = send(server.ops, &Request::new(&viewer, "GET", SESSION)).expect("an answer");
@@ -496,9 +496,9 @@ fn a_change_behind_the_services_back_is_a_difference_of_just_that() {
             ));
         };
         set(change);
-        let told = totals(&server);
-        assert_eq!(of_asset(&told, "USDT").1, want, "{told}");
-        assert_eq!(of_asset(&told, "BTC").1, "0", "{told}");
+        let read = totals(&server);
+        assert_eq!(of_asset(&read, "USDT").1, want, "{read}");
+        assert_eq!(of_asset(&read, "BTC").1, "0", "{read}");
         set(undo);
     }
     // Concurrent callers share one read.

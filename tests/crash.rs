@@ -274,17 +274,17 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     // blocks.
     let body = Way::ToSpot.body_with_cid("USDT", "40", "proof");
     let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
-    let told = server.post(USER, &body);
-    assert_eq!(told.status, 200, "{told:?}");
+    let reply = server.post(USER, &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "30");
     // No read returns an earlier state than the answer.
-    assert_eq!(server.look(USER, &told.req_id())["state"], json!("COMMITTED"));
+    assert_eq!(server.look(USER, &reply.req_id())["state"], json!("COMMITTED"));
     let want = Balance::at_rest(9_960 * COIN, 40 * COIN);
     assert_eq!(server.usdt(USER), want);
     server.kill();
     held.release();
     let server = site.start();
-    assert_eq!(server.post(USER, &body).json(), told.json());
+    assert_eq!(server.post(USER, &body).json(), reply.json());
     assert_eq!(server.usdt(USER), want);
     site.wait_for_rest();
     assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "40");

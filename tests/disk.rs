@@ -42,7 +42,7 @@ impl Disk {
         fs::write(&self.broken, "").expect("written");
     }
 
-    fn mend(&self) {
+    fn repair(&self) {
         fs::remove_file(&self.broken).expect("removed");
     }
 }
@@ -66,29 +66,29 @@ fn load(
 ) -> Vec<Option<Reply>> {
     let (http, ended) = (server.http, AtomicUsize::new(0));
     let of_callers = crowd(CALLERS, |caller| {
-        let mut told = Vec::new();
+        let mut answered = Vec::new();
         for (index, planned) in plan.iter().enumerate().skip(caller).step_by(CALLERS) {
             if ended.load(Ordering::Relaxed) > 0 {
                 break;
             }
             let reply = post_to(http, planned);
             ended.fetch_add(usize::from(enough(&reply)), Ordering::Relaxed);
-            told.push((index, reply));
+            answered.push((index, reply));
         }
-        told
+        answered
     });
-    let mut told = vec![None; plan.len()];
+    let mut replies = vec![None; plan.len()];
     for (index, reply) in of_callers.into_iter().flatten() {
-        told[index] = reply;
+        replies[index] = reply;
     }
-    told
+    replies
 }
 
 /// Rest, sums, every answer unchanged, and all of it again.
-fn assert_whole(site: &Site, server: &Server, plan: &[Planned], told: &[Option<Reply>]) {
+fn assert_whole(site: &Site, server: &Server, plan: &[Planned], replies: &[Option<Reply>]) {
     site.wait_for_rest();
     site.assert_books(server);
-    assert_kept(server, plan, told);
+    assert_kept(server, plan, replies);
     site.wait_for_rest();
     site.assert_books(server);
 }
@@ -135,21 +135,21 @@ fn a_full_disk_refuses_new_work_and_passes() {
         endow(site, &server);
         disk.break_it();
         let plan = plan(4_000);
-        let told = load(&server, &plan, is_overloaded);
-        assert!(told.iter().any(is_overloaded), "{faults}: the log did not fill");
-        let begun = told.iter().flatten().filter(|reply| reply.status < 300).count();
+        let replies = load(&server, &plan, is_overloaded);
+        assert!(replies.iter().any(is_overloaded), "{faults}: the log did not fill");
+        let begun = replies.iter().flatten().filter(|reply| reply.status < 300).count();
         assert!(begun > CALLERS, "{faults}: {begun}");
         said_only(&server.said(), &[Alert::WalSpaceLow, Alert::NotTakingTransfers]);
         site.wait_for_rest();
         assert_not_ready(&server);
         // Replays of recorded transfers are answered.
-        for (planned, told) in
-            plan.iter().zip(&told).filter(|(_, told)| told.is_some()).take(CALLERS)
+        for (planned, reply) in
+            plan.iter().zip(&replies).filter(|(_, reply)| reply.is_some()).take(CALLERS)
         {
             let again = server.post(planned.user, &planned.body);
             assert_eq!(
                 (again.status, again.req_id()),
-                (200, told.as_ref().expect("some").req_id())
+                (200, reply.as_ref().expect("some").req_id())
             );
         }
         site.assert_books(&server);
@@ -160,20 +160,20 @@ fn a_full_disk_refuses_new_work_and_passes() {
             let (code, said) = site.start_refused();
             assert_eq!(code, 1, "{said}");
             assert!(last_line(&said).contains("No space left"), "{said}");
-            disk.mend();
+            disk.repair();
             site.start()
         } else {
-            disk.mend();
+            disk.repair();
             server
         };
         eventually("room again", || {
             let reply = server.transfer(USERS[0], Way::ToSpot, "0.00000001");
             (reply.status == 200).then_some(())
         });
-        let asked = told.iter().rposition(Option::is_some).expect("an answer") + 1;
+        let asked = replies.iter().rposition(Option::is_some).expect("an answer") + 1;
         // The sums cover the rest as well.
         let from = if thorough() { 0 } else { asked.saturating_sub(100) };
-        assert_whole(site, &server, &plan[from..asked], &told[from..asked]);
+        assert_whole(site, &server, &plan[from..asked], &replies[from..asked]);
         server.kill();
         site.assert_books(&site.start());
     }
@@ -210,7 +210,7 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             endow(&disk.site, &server);
             disk.break_it();
             let plan = plan(2_000);
-            let told = load(&server, &plan, Option::is_none);
+            let replies = load(&server, &plan, Option::is_none);
             let (status, said) = server.wait();
             assert_eq!(status.code(), Some(EXIT_ENGINE), "{faults}: {status} {said}");
             assert_eq!(strikes(&said), 1, "{faults}: {said}");
@@ -218,15 +218,15 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             // logged beside it.
             assert!(said.contains("stopped at once"), "{faults}: {said}");
             said_only(&said, &[Alert::WalSyncFailed]);
-            disk.mend();
+            disk.repair();
             if cut {
                 powered.cut_power(|| split_mix(&mut state));
             }
             let server = disk.site.start();
-            let asked = told.iter().rposition(Option::is_some).map_or(1, |last| last + 1);
+            let asked = replies.iter().rposition(Option::is_some).map_or(1, |last| last + 1);
             // The last answers are the ones at risk.
             let from = if thorough() { 0 } else { asked.saturating_sub(100) };
-            assert_whole(&disk.site, &server, &plan[from..asked], &told[from..asked]);
+            assert_whole(&disk.site, &server, &plan[from..asked], &replies[from..asked]);
         }
     }
 }
@@ -249,7 +249,7 @@ fn a_start_on_a_failing_disk_refuses_and_changes_nothing() {
     let server = site.start();
     endow(&site, &server);
     let plan = plan(24);
-    let mut told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
+    let mut replies: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
     let mut server = Some(server);
     for faults in STEPS {
         server.take().expect("one runs").kill();
@@ -258,11 +258,11 @@ fn a_start_on_a_failing_disk_refuses_and_changes_nothing() {
         let (code, said) = disk.site.start_refused();
         assert!([1, EXIT_ENGINE].contains(&code), "{faults}: {code} {said}");
         assert!(strikes(&said) > 0, "{faults}: {said}");
-        disk.mend();
+        disk.repair();
         let started = site.start();
-        assert_whole(&site, &started, &plan, &told);
-        for (planned, told) in plan.iter().zip(&mut told) {
-            *told = post_to(started.http, planned);
+        assert_whole(&site, &started, &plan, &replies);
+        for (planned, reply) in plan.iter().zip(&mut replies) {
+            *reply = post_to(started.http, planned);
         }
         // Otherwise the next start would have no segment to make.
         started.transfer_accepted(USERS[0], Way::ToSpot, "0.00000001");
@@ -296,13 +296,13 @@ fn a_snapshot_that_fails_is_said_and_costs_nothing() {
         // No snapshot without proven durability is left, nor a part of one.
         assert_eq!(fs::read_dir(site.snapshot_dir()).expect("a directory").count(), 0, "{faults}");
         let plan = plan_of_round(24, round);
-        let told: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
+        let replies: Vec<_> = plan.iter().map(|planned| post_to(server.http, planned)).collect();
         site.wait_for_rest();
         said_only(&server.said(), &[Alert::SnapshotFailed]);
         server.kill();
-        disk.mend();
+        disk.repair();
         let server = site.start();
-        assert_whole(site, &server, &plan, &told);
+        assert_whole(site, &server, &plan, &replies);
         force(site, &server);
         server.kill();
         site.assert_books(&site.start());
@@ -327,15 +327,15 @@ fn a_slow_disk_answers_late_and_right() {
         endow(&disk.site, &server);
         disk.break_it();
         let plan = plan(200);
-        let told = load(&server, &plan, |_| false);
-        for told in told.iter().flatten() {
-            assert!([200, 202].contains(&told.status), "{faults}: {told:?}");
+        let replies = load(&server, &plan, |_| false);
+        for reply in replies.iter().flatten() {
+            assert!([200, 202].contains(&reply.status), "{faults}: {reply:?}");
         }
-        assert_whole(&disk.site, &server, &plan, &told);
+        assert_whole(&disk.site, &server, &plan, &replies);
         said_only(&server.said(), &[]);
         server.kill();
         let server = disk.site.start();
-        assert_whole(&disk.site, &server, &plan, &told);
+        assert_whole(&disk.site, &server, &plan, &replies);
     }
 }
 
@@ -374,7 +374,7 @@ fn a_failed_sync_of_the_logs_directory_is_the_end_whoever_asked_for_it() {
     let (status, said) = server.wait();
     assert_eq!((status.code(), strikes(&said)), (Some(EXIT_ENGINE), 1), "{said}");
     said_only(&said, &[Alert::WalSyncFailed]);
-    disk.mend();
+    disk.repair();
     let server = disk.site.start();
     disk.site.wait_for_rest();
     disk.site.assert_books(&server);
@@ -393,7 +393,7 @@ fn a_snapshots_name_is_durable_before_the_log_behind_it_goes() {
     disk.break_it();
     ask_for_snapshot(&server);
     assert_eq!(server.wait().0.signal(), Some(9));
-    disk.mend();
+    disk.repair();
     let [(_, snapshot)] = &snapshots(&disk.site)[..] else { panic!("not one snapshot") };
     let server = disk.site.start();
     eventually("the first segment to go", || (segments(&disk.site)[0].0 > 1).then_some(()));

@@ -129,8 +129,8 @@ fn a_server_that_waits_for_nobody_is_found() {
             set.contains(&format!("'{value}'")).then_some(())
         });
         let (exit_code, findings) = doctor(site.tool(["doctor"]));
-        let [told, found, change] = &findings["postgres standbys"];
-        assert_eq!(told, verdict_wanted, "{findings:?}");
+        let [verdict, found, change] = &findings["postgres standbys"];
+        assert_eq!(verdict, verdict_wanted, "{findings:?}");
         assert!(exit_code >= code && !found.is_empty() && change.contains("standby"), "{found}");
     }
 }
@@ -172,8 +172,8 @@ fn the_machine_is_held_against_the_configuration() {
     ] {
         let site = site.clone().with(&format!("UBSCORE__{key}"), value);
         let (_, findings) = doctor(site.tool(["doctor"]));
-        let told = verdict(&findings, check);
-        assert!(told == want || want.is_empty(), "{check}: {findings:?}");
-        assert!(told == "ok" || !findings[check][2].is_empty(), "{findings:?}");
+        let verdict = verdict(&findings, check);
+        assert!(verdict == want || want.is_empty(), "{check}: {findings:?}");
+        assert!(verdict == "ok" || !findings[check][2].is_empty(), "{findings:?}");
     }
 }

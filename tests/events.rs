@@ -48,12 +48,12 @@ fn states(data: &Value) -> String {
 }
 
 /// Records an event, unless it was received before.
-fn note(told: &mut BTreeMap<String, Vec<String>>, seen: &mut Vec<i64>, id: &str, data: &Value) {
+fn note(received: &mut BTreeMap<String, Vec<String>>, seen: &mut Vec<i64>, id: &str, data: &Value) {
     let id = id.parse().expect("a number");
     if !seen.contains(&id) {
         assert!(seen.last().is_none_or(|last| *last < id), "{id} behind {seen:?}");
         seen.push(id);
-        told.entry(text(&data["req_id"]).to_owned()).or_default().push(states(data));
+        received.entry(text(&data["req_id"]).to_owned()).or_default().push(states(data));
     }
 }
 
@@ -78,10 +78,10 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
         let want = committed(&site, USER);
         let commits: usize = want.values().map(Vec::len).sum();
         assert!(commits >= if fuse { 7 } else { 4 * 3 }, "{want:?}");
-        let (mut told, mut seen) = (BTreeMap::new(), Vec::new());
+        let (mut received, mut seen) = (BTreeMap::new(), Vec::new());
         for _ in 0..commits {
             let (id, data) = mine.transfer();
-            note(&mut told, &mut seen, &id, &data);
+            note(&mut received, &mut seen, &id, &data);
             assert_eq!(data["user_id"], json!(USER), "{data}");
             let now = server.look(USER, text(&data["req_id"]));
             if data["final"] == json!(true) {
@@ -93,7 +93,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
             let passed = now["history"].as_array().expect("a history").iter();
             assert!(passed.clone().any(|passed| passed["state"] == data["state"]), "{data} {now}");
         }
-        assert_eq!(told, want);
+        assert_eq!(received, want);
         let (_, data) = theirs.transfer();
         assert_eq!(data["user_id"], json!(OTHER));
         let of_others =
@@ -126,7 +126,7 @@ impl Drop for Load<'_> {
 #[test]
 fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
     let site = Site::new();
-    let (mut told, mut seen) = (BTreeMap::new(), Vec::new());
+    let (mut received, mut seen) = (BTreeMap::new(), Vec::new());
     let mut last = "0".to_owned();
     for _ in 0..3 {
         let server = site.start();
@@ -149,7 +149,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
             let stream = server.follow(USER, Some(&last));
             for _ in 0..30 {
                 let (id, data) = stream.transfer();
-                note(&mut told, &mut seen, &id, &data);
+                note(&mut received, &mut seen, &id, &data);
                 last = id;
             }
             server.signal(rustix::process::Signal::KILL);
@@ -158,7 +158,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
             loop {
                 match stream.next() {
                     Told::Event { id, data, kind } if kind == "transfer" => {
-                        note(&mut told, &mut seen, &id, &data);
+                        note(&mut received, &mut seen, &id, &data);
                         last = id;
                     }
                     Told::End { .. } => break,
@@ -173,9 +173,9 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
     site.wait_for_rest();
     let want = committed(&site, USER);
     let stream = server.follow(USER, Some(&last));
-    while told != want {
+    while received != want {
         let (id, data) = stream.transfer();
-        note(&mut told, &mut seen, &id, &data);
+        note(&mut received, &mut seen, &id, &data);
     }
     site.assert_books(&server);
 }

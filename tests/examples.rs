@@ -62,8 +62,11 @@ fn clients_move_every_amount_once_while_the_server_is_killed() {
                         said(&transfer(language, USERS[caller], &url, &arguments));
                     assert_eq!(code, 0, "{language}: {out} {err}");
                     assert!(err.contains(&cid), "{language}: {err}");
-                    let told: Value = serde_json::from_str(&out).expect("JSON");
-                    assert_eq!((&told["state"], &told["cid"]), (&"COMMITTED".into(), &cid.into()));
+                    let answer: Value = serde_json::from_str(&out).expect("JSON");
+                    assert_eq!(
+                        (&answer["state"], &answer["cid"]),
+                        (&"COMMITTED".into(), &cid.into())
+                    );
                     moved += 1;
                 }
                 moved
@@ -99,10 +102,10 @@ fn the_exit_code_tells_what_has_happened_to_the_money() {
         (code, serde_json::from_str::<Value>(&out).unwrap_or_default())
     };
     for language in ["Python", "Rust"] {
-        let (code, told) = at(language, &["SPOT", "FUNDING", "USDT", "11", "--cid", language]);
-        assert_eq!((code, &told["state"]), (1, &"FAILED".into()), "{language}: {told}");
-        let (code, told) = at(language, &["FUNDING", "SPOT", "USDT", "1,5"]);
-        assert_eq!((code, &told["code"]), (1, &"INVALID_AMOUNT".into()), "{language}: {told}");
+        let (code, answer) = at(language, &["SPOT", "FUNDING", "USDT", "11", "--cid", language]);
+        assert_eq!((code, &answer["state"]), (1, &"FAILED".into()), "{language}: {answer}");
+        let (code, answer) = at(language, &["FUNDING", "SPOT", "USDT", "1,5"]);
+        assert_eq!((code, &answer["code"]), (1, &"INVALID_AMOUNT".into()), "{language}: {answer}");
         assert_eq!(at(language, &["FUNDING"]).0, 2, "{language}");
         let mut stranger = example(language);
         stranger.env("UBSCORE_TOKEN", "no token").args(["--url", &url]);
@@ -113,7 +116,7 @@ fn the_exit_code_tells_what_has_happened_to_the_money() {
     server.stop();
     for language in ["Python", "Rust"] {
         let arguments = ["FUNDING", "SPOT", "USDT", "1", "--patience", "1", "--cid", "late"];
-        let (code, told) = at(language, &arguments);
-        assert_eq!((code, &told["cid"]), (3, &"late".into()), "{language}: {told}");
+        let (code, answer) = at(language, &arguments);
+        assert_eq!((code, &answer["cid"]), (3, &"late".into()), "{language}: {answer}");
     }
 }

@@ -41,7 +41,7 @@ fn assert_survived(
     let replies = while_watched(1, strike, || {
         crowd(CALLERS, |caller| {
             let of_caller = plan.iter().enumerate().skip(caller).step_by(CALLERS);
-            let mut told = Vec::new();
+            let mut replies = Vec::new();
             for (index, planned) in of_caller {
                 if index >= 240 {
                     if happened.load(Ordering::Relaxed) >= faults {
@@ -50,23 +50,23 @@ fn assert_survived(
                     // All of them are asked again afterwards.
                     thread::sleep(Duration::from_millis(20));
                 }
-                told.push((index, server.post(planned.user, &planned.body)));
+                replies.push((index, server.post(planned.user, &planned.body)));
             }
-            told
+            replies
         })
     });
     end();
     assert!(happened.load(Ordering::Relaxed) >= faults, "the load was over too soon");
     let mut replies: Vec<_> = replies.into_iter().flatten().collect();
     replies.sort_by_key(|(index, _)| *index);
-    let (plan, told): (Vec<Planned>, Vec<_>) =
+    let (plan, replies): (Vec<Planned>, Vec<_>) =
         replies.into_iter().map(|(index, reply)| (plan[index].clone(), Some(reply))).unzip();
     eventually("PostgreSQL to be found again", || {
         (server.get(USERS[0], "/api/v1/balances").status == 200).then_some(())
     });
     site.wait_for_rest();
     site.assert_books(server);
-    assert_kept(server, &plan, &told);
+    assert_kept(server, &plan, &replies);
     site.wait_for_rest();
     site.assert_books(server);
 }
@@ -216,7 +216,7 @@ fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Op
     const CALLERS: usize = 12;
     let mut plan = plan(20_000);
     let (next, done, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-    let told = Mutex::new(Vec::new());
+    let replies = Mutex::new(Vec::new());
     let post = || {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let reply = post_to(server.http, plan.get(index).expect("enough for any load"));
@@ -224,7 +224,7 @@ fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Op
             usize::from(reply.as_ref().is_some_and(|r| r.status == 200)),
             Ordering::Relaxed,
         );
-        told.lock().expect("not poisoned").push((index, reply));
+        replies.lock().expect("not poisoned").push((index, reply));
     };
     let more = |what: &str| {
         let goal = done.load(Ordering::Relaxed) + DONE;
@@ -246,7 +246,7 @@ fn load_around(server: &Server, absence: impl FnOnce()) -> (Vec<Planned>, Vec<Op
     );
     let asked = next.into_inner();
     let mut answered = vec![None; asked];
-    for (index, reply) in told.into_inner().expect("not poisoned") {
+    for (index, reply) in replies.into_inner().expect("not poisoned") {
         answered[index] = reply;
     }
     plan.truncate(asked);
@@ -287,7 +287,7 @@ fn a_postgresql_that_is_away_for_long_loses_nothing() {
             1 => ("refused", &|| proxy.refuse(), &come_back),
             _ => ("swallowed", &|| swallows.store(true, Ordering::Relaxed), &come_back),
         };
-        let (plan, told) = load_around(&server, || {
+        let (plan, replies) = load_around(&server, || {
             go();
             thread::sleep(away);
             come();
@@ -300,13 +300,13 @@ fn a_postgresql_that_is_away_for_long_loses_nothing() {
             });
             println!("{name} for {away:?}: answered {:?} after its return", began.elapsed());
         });
-        assert!(told.iter().all(Option::is_some), "{name}: every caller is answered");
-        for told in told.iter().flatten() {
-            assert!([200, 202, 503].contains(&told.status), "{name}: {told:?}");
+        assert!(replies.iter().all(Option::is_some), "{name}: every caller is answered");
+        for reply in replies.iter().flatten() {
+            assert!([200, 202, 503].contains(&reply.status), "{name}: {reply:?}");
         }
         site.wait_for_rest();
         site.assert_books(&server);
-        assert_kept(&server, &plan, &told);
+        assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
         site.assert_books(&server);
         println!("{name}: {} transfers asked for, nothing lost", plan.len());

@@ -132,7 +132,7 @@ fn write(folder: &Path) {
         Way::ToSpot.body_with_cid("BTC", "0.5", "behind-the-snapshot"),
         &mut answers,
     );
-    let told = [(USER, server.balances(USER))];
+    let remaining = [(USER, server.balances(USER))];
     let hold = site.hold(STATE, &format!("NEW.user_id = {HELD} AND NEW.state = 40"));
     let under_way = Way::ToFunding.body_with_cid("USDT", "1", "under-way");
     let body = Way::ToSpot.body_with_cid("USDT", "5", "held");
@@ -152,7 +152,7 @@ fn write(folder: &Path) {
         fs::write(folder.join(format!("{name}.hex")), to_hex(&bytes)).expect("written");
     }
     fs::write(folder.join("dump.txt"), dump(&site)).expect("written");
-    let balances: BTreeMap<String, Value> = told
+    let balances: BTreeMap<String, Value> = remaining
         .into_iter()
         .map(|(user, balances)| {
             let sums = |(symbol, balance): (String, crate::harness::Balance)| {
@@ -162,9 +162,9 @@ fn write(folder: &Path) {
             (user.to_string(), balances.into_iter().map(sums).collect())
         })
         .collect();
-    let told = json!({"answers": answers, "balances": balances});
-    let told = serde_json::to_string_pretty(&told).expect("JSON");
-    fs::write(folder.join("told.json"), told + "\n").expect("written");
+    let text = json!({"answers": answers, "balances": balances});
+    let text = serde_json::to_string_pretty(&text).expect("JSON");
+    fs::write(folder.join("told.json"), text + "\n").expect("written");
     let tables = site.sql(
         "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename",
     );
@@ -270,11 +270,11 @@ fn what_any_version_left_behind_is_read_for_ever() {
         let site = restore(&folder);
         let text = |name: &str| fs::read_to_string(folder.join(name)).expect("text");
         assert_eq!(dump(&site), text("dump.txt"), "{}", folder.display());
-        let told: Value = serde_json::from_str(&text("told.json")).expect("JSON");
+        let kept: Value = serde_json::from_str(&text("told.json")).expect("JSON");
 
         let server = site.start();
         site.wait_for_rest();
-        for (user, balances) in told["balances"].as_object().expect("users") {
+        for (user, balances) in kept["balances"].as_object().expect("users") {
             let now = server.balances(user.parse().expect("a number"));
             let sides = |side: Option<u128>| side.map(|units| units.to_string());
             for (symbol, sums) in balances.as_object().expect("assets") {
@@ -282,7 +282,7 @@ fn what_any_version_left_behind_is_read_for_ever() {
                 assert_eq!(json!([sides(balance.funding), sides(balance.spot)]), *sums, "{symbol}");
             }
         }
-        for answer in told["answers"].as_array().expect("answers") {
+        for answer in kept["answers"].as_array().expect("answers") {
             let user = answer["user"].as_u64().expect("a user");
             let again = server.post(user, &answer["body"]);
             assert_eq!(json!(again.status), answer["status"], "{again:?}");

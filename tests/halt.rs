@@ -34,7 +34,7 @@ fn halt_once(server: &Server) -> Value {
 /// Halts, and again while PostgreSQL is too slow to record it.
 fn halt(server: &Server) -> Value {
     eventually("a halt that PostgreSQL knows", || {
-        Some(halt_once(server)).filter(|told| told["in_postgres"] == json!(true))
+        Some(halt_once(server)).filter(|answer| answer["in_postgres"] == json!(true))
     })
 }
 
@@ -101,7 +101,7 @@ fn audited(site: &Site) -> Vec<Vec<String>> {
 
 /// All rows in PostgreSQL that a step of a transfer changes. A failed try from before a halt may be
 /// recorded after it.
-fn books(site: &Site) -> Vec<Vec<String>> {
+fn moving_rows(site: &Site) -> Vec<Vec<String>> {
     let transfers =
         "SELECT req_id, state, error_code, log_sequence, updated_at FROM transfers_tb ORDER BY 1";
     let tables = ["balances_tb", "transfer_operations", "transfer_history"];
@@ -132,12 +132,12 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     }
     assert_running(&site, &server);
 
-    let told = halt(&server);
-    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(true)));
-    assert_eq!(told["reason"], json!(REASON));
+    let answer = halt(&server);
+    assert_eq!((&answer["in_data_dir"], &answer["in_postgres"]), (&json!(true), &json!(true)));
+    assert_eq!(answer["reason"], json!(REASON));
     assert_halted(&site, &server);
     // Earlier results are answered, by name and by key, and every read continues.
-    let before = books(&site);
+    let before = moving_rows(&site);
     let again = server.post(USER, &body);
     assert_eq!((again.status, again.json()), (200, first.json()), "{again:?}");
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -154,7 +154,7 @@ fn a_halt_refuses_what_is_new_and_answers_what_was_until_a_resume() {
     // An account can still be closed.
     server.set_status(1002, "FUNDING", "FROZEN");
     server.set_status(1002, "SPOT", "FROZEN");
-    assert_eq!(books(&site), before);
+    assert_eq!(moving_rows(&site), before);
 
     // The first reason is the cause; a second halt is recorded with its operator.
     let reply = server.admin("POST", HALT, &json!({"reason": "another look"}));
@@ -253,8 +253,8 @@ fn the_file_alone_halts_while_postgresql_is_away() {
     let site = Site::new().with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
     let server = site.start();
     site.admit_connections(false);
-    let told = halt_once(&server);
-    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(false)));
+    let answer = halt_once(&server);
+    assert_eq!((&answer["in_data_dir"], &answer["in_postgres"]), (&json!(true), &json!(false)));
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
     let reply = server.admin("POST", RESUME, &json!({"reason": "too early"}));
     // The check before a resume needs PostgreSQL.
@@ -280,8 +280,8 @@ fn postgresql_alone_halts_where_the_data_directory_cannot() {
     let site = Site::new();
     let server = site.start();
     fs::create_dir_all(file(&site).join("in the way")).expect("a directory");
-    let told = halt(&server);
-    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(false), &json!(true)));
+    let answer = halt(&server);
+    assert_eq!((&answer["in_data_dir"], &answer["in_postgres"]), (&json!(false), &json!(true)));
     let reply = server.admin("POST", RESUME, &json!({"reason": "too early"}));
     assert_refused(&reply, 503, "SYSTEM_ERROR");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
@@ -291,8 +291,8 @@ fn postgresql_alone_halts_where_the_data_directory_cannot() {
     assert!(reply.body.contains("a restart would not know"), "{reply:?}");
     site.admit_connections(true);
     fs::remove_dir_all(file(&site)).expect("removed");
-    let told = halt(&server);
-    assert_eq!((&told["in_data_dir"], &told["in_postgres"]), (&json!(true), &json!(true)));
+    let answer = halt(&server);
+    assert_eq!((&answer["in_data_dir"], &answer["in_postgres"]), (&json!(true), &json!(true)));
     assert_halted(&site, &server);
     resume(&server);
     assert_running(&site, &server);
@@ -384,7 +384,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
             server.set_status(USER, way.accounts().1, "ACTIVE");
         }
         eventually(&name, || (state() == stays).then_some(()));
-        let before = books(&site);
+        let before = moving_rows(&site);
         let balance = server.usdt(USER);
         assert_eq!(balance.sum(), 10_000 * COIN, "{name}: {balance:?}");
         server.kill();
@@ -392,7 +392,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         assert_halted(&site, &server);
         assert_eq!(server.usdt(USER), balance, "{name}");
         assert_eq!(server.post(USER, &body).req_id(), reply.req_id(), "{name}");
-        assert_eq!(books(&site), before, "{name}");
+        assert_eq!(moving_rows(&site), before, "{name}");
 
         resume(&server);
         site.wait_for_rest();

@@ -140,7 +140,7 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     let site = Site::new();
     let server = site.start();
     let batches = BODIES / PIPELINED;
-    let told = Mutex::new(BTreeSet::new());
+    let accepted = Mutex::new(BTreeSet::new());
     let send = |batch: u64| {
         let mut pipeline = Pipeline::open(server.http);
         let bodies: Vec<_> =
@@ -155,7 +155,7 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
                 assert!(answer.starts_with("{\"code\":\""), "{status} {answer} to {body}");
             } else {
                 let answer: Value = serde_json::from_str(&answer).expect("JSON");
-                told.lock().expect("not poisoned").insert(answer["req_id"].to_string());
+                accepted.lock().expect("not poisoned").insert(answer["req_id"].to_string());
             }
         }
     };
@@ -166,9 +166,9 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     assert!(after < before + (32 << 20), "memory grew from {before} to {after} bytes");
     site.wait_for_rest();
     let moved = site.sql("SELECT req_id FROM transfers_tb WHERE state = 40");
-    let told = told.into_inner().expect("not poisoned");
+    let accepted = accepted.into_inner().expect("not poisoned");
     let moved: BTreeSet<_> = moved.iter().map(|row| format!("\"{}\"", row[0])).collect();
-    assert_eq!(moved, told);
+    assert_eq!(moved, accepted);
     assert_eq!(server.usdt(USER).sum(), 10_000 * crate::harness::COIN);
     site.assert_books(&server);
 }

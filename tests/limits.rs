@@ -228,16 +228,16 @@ fn a_crowd_gets_exactly_what_the_day_holds() {
         let cid = format!("crowd-{}", index % 25);
         post(&server, USER, &Way::ToSpot.body_with_cid("USDT", "1", &cid))
     });
-    let mut told: BTreeMap<usize, BTreeSet<Option<String>>> = BTreeMap::new();
+    let mut answers: BTreeMap<usize, BTreeSet<Option<String>>> = BTreeMap::new();
     for (index, reply) in replies.iter().enumerate() {
         let accepted = (reply.status == 200).then(|| reply.req_id());
         if accepted.is_none() {
             assert_refused_for_the_day(reply, "DAILY_LIMIT_EXCEEDED");
         }
-        told.entry(index % 25).or_default().insert(accepted);
+        answers.entry(index % 25).or_default().insert(accepted);
     }
-    assert!(told.values().all(|told| told.len() == 1), "{told:?}");
-    assert_eq!(told.values().filter(|told| !told.contains(&None)).count(), 7);
+    assert!(answers.values().all(|ids| ids.len() == 1), "{answers:?}");
+    assert_eq!(answers.values().filter(|ids| !ids.contains(&None)).count(), 7);
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "7");
 
     // Of 50 that ask for a tenth each, ten get it.

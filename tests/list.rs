@@ -184,9 +184,9 @@ fn a_list_tells_what_was_told_though_the_mark_is_late() {
     let before = server.transfer(USER, Way::ToSpot, "7").req_id();
     site.wait_for_rest();
     let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
-    let told = server.transfer(USER, Way::ToSpot, "40");
-    assert_eq!(told.status, 200, "{told:?}");
-    let req_id = told.req_id();
+    let reply = server.transfer(USER, Way::ToSpot, "40");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let req_id = reply.req_id();
     let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
     assert_eq!(site.sql_value(&state), "30");
     for query in ["", "state=COMMITTED", "asset=USDT&state=COMMITTED"] {

@@ -76,27 +76,28 @@ fn inv_004_a_crash_keeps_the_sum_of_every_account() {
             })
         };
         // If the machine was paused, the kill may come too late to hit a transfer.
-        let (site, before, told) = eventually("a kill that hits something", || {
+        let (site, before, replies) = eventually("a kill that hits something", || {
             let site = Site::fused(fuse);
             let mut server = start_endowed(&site);
             let before = sums(&server);
             let answered = AtomicUsize::new(0);
-            let told = crowd(40, |index| {
+            let replies = crowd(40, |index| {
                 let user = [USER, OTHER][index % 2];
                 let body = Way::BOTH[index / 2 % 2].body("USDT", &format!("0.{:08}", index + 1));
-                let told = server.try_ask(user, "POST", "/api/v1/internal_transfer", Some(&body));
-                if told.is_ok() && answered.fetch_add(1, Ordering::SeqCst) + 1 == 15 {
+                let reply = server.try_ask(user, "POST", "/api/v1/internal_transfer", Some(&body));
+                if reply.is_ok() && answered.fetch_add(1, Ordering::SeqCst) + 1 == 15 {
                     server.signal(Signal::KILL);
                 }
-                told.ok().map(|reply| (user, reply))
+                reply.ok().map(|reply| (user, reply))
             });
             server.wait();
-            told.iter().any(Option::is_none).then_some((site, before, told))
+            replies.iter().any(Option::is_none).then_some((site, before, replies))
         });
         let server = site.start();
         site.wait_for_rest();
         assert_eq!(sums(&server), before);
-        for (user, reply) in told.into_iter().flatten().filter(|(_, reply)| reply.status == 200) {
+        for (user, reply) in replies.into_iter().flatten().filter(|(_, reply)| reply.status == 200)
+        {
             assert_eq!(server.look(user, &reply.req_id())["state"], json!("COMMITTED"));
         }
         site.assert_books(&server);

@@ -593,13 +593,13 @@ impl Pair {
         let key = self.chance.below(KEYS);
         let body = if self.chance.one_in(8) { self.chance.below(KEYS) } else { key };
         let op = if body.is_multiple_of(3) { Op::ExtWithdraw } else { Op::ExtDeposit };
-        let whose = if op == Op::ExtDeposit { ACCOUNTS } else { USERS };
+        let users = if op == Op::ExtDeposit { ACCOUNTS } else { USERS };
         let amount = AMOUNTS[usize::try_from(body % 5).expect("few")];
         self.orders += 1;
         External {
             idem_key: format!("key-{key}"),
             op,
-            user: user(body / 2 % whose + 1),
+            user: user(body / 2 % users + 1),
             asset: AssetId(ASSETS[usize::try_from(body % 2).expect("few")]),
             amount: Amount::new(amount).expect("not zero"),
             actor: "an operator".to_owned(),

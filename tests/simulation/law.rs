@@ -47,7 +47,7 @@ struct Seen {
     states: Vec<i16>,
     /// By op: whether it is durably recorded, and whether it was a success.
     recorded: [Option<bool>; 3],
-    told: Option<i16>,
+    answered: Option<i16>,
 }
 
 impl Seen {
@@ -149,8 +149,12 @@ impl Law {
 
     /// A commit holds a new transfer.
     pub(super) fn accepted(&mut self, intent: &Intent) {
-        let seen =
-            Seen { intent: intent.clone(), states: Vec::new(), recorded: [None; 3], told: None };
+        let seen = Seen {
+            intent: intent.clone(),
+            states: Vec::new(),
+            recorded: [None; 3],
+            answered: None,
+        };
         let below = intent.order_number < self.watermark;
         self.claim(!below, "the watermark passes only ended transfers", || format!("{intent:?}"));
         let before = self.transfers.insert(intent.req_id.number(), seen);
@@ -315,18 +319,18 @@ impl Law {
     }
 
     /// A caller reads a transfer's state.
-    pub(super) fn told(&mut self, req_id: u128, state: i16) {
+    pub(super) fn answered(&mut self, req_id: u128, state: i16) {
         let Some(seen) = self.transfers.get_mut(&req_id) else {
             return self
                 .breach("L3 answered is durable", format!("{req_id:032x} answered, not there"));
         };
-        let before = seen.told;
+        let before = seen.answered;
         let terminal = TERMINAL.iter().any(|row| row.0 == state);
         let objection = seen.objection(state);
         if terminal {
-            seen.told = Some(state);
+            seen.answered = Some(state);
         }
-        self.claim(before.is_none_or(|told| told == state), "L6 answered is final", || {
+        self.claim(before.is_none_or(|earlier| earlier == state), "L6 answered is final", || {
             format!("{req_id:032x}: {state} after {before:?}")
         });
         if let Some(objection) = objection {
@@ -366,8 +370,8 @@ impl Law {
         }
         // Concurrent readers may be answered later, with the state at their request.
         let before = self.resolved.insert(req_id, (state, by_operator));
-        let same = before.is_none_or(|(told, doing)| {
-            doing == by_operator && (told == state || (told, state) == (-20, -30))
+        let same = before.is_none_or(|(earlier, doing)| {
+            doing == by_operator && (earlier == state || (earlier, state) == (-20, -30))
         });
         self.claim(same, "a resolve is answered the same again", || {
             format!("{req_id:032x}: {before:?}, then {state} {by_operator}")
@@ -381,7 +385,7 @@ impl Law {
     }
 
     /// A caller was answered with the decision on an external operation.
-    pub(super) fn external_told(&mut self, idem_key: &str, decision: Decision) {
+    pub(super) fn external_answered(&mut self, idem_key: &str, decision: Decision) {
         let known = *self.idem_keys.entry(idem_key.to_owned()).or_insert(decision);
         self.claim(known == decision, "L2 one decision per operation", || {
             format!("{idem_key}: {known:?}, then {decision:?}")
@@ -455,17 +459,19 @@ impl Law {
                 wrong.push(("L6 terminal is final", format!("{req_id:032x} is in {state:?}")));
             } else if !terminal {
                 wrong.push(("everything ends terminal", format!("{req_id:032x} in {state:?}")));
-            } else if seen.told.is_some() && seen.told != state {
-                let what = format!("{req_id:032x}: answered {:?}, ended in {state:?}", seen.told);
+            } else if seen.answered.is_some() && seen.answered != state {
+                let what =
+                    format!("{req_id:032x}: answered {:?}, ended in {state:?}", seen.answered);
                 wrong.push(("L6 answered is final", what));
             } else if let Some(objection) = state.and_then(|state| seen.objection(state)) {
                 wrong.push(("L1 a terminal state fixes the triple", objection));
             }
-            if let Some(&(told, by_operator)) = self.resolved.get(req_id)
-                && (state != Some(if told == -20 { -30 } else { told })
+            if let Some(&(before, by_operator)) = self.resolved.get(req_id)
+                && (state != Some(if before == -20 { -30 } else { before })
                     || by_operator && state == Some(40))
             {
-                let what = format!("{req_id:032x} was told resolved in {told}, ends in {state:?}");
+                let what =
+                    format!("{req_id:032x} was answered resolved in {before}, ends in {state:?}");
                 wrong.push(("a refusal closes the door", what));
             }
             if self.denied.contains_key(req_id) {

@@ -328,7 +328,7 @@ impl Postgres {
         self.transfers.rows.values().all(|(transfer, _)| transfer.state.is_terminal())
     }
 
-    pub(super) fn tell_balances(&self, law: &mut Law) {
+    pub(super) fn show_balances(&self, law: &mut Law) {
         for (&(user, asset), &units) in &self.balances.rows {
             law.balance(Side::Funding, user, asset, units);
         }

@@ -120,7 +120,7 @@ impl SpotModel {
             machine.core.decide(&raise, spot.world.time.now_ns());
             spot.sync(machine);
         }
-        spot.tell_balances();
+        spot.show_balances();
         Arc::new(spot)
     }
 
@@ -142,7 +142,7 @@ impl SpotModel {
         }
     }
 
-    pub(super) fn tell_balances(&self) {
+    pub(super) fn show_balances(&self) {
         let machine = self.machine.lock();
         if machine.durable.durable() < machine.core.ledger().sequence() {
             // The judge adds up the durable records.
@@ -184,21 +184,21 @@ impl SpotModel {
             hand_over(answer_to, CoreAnswer::Query(None));
             return answer;
         }
-        if let Some(told) = planted(&machine.core, command, bug) {
-            hand_over(answer_to, told);
+        if let Some(reply) = planted(&machine.core, command, bug) {
+            hand_over(answer_to, reply);
             return answer;
         }
-        let (told, after) = machine.core.decide(command, self.world.time.now_ns());
+        let (reply, after) = machine.core.decide(command, self.world.time.now_ns());
         self.world.trace(format_args!(
             "core {}: {} -> {}, record {after}",
             self.process.number,
             brief_command(command),
-            brief_answer(&told),
+            brief_answer(&reply),
         ));
         if bug == Some(Bug::AnsweredBeforeSync) {
-            hand_over(answer_to, told);
+            hand_over(answer_to, reply);
         } else {
-            machine.waiting.push_back((after, answer_to, told));
+            machine.waiting.push_back((after, answer_to, reply));
         }
         if !machine.sync_coming {
             machine.sync_coming = true;
@@ -287,9 +287,9 @@ impl SpotModel {
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
         let deliver = Arc::clone(self).deliver(command, travel);
         self.world.spawn(async move {
-            let told = if fate == Lost { None } else { deliver.await };
-            match told {
-                Some(told) if fate != AnswerLost => hand_over(answer_to, told),
+            let reply = if fate == Lost { None } else { deliver.await };
+            match reply {
+                Some(reply) if fate != AnswerLost => hand_over(answer_to, reply),
                 // The caller gets no sign that the answer is lost.
                 Some(_) | None => std::future::pending().await,
             }
@@ -302,7 +302,7 @@ impl SpotModel {
             });
         }
         match self.process.within(TIMEOUT, answer).await {
-            Some(Ok(told)) => read(told),
+            Some(Ok(reply)) => read(reply),
             Some(Err(_)) | None if self.world.plan.bug == Some(Bug::CompensateOnTimeout) => {
                 let refused = Outcome::ExplicitFail(Code::SystemError);
                 Answer { outcome: refused, log_sequence: None }
@@ -320,9 +320,9 @@ impl SpotModel {
         self.world.time.sleep(travel).await;
         self.process.awake().await;
         let answer = self.decide(&command);
-        let told = answer.await.ok();
+        let reply = answer.await.ok();
         self.process.awake().await;
-        told
+        reply
     }
 }
 
@@ -387,9 +387,9 @@ fn brief_answer(answer: &CoreAnswer) -> String {
 }
 
 /// The meaning of a core's answer, as in `adapters::spot`.
-fn read(told: CoreAnswer) -> Answer {
+fn read(reply: CoreAnswer) -> Answer {
     let unknown = |reason| Answer::without_record(Outcome::Unknown(reason));
-    match told {
+    match reply {
         CoreAnswer::Decided(recorded) | CoreAnswer::Query(Some(recorded)) => {
             Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
         }
@@ -455,8 +455,8 @@ impl Adapter for Spot {
     async fn record(&self, operations: Vec<ExternalOperation>) -> Vec<Answer> {
         self.0.process.awake().await;
         if self.0.world.plan.bug == Some(Bug::ExternalUnrecorded) {
-            let told = |one: &ExternalOperation| Answer::without_record(one.decision.into());
-            return operations.iter().map(told).collect();
+            let reply = |one: &ExternalOperation| Answer::without_record(one.decision.into());
+            return operations.iter().map(reply).collect();
         }
         let record = |one: &ExternalOperation| Command::External(External::new(one));
         join_all(operations.iter().map(|one| self.0.carry(record(one)))).await
@@ -466,7 +466,7 @@ impl Adapter for Spot {
         self.0.process.awake().await;
         let answer = self.0.decide(&Command::Query { req_id: req_id.number(), op });
         match self.0.process.within(TIMEOUT, answer).await {
-            Some(Ok(told)) => read(told),
+            Some(Ok(reply)) => read(reply),
             Some(Err(_)) | None => Answer::without_record(Outcome::Timeout),
         }
     }

@@ -109,11 +109,11 @@ pub(super) enum Point {
     FlightDone,
     Decided,
     Synced,
-    Told,
+    Answered,
 }
 
 const POINTS: [Point; 5] =
-    [Point::FlightArrived, Point::FlightDone, Point::Decided, Point::Synced, Point::Told];
+    [Point::FlightArrived, Point::FlightDone, Point::Decided, Point::Synced, Point::Answered];
 
 /// The kinds of strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -556,10 +556,10 @@ impl World {
     fn judge(self: &Arc<World>) {
         let serving = self.serving_now().expect("a process always serves");
         serving.spot.mark();
-        serving.spot.tell_balances();
+        serving.spot.show_balances();
         let states = {
             let postgres = self.postgres.lock();
-            postgres.tell_balances(&mut self.law.lock());
+            postgres.show_balances(&mut self.law.lock());
             postgres.states()
         };
         let externals = self.postgres.lock().externals();
@@ -735,7 +735,7 @@ impl World {
         let number = req_id.number();
         self.law.lock().resolve_begun(number);
         let answer = self.within(400, serving.coordinator.resolve(user, req_id)).await;
-        let told = match answer {
+        let read = match answer {
             Some(Ok(progress)) => progress.borrow().clone(),
             Some(Err(rejection)) => {
                 self.trace(format_args!("resolve {req_id}: {rejection:?}"));
@@ -747,15 +747,15 @@ impl World {
             None => return,
         };
         // Settled, like every other read.
-        let Some(Ok(Settled { transfer: told, .. })) =
-            self.within(400, serving.coordinator.settled(told)).await
+        let Some(Ok(Settled { transfer, .. })) =
+            self.within(400, serving.coordinator.settled(read)).await
         else {
             return;
         };
-        self.trace(format_args!("resolve {req_id}: {} {:?}", told.state.name(), told.code));
-        let by_operator = told.code == Some(Code::ResolvedByOperator);
-        self.law.lock().resolve_answered(number, told.state.number(), by_operator);
-        self.point(Point::Told);
+        self.trace(format_args!("resolve {req_id}: {} {:?}", transfer.state.name(), transfer.code));
+        let by_operator = transfer.code == Some(Code::ResolvedByOperator);
+        self.law.lock().resolve_answered(number, transfer.state.number(), by_operator);
+        self.point(Point::Answered);
     }
 }
 
@@ -810,7 +810,7 @@ impl Client {
             let call = serving.coordinator.external(external.clone());
             match self.world.within(500, call).await {
                 Some(Ok(decided)) => {
-                    self.world.law.lock().external_told(&external.idem_key, decided.decision);
+                    self.world.law.lock().external_answered(&external.idem_key, decided.decision);
                     // It asks again and gets the same answer.
                     if !self.chance.one_in(4) {
                         return;
@@ -902,7 +902,7 @@ impl Client {
         let mut progress = accepted.progress;
         let patience_ms = self.chance.between(5, 1_500);
         let ended = progress.wait_for(|transfer| transfer.state.is_terminal());
-        let ended = self.world.within(patience_ms, ended).await.is_some_and(|told| told.is_ok());
+        let ended = self.world.within(patience_ms, ended).await.is_some_and(|last| last.is_ok());
         let transfer = progress.borrow().clone();
         if ended {
             self.hear(&transfer);
@@ -947,7 +947,7 @@ impl Client {
     fn hear(&self, transfer: &Transfer) {
         let (req_id, state) = (transfer.intent.req_id, transfer.state);
         self.world.trace(format_args!("client {}: {req_id} {}", self.number, state.name()));
-        self.world.law.lock().told(req_id.number(), state.number());
-        self.world.point(Point::Told);
+        self.world.law.lock().answered(req_id.number(), state.number());
+        self.world.point(Point::Answered);
     }
 }
