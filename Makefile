@@ -1,19 +1,19 @@
-# What a person does with a clone. Every target names what it changes outside the clone first.
+# Targets for a clone. Each one names its changes outside the clone before it makes them.
 #
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
-#   make mutants change one decision at a time and see that a unit test minds; needs cargo-mutants
+#   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
-#   make otel    the tests of what sends traces, with the feature that default builds lack
-#   make sanitize  what uses `unsafe` under the address sanitizer; needs nightly
+#   make otel    the tests of traces, with the feature that default builds lack
+#   make sanitize  the `unsafe` code under the address sanitizer; needs nightly
 #   make lint    formatting, clippy and documentation, warnings are errors
-#   make deny    licences, bans and sources of what ubscore is built from; installs cargo-deny below target
-#   make sbom    what the release binary is built from, as CycloneDX; installs cargo-cyclonedx below target
+#   make deny    licences, bans and sources of all dependencies; installs cargo-deny below target
+#   make sbom    the components of the release binary, as CycloneDX; installs cargo-cyclonedx below target
 #   make dist    the release: binary, unit, manual pages and the rest in one archive, with its checksum
 #   make reset   stop the embedded PostgreSQL and remove ./data, with all accounts and transfers
 
@@ -57,7 +57,7 @@ soak: need-rust need-postgres
 	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered \
 	  a_postgresql_that_is_away_for_long disk:: answers:: simulation::
 
-# The unit tests are the judges: each mutant is one more build. What is left over is in target/mutants*/mutants.out.
+# The unit tests are the judges: each mutant is one more build. The survivors are listed in target/mutants*/mutants.out.
 mutants: need-rust
 	@$(CARGO) mutants --version >/dev/null 2>&1 || {
 	  echo "cargo mutants is missing; run: cargo install cargo-mutants --locked" >&2
@@ -83,7 +83,7 @@ instructions: need-rust
 	  $(CARGO) install --locked --version "$$version" --root "target/gungraun/$$version" gungraun-runner
 	$(CARGO) bench --locked --features instructions --bench instructions
 
-# What is found beside the corpus stays in fuzz/target/found, and what fails in fuzz/artifacts.
+# New inputs are kept in fuzz/target/found, failing ones in fuzz/artifacts.
 fuzz: need-rust need-nightly
 	@command -v cargo-fuzz >/dev/null || { echo "installing cargo-fuzz"; $(CARGO) install cargo-fuzz --locked; }
 	for target in $$(ls fuzz/corpus); do
@@ -113,7 +113,7 @@ lint: need-rust
 	done
 	set -x
 	$(CARGO) fmt --all --check
-	# Every line that any feature compiles; then what is shipped, where code for the absence of a feature is compiled as well.
+	# Every line that any feature compiles; then the default build, with the code for absent features.
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	$(CARGO) clippy --workspace --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked
@@ -124,8 +124,8 @@ deny: need-rust need-linters
 	set -x
 	$(CARGO) deny --locked check --hide-inclusion-graph bans licenses sources
 
-# What is built in is what cargo resolves for this target, without what only builds or tests need. It is read from cargo itself and
-# not from the finished binary (cargo auditable), so that the release's bytes stay those of `cargo build`.
+# The components are the dependencies that cargo resolves for this target, without those of builds and tests. They are read from cargo
+# and not from the finished binary (cargo auditable), so that the release's bytes stay those of `cargo build`.
 sbom: need-rust need-linters
 	@export PATH="$$PATH:$$PWD/$(TOOLS)/bin"
 	$(CARGO) cyclonedx --version >/dev/null 2>&1 || {
@@ -136,7 +136,7 @@ sbom: need-rust need-linters
 	$(CARGO) cyclonedx --format json --spec-version 1.5 --target "$$target" --no-build-deps \
 	  --override-filename ubscore.cdx --quiet
 	mkdir -p target/sbom
-	# Where it was built is nobody's matter.
+	# The build directory is private.
 	sed "s|file://$$PWD|file:///ubscore|g" ubscore.cdx.json > target/sbom/ubscore.cdx.json
 	rm -f {.,bell,domain,engine,wal}/ubscore.cdx.json
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
@@ -171,7 +171,7 @@ dist: need-rust sbom
 	cp config/{ubscore.toml,alerts.yml,grafana.json} "$$place/config/"
 	cp docs/*.md "$$place/docs/"
 	cp LICENSE README.md CHANGELOG.md target/sbom/ubscore.cdx.json "$$place/"
-	# The same files give the same bytes, whoever packs them, and when.
+	# The same files give the same bytes, for any user and at any time.
 	time=$$(git log -1 --format=%ct 2>/dev/null || echo 0)
 	tar --create --sort=name --mtime="@$$time" --owner=0 --group=0 --numeric-owner --directory target/dist "$$name" |
 	  gzip --no-name > "target/dist/$$name.tar.gz"
@@ -189,7 +189,7 @@ reset:
 	pid_file=$(DATA_DIR)/postgres/postmaster.pid
 	pid=$$(sed -n 1p $$pid_file 2>/dev/null || true)
 	socket_directory=$$(sed -n 5p $$pid_file 2>/dev/null || true)
-	# A crash leaves the number behind, and it may be another process's by now.
+	# A crash leaves the number behind, and another process may have it by now.
 	is_server() { [[ -n "$$pid" ]] && grep -qzx cluster_name=ubscore /proc/$$pid/cmdline 2>/dev/null; }
 	if is_server; then
 	  echo "stopping the embedded PostgreSQL, process $$pid"
@@ -202,7 +202,7 @@ reset:
 	rm -rf -- "$$PWD/$(DATA_DIR)"
 
 # A shell function for the recipes below: installs Debian packages, as root or by sudo, after
-# saying so; elsewhere it says what is missing.
+# a message; elsewhere it prints the missing packages.
 define INSTALL
 as_root() { if [[ $$EUID == 0 ]]; then "$$@"; else sudo "$$@"; fi; }
 update() { as_root apt-get update --quiet=2; }
@@ -222,7 +222,7 @@ install() {
 }
 endef
 
-# Another one, behind INSTALL: an environment of Python's with every package at the version that a file names.
+# Another one, after INSTALL: a Python environment with every package at the version in a file.
 define VENV
 venv() {
   local place=$$1 wanted=$$2 what=$$3
@@ -233,7 +233,7 @@ venv() {
   rm -rf -- $$place
   python3 -m venv $$place
   $$place/bin/pip install --quiet --disable-pip-version-check --requirement $$wanted
-  # Last, so that what broke off is begun anew.
+  # Last, so that an interrupted installation starts again.
   cp $$wanted $$place/
 }
 endef
@@ -247,7 +247,7 @@ need-rust:
 	# The linker, and the C parts of some crates.
 	command -v cc >/dev/null || install gcc libc6-dev
 
-# The runbook's commands are run as they stand there.
+# The test of the runbook runs its commands literally.
 need-curl:
 	@$(INSTALL)
 	command -v curl >/dev/null || install curl
@@ -258,14 +258,14 @@ need-schemathesis:
 	$(VENV)
 	venv $(SCHEMATHESIS) tests/openapi/requirements.txt schemathesis
 
-# The console is looked at in a real browser, without a window.
+# The console is tested in a real browser, without a window.
 need-chromium:
 	@$(INSTALL)
 	if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
 	  install chromium chromium-driver fonts-dejavu-core
 	fi
 
-# The rules of accessibility that the console is held against: one script, in a package of Python's.
+# The console is checked with these rules of accessibility: one script, in a Python package.
 need-axe: need-schemathesis
 	@wanted=tests/browser/requirements.txt
 	! cmp --silent $$wanted $(AXE)/requirements.txt || exit 0
@@ -274,7 +274,7 @@ need-axe: need-schemathesis
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(AXE) --requirement $$wanted
 	cp $$wanted $(AXE)/
 
-# What checks licences, container files and the SBOM.
+# Checkers of licences, container files and the SBOM.
 need-linters:
 	@$(INSTALL)
 	$(VENV)
@@ -323,7 +323,7 @@ need-postgres:
 	}
 	! found || exit 0
 	# ubscore runs its own server as a child. Debian's package would make and start another one,
-	# for the whole system, unless told not to before it is configured.
+	# for the whole system, unless this file forbids it before the package is configured.
 	no_cluster=/etc/postgresql-common/createcluster.d/ubscore-no-main.conf
 	if command -v apt-get >/dev/null && { [[ $$EUID == 0 ]] || command -v sudo >/dev/null; }; then
 	  echo "PostgreSQL's server is missing; for its installation, $$no_cluster keeps a"

@@ -1,4 +1,4 @@
-"""Whether an SBOM is valid CycloneDX and names what is built in.
+"""Checks that an SBOM is valid CycloneDX and names the parts of the binary.
 
 The file is the argument; standard input has a crate a line, as `cargo tree --format '{p}'` prints them.
 """

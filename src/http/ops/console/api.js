@@ -1,11 +1,11 @@
-// What the page asks this listener's routes, by the operator's token.
+// Requests of the page to this listener's routes, with the operator's token.
 
-/// How long a look may take before it is given up, ms: what is shown must not look alive for longer.
+/// Time limit of a read, ms. Data that is older must not look current.
 const LOOK_MS = 10_000;
-/// The same of what changes something, and of a check of everything: longer than the server itself takes to give up on one.
+/// Time limit of a change and of a full check, ms: longer than the server's own limit.
 export const LONG_MS = 130_000;
 
-/// The token, in memory only. What a browser stores may outlive the session on a disk.
+/// The token, in memory only. A browser's storage may outlive the session on a disk.
 let token = null;
 
 /// An answer that is not a success.
@@ -15,12 +15,12 @@ export class Refused extends Error {
     this.status = status;
     this.code = body?.code ?? null;
     this.requestId = body?.request_id ?? null;
-    /// Of a change: whether it may have been made all the same. A part that went away in the middle leaves that open.
+    /// Of a change: true if its outcome is unknown, for example after a lost connection.
     this.unknown = body?.outcome === "unknown" || status >= 500;
   }
 }
 
-/// No answer came, or none that can be read. Of a change, it is not known whether it was made.
+/// No readable answer came. The outcome of a change is then unknown.
 export class Silent extends Error {}
 
 export function useToken(text) {
@@ -32,7 +32,7 @@ export function get(path, patienceMs = LOOK_MS) {
   return ask("GET", path, undefined, patienceMs);
 }
 
-/// Has a route change something. Where two operators are needed, the answer is an approval that is `PENDING_APPROVAL`.
+/// Calls a route that changes something. If two operators are needed, the answer is an approval that is `PENDING_APPROVAL`.
 export function change(method, path, body) {
   return ask(method, path, body, LONG_MS);
 }

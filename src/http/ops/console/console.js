@@ -1,4 +1,4 @@
-// The operators' console, put together. `session.js` says who looks, `api.js` asks the routes, `deed.js` changes something, and each
+// The operators' console, put together. `session.js` has the session, `api.js` calls the routes, `deed.js` changes something, and each
 // other file shows a part of the page.
 
 import { awaitDeeds } from "./deed.js";

@@ -1,21 +1,21 @@
-// What an operator changes: said in words first, and done with a reason.
+// Actions of an operator: each is described first, and done with a reason.
 
 import { Refused } from "./api.js";
 import { byId, focusLike, make, say } from "./dom.js";
 import { fail, readAgain } from "./session.js";
 
-/// What the open dialog is about.
+/// The action of the open dialog.
 let proposed = null;
 
-/// A button that proposes a deed. `key`: tells it from every other one. `deed`: `title`; `what` it means; `ask`, which does it with
-/// the reason; and what is said when it is `done`, out of the answer.
+/// A button that proposes an action. `key`: unique on the page. `deed`: `title`; `what`, its meaning; `ask`, which does it with
+/// the reason; `done`, which makes the final message from the answer.
 export function deedButton(text, key, deed, attributes = {}) {
   return make("button", { type: "button", "data-key": key, ...attributes, onclick: () => propose(deed) }, text);
 }
 
 /// Asks for a reason, and then does it.
 export function propose(deed) {
-  // A copy: the same deed proposed once more is another one.
+  // A copy: the same action proposed again is a new one.
   proposed = { ...deed, opener: document.activeElement?.dataset.key };
   say(byId("deed-title"), deed.title);
   say(byId("deed-what"), deed.what);
@@ -27,10 +27,10 @@ export function propose(deed) {
   byId("reason").focus();
 }
 
-/// Has the dialog do what was proposed.
+/// Does the proposed action when the dialog is confirmed.
 export function awaitDeeds() {
   byId("deed-cancel").addEventListener("click", () => byId("deed").close());
-  // The button that opened it may have been made anew meanwhile, and the browser knows the old one only.
+  // The button that opened it may have been replaced, and the browser knows the old one only.
   byId("deed").addEventListener("close", () => focusLike(proposed.opener));
   byId("deed-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -49,7 +49,7 @@ async function carryOut(deed) {
     if (proposed === deed) byId("deed").close();
     readAgain();
   } catch (error) {
-    // The dialog may have been closed, and be about another deed by now.
+    // The dialog may have been closed, and may show another action by now.
     const place = proposed === deed && byId("deed").open ? "deed-problem" : "said";
     fail(error, () => say(byId(place), problemText(error)));
   } finally {

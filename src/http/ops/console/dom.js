@@ -8,7 +8,7 @@ export function byId(id) {
 }
 
 /// An element. `attributes`: a function is a listener of `on...`, `true` an attribute without a value, `false` and `null` none.
-/// `children`: elements, or what is written as text; `null` is left out.
+/// `children`: elements, or values that are written as text; `null` is left out.
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -24,7 +24,7 @@ function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
 
-/// Sets an element's text, and touches nothing where it is the same: what reads the page aloud speaks of changes only.
+/// Sets an element's text, and touches nothing if it is the same: a screen reader then reads changes only.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -39,11 +39,11 @@ export function showTerms(list, rows) {
       row = make("div", {}, make("dt"), make("dd"));
       list.append(row);
     }
-    const [name, told] = row.children;
+    const [name, shown] = row.children;
     say(name, term);
-    if (more === null) say(told, String(value));
-    else told.replaceChildren(String(value), more);
-    told.className = kind;
+    if (more === null) say(shown, String(value));
+    else shown.replaceChildren(String(value), more);
+    shown.className = kind;
   });
 }
 
@@ -58,7 +58,7 @@ export function table(caption, columns, rows) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row)))));
 }
 
-/// Replaces what a place shows.
+/// Replaces the content of a place.
 export function replace(place, ...children) {
   keepFocus(place, () => place.replaceChildren(...children));
 }

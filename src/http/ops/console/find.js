@@ -1,4 +1,4 @@
-// Transfers and users: those that are under way for long, and whatever an operator looks for.
+// Transfers and users: stuck and old transfers, and the results of a search.
 
 import { Refused, change, get } from "./api.js";
 import { deedButton } from "./deed.js";
@@ -9,7 +9,7 @@ import { amountText, transferElement, waitText, wayText } from "./transfer.js";
 /// How many transfers of a user or a cid are shown.
 const FOUND_MAX = 20;
 
-/// What was looked for last, and which transfer and which user are shown.
+/// The last search, and the transfer and user that are shown.
 let sought = { text: "", shown: null, user: null };
 
 export function watchTransfers() {
@@ -24,24 +24,24 @@ export function watchTransfers() {
   });
 }
 
-/// Looks for what the address names, if anything.
+/// Searches for the text in the page's address, if there is one.
 export function findNamed() {
   let text = "";
   try {
     text = decodeURIComponent(location.hash.slice(1));
   } catch {
-    // Somebody's typing error.
+    // A typing error in the address.
   }
   if (text !== "") find(text);
 }
 
-/// Looks for a text as everything that it may be: a req_id, a user, a cid.
+/// Searches for a text in each of its meanings: a req_id, a user, a cid.
 async function find(text) {
   const search = { text, shown: null, user: null };
   sought = search;
   byId("sought").value = text;
   say(byId("find-problem"), "");
-  // Nothing of an earlier search may stand below this one's name.
+  // No result of an earlier search may stay below the new text.
   byId("found").replaceChildren();
   history.replaceState(null, "", `#${encodeURIComponent(text)}`);
   const problems = [];
@@ -50,7 +50,7 @@ async function find(text) {
     try {
       return await ask();
     } catch (error) {
-      // Such a name, but nothing under it.
+      // A valid name without a transfer.
       if (!(error instanceof Refused && [400, 404].includes(error.status))) fail(error, (message) => problems.push(message));
       return null;
     }
@@ -109,7 +109,7 @@ function listElement(place, transfers) {
   ], transfers));
 }
 
-/// A button that shows a transfer. `place`: where it stands, to tell it from others that do the same.
+/// A button that shows a transfer. `place`: the list that it is in, so that its key is unique.
 export function lookButton(reqId, place) {
   const look = async () => {
     await find(reqId);
@@ -123,7 +123,7 @@ function showAgain(transfer) {
   const before = byId("found").querySelector("article");
   if (before === null || sought.shown !== transfer.req_id) return;
   const element = shownElement(transfer);
-  // What has ended changes in its age only: no reason to take it away from somebody who reads or copies it.
+  // An ended transfer changes in its age only: keep its elements, so that a selection stays.
   if (transfer.final && before.dataset.state === transfer.state) return;
   renew(before, element);
 }
@@ -137,12 +137,12 @@ function shownElement(transfer) {
     verb: "Retry",
     what: `${about} It is due now, and as if for the first time. To repeat this does no harm.`,
     ask: (reason) => change("POST", `transfers/${name}/retry`, { reason }),
-    done: (answer) => `Transfer ${name} is tried now; it is ${answer.state}.`,
+    done: (answer) => `Transfer ${name} is retried now; it is ${answer.state}.`,
   };
   const resolve = {
     title: "Resolve",
     verb: "Resolve",
-    what: `${about} Unless the decision that it waits for is recorded by now, it is refused for good; what was paid goes back to its source.`,
+    what: `${about} If the decision is not recorded by now, it is refused for good, and the money returns to its source.`,
     ask: (reason) => change("POST", `transfers/${name}/resolve`, { reason }),
     done: (answer) => `Transfer ${name} is ${answer.state}.`,
   };
@@ -159,7 +159,7 @@ function showUserAgain([search, element]) {
   renew(before, element);
 }
 
-/// A user as they are now. `user`: as it was typed, which is what the server is asked about.
+/// The current state of a user. `user`: the number as it was typed.
 async function userElement(user) {
   const [account, page] = await Promise.all([
     get(`accounts/${user}`), get(`transfers?user=${user}&ended=true&limit=${FOUND_MAX}`),
@@ -168,20 +168,20 @@ async function userElement(user) {
   return make("div", { id: "user" },
     make("h3", {}, `User ${user}`),
     ...account.accounts.map((one) => accountElement(user, one)),
-    // Without a button in it, nobody could scroll it by keyboard.
+    // Without a button in it, it could not be scrolled by keyboard.
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Balances of user ${user}` }, balanceTable(account.balances)),
     make("h4", {}, "Newest transfers"),
     transfers.length === 0 ? make("p", { class: "quiet" }, "None.") : listElement("user", transfers));
 }
 
 const STATUSES = [
-  { status: "FROZEN", verb: "Freeze", means: "Nothing leaves the account; what comes is taken." },
-  { status: "DISABLED", verb: "Disable", means: "Nothing leaves the account, and nothing comes." },
-  { status: "ACTIVE", verb: "Activate", means: "Money may leave and come." },
+  { status: "FROZEN", verb: "Freeze", means: "No money leaves the account; money may arrive." },
+  { status: "DISABLED", verb: "Disable", means: "No money leaves the account, and only refunds arrive." },
+  { status: "ACTIVE", verb: "Activate", means: "Money may leave and arrive." },
 ];
 
 function accountElement(user, { account_type: type, status: present }) {
-  // One that there is not yet may be frozen beforehand.
+  // An account may be frozen before it exists.
   const others = STATUSES.filter(({ status }) => status !== (present ?? "ACTIVE"));
   const buttons = others.map(({ status, verb, means }) => deedButton(`${verb} ${type}`, `${verb} ${type}`, {
     title: `${verb} ${type} of user ${user}`,

@@ -32,14 +32,14 @@ export class Reading {
   }
 }
 
-/// What a counter has gained a second between two readings; NaN where the server has started anew in between.
+/// The rate of a counter between two readings, per second; NaN if the server was restarted in between.
 export function rate(before, after, name, labels = {}) {
   const gained = gain(before, after, name, labels);
   return (gained * 1000) / (after.at - before.at);
 }
 
-/// A quantile of what a histogram has counted between two readings, interpolated within its bucket as Prometheus does; NaN
-/// where it has counted nothing.
+/// A quantile of a histogram between two readings, interpolated within its bucket as Prometheus does; NaN
+/// if it has counted nothing.
 export function quantile(before, after, name, share) {
   const buckets = new Map();
   for (const reading of [before, after]) {
@@ -57,7 +57,7 @@ export function quantile(before, after, name, share) {
   for (const bound of bounds) {
     const count = buckets.get(bound);
     if (count >= wanted) {
-      // Of what lies above the last bound, no more is known.
+      // Values above the last bound have no upper limit.
       if (bound === Infinity) return lower;
       return lower + ((bound - lower) * (wanted - below)) / (count - below);
     }

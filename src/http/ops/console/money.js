@@ -1,4 +1,4 @@
-// What both stores hold of each asset, and whether it adds up.
+// The sums of each asset in both stores, and their difference.
 
 import { LONG_MS, get } from "./api.js";
 import { byId, make, replace, say, table, timeText } from "./dom.js";
@@ -41,7 +41,7 @@ async function check() {
 }
 
 function mismatchTable(mismatches) {
-  return table("What does not add up; the service halts", [
+  return table("Differences; the service halts", [
     ["User", (row) => row.user_id ?? "—"],
     ["Asset", (row) => row.asset ?? "—"],
     ["Difference", (row) => row.difference, "number bad"],

@@ -1,4 +1,4 @@
-// What moves now: tiles, plots and gauges, out of the metrics.
+// Current activity: tiles, plots and gauges, from the metrics.
 
 import { metrics } from "./api.js";
 import { byId, bytesText, durationText, make, numberText, say, showTerms } from "./dom.js";
@@ -6,9 +6,9 @@ import { Reading, quantile, rate } from "./metrics.js";
 import { Series, draw, keys } from "./plot.js";
 import { current, watch } from "./session.js";
 
-/// How much of the past the plots show, ms.
+/// The time span of the plots, ms.
 const SPAN_MS = 10 * 60_000;
-/// Over which time rates and quantiles are taken, ms: long enough for a number that can be read.
+/// The window of rates and quantiles, ms: long enough for a readable number.
 const WINDOW_MS = 10_000;
 /// An audit that has not finished a round for so long is late, s.
 const AUDIT_LATE_S = 120;

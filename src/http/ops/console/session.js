@@ -4,11 +4,11 @@
 import { Refused, get, useToken } from "./api.js";
 import { byId, say } from "./dom.js";
 
-const ENDED = "The session has ended: its token is not accepted any more.";
+const ENDED = "The session has ended: its token is no longer accepted.";
 
-/// What the server says of the operator and of itself; null before somebody has signed in.
+/// The server's answer about the operator and itself; null before the sign-in.
 let session = null;
-/// What is asked again and again while somebody looks.
+/// The reads that are repeated while the page is visible.
 const watches = [];
 /// Those of them that were not answered last time.
 const failing = new Set();
@@ -18,7 +18,7 @@ export function current() {
   return session;
 }
 
-/// Has something read and shown every `everyMs` while there is a session and the page is seen. What is read as null is not shown.
+/// Reads and shows something every `everyMs`, while there is a session and the page is visible. A result of null is not shown.
 export function watch(everyMs, read, show) {
   watches.push({ everyMs, read, show, problem: "", asked: 0 });
 }
@@ -28,14 +28,14 @@ export function readAgain() {
   for (const one of watches) once(one);
 }
 
-/// What to do with an answer that did not come or was no success: `tell` it, or end the session where the token is accepted no
-/// longer.
+/// Handles a missing or failed answer: calls `tell`, or ends the session if the token is no longer
+/// accepted.
 export function fail(error, tell) {
   if (error instanceof Refused && error.status === 401) end(ENDED);
   else tell(error.message);
 }
 
-/// Has whoever signs in begin a session; `begun` is called then.
+/// Begins a session after a sign-in, and calls `begun`.
 export function awaitOperator(begun) {
   say(byId("sign-in-problem"), history.state?.why ?? "");
   history.replaceState(null, "");
@@ -44,7 +44,7 @@ export function awaitOperator(begun) {
     const [field, button] = [byId("token"), byId("sign-in-do")];
     if (button.disabled) return;
     button.disabled = true;
-    // What is refused twice for the same cause is told twice.
+    // The same refusal twice is shown twice.
     say(byId("sign-in-problem"), "");
     useToken(field.value.trim());
     field.value = "";
@@ -110,7 +110,7 @@ async function once(one) {
   const asked = one.asked;
   try {
     const answer = await one.read();
-    // An answer that comes after a later question tells of the past.
+    // An answer that arrives after a later request is outdated.
     if (asked !== one.asked) return;
     failing.delete(one);
     if (answer !== null) one.show(answer);
@@ -120,5 +120,5 @@ async function once(one) {
     fail(error, (message) => { one.problem = message; });
   }
   const [first] = failing;
-  say(byId("asked"), first === undefined ? "" : `${first.problem} What is shown may be old.`);
+  say(byId("asked"), first === undefined ? "" : `${first.problem} The page may show old data.`);
 }

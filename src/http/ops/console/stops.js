@@ -1,4 +1,4 @@
-// What is held up: approvals that wait, pauses, the halt, and events that their endpoint did not take.
+// Pending approvals, pauses, the halt, and events that their endpoint did not accept.
 
 import { change, get } from "./api.js";
 import { deedButton, propose } from "./deed.js";
@@ -22,23 +22,23 @@ export function watchStops() {
 const HALT = {
   title: "Halt all money",
   verb: "Halt",
-  what: "Nothing new begins and nothing moves until somebody resumes, also after a restart. Reads go on.",
+  what: "No transfer begins and no money moves until an operator resumes, also after a restart. Reads continue.",
   ask: (reason) => change("POST", "halt", { reason }),
   // The reason stands above, where it stays.
-  done: (answer) => ["The halt is in force.", ...HALTED_ONLY.filter(([key]) => !answer[key]).map(([, told]) => told)].join(" "),
+  done: (answer) => ["The halt is in force.", ...HALTED_ONLY.filter(([key]) => !answer[key]).map(([, text]) => text)].join(" "),
 };
 
-/// What a halt has not achieved, where that is so.
+/// The parts of a halt that may fail, with their messages.
 const HALTED_ONLY = [
-  ["quiet", "Something that had begun before has not ended yet: halt again to see whether it has."],
-  ["in_data_dir", "NOT kept in the data directory: a start with another database would not know."],
-  ["in_postgres", "NOT kept in PostgreSQL: a start with another data directory would not know."],
+  ["quiet", "An earlier step has not ended yet: halt again to check it."],
+  ["in_data_dir", "NOT kept in the data directory: a start with another database would not be halted."],
+  ["in_postgres", "NOT kept in PostgreSQL: a start with another data directory would not be halted."],
 ];
 
 const RESUME = {
   title: "Resume",
   verb: "Resume",
-  what: "Everything is checked first. Where something does not add up, the halt stays.",
+  what: "Everything is checked first. If something does not add up, the halt stays.",
   ask: (reason) => change("POST", "resume", { reason }),
   done: () => "Resumed.",
 };
@@ -56,22 +56,22 @@ function show(place, rows, none, element) {
   replace(byId(place), rows.length === 0 ? make("p", { class: "quiet" }, none) : make("div", { class: "scroll" }, element()));
 }
 
-/// Those that wait for an operator, and those that were approved and have not been carried out since, because somebody died in
-/// between: to approve one again carries it out. The oldest first, so that a new one moves none away from under a hand.
+/// Requests that wait for an operator, and approved ones that were not carried out because the service died in between: to
+/// approve one again carries it out. The oldest first, so that a new one does not move a button under the pointer.
 async function readApprovals() {
   const [pending, approved] = await Promise.all(["PENDING_APPROVAL", "APPROVED"].map((state) => get(`approvals?state=${state}`)));
   const left = approved.approvals.filter((one) => one.carried_out_at === null && Date.parse(one.expires_at) > Date.now());
   return [...pending.approvals, ...left].sort((one, other) => (one.created_at < other.created_at ? -1 : 1));
 }
 
-/// What a deed's answer says it came to: an operation that was refused has been carried out as well.
+/// The outcome in an action's answer: a refused operation counts as carried out as well.
 function outcomeText(answer) {
   if (answer.outcome !== undefined) return answer.code === null ? answer.outcome : `${answer.outcome}, ${answer.code}`;
   if (answer.state !== undefined) return answer.state;
   return answer.halted === false ? "resumed" : "carried out";
 }
 
-/// Exactly what would be done, apart from what somebody says of it.
+/// The exact action, without the operator's reason.
 function requestText({ action, subject, request }) {
   const fields = Object.entries(request).map(([name, value]) => `${name} ${value ?? "none"}`);
   return `${action} ${subject}${fields.length === 0 ? "" : `: ${fields.join(", ")}`}.`;
@@ -79,15 +79,15 @@ function requestText({ action, subject, request }) {
 
 function showApprovals(approvals) {
   const needed = current().approval_required;
-  const none = needed.length === 0 ? "None, and nothing needs any here." : `None. Two operators are needed for: ${needed.join(", ")}.`;
+  const none = needed.length === 0 ? "None, and no action needs one." : `None. Two operators are needed for: ${needed.join(", ")}.`;
   const decide = (approval, verb, path, kind) => deedButton(verb, `${verb} ${approval.approval_id}`, {
     title: `${verb}: ${approval.action} ${approval.subject}`,
     verb,
-    what: `${requestText(approval)} Asked for by operator ${approval.maker}, who says: ${approval.reason}`,
+    what: `${requestText(approval)} Requested by operator ${approval.maker}. Reason: ${approval.reason}`,
     ask: (reason) => change("POST", `approvals/${approval.approval_id}/${path}`, { reason }),
     done: (answer) => `${verb}: ${approval.action} ${approval.subject}: ${outcomeText(answer)}.`,
   }, { class: kind });
-  show("approvals", approvals, none, () => table("Another operator than the one who asked decides", [
+  show("approvals", approvals, none, () => table("An operator other than the requester decides", [
     ["Action", (row) => row.action],
     ["About", (row) => row.subject, "wrap"],
     ["What", requestText, "wrap"],
@@ -101,7 +101,7 @@ function showApprovals(approvals) {
 }
 
 function showPauses({ pauses }) {
-  show("pauses", pauses, "Nothing is paused.", () => table("New transfers that are refused; what is under way goes on", [
+  show("pauses", pauses, "Nothing is paused.", () => table("New transfers that are refused; accepted ones continue", [
     ["Direction", (row) => row.direction ?? "both"],
     ["Asset", (row) => row.asset ?? "all"],
     ["Since", (row) => timeText(row.at)],
@@ -113,7 +113,7 @@ function showPauses({ pauses }) {
 
 function pauseChosen() {
   const [direction, asset] = ["pause-direction", "pause-asset"].map((id) => byId(id).value || null);
-  if (direction === null && asset === null) say(byId("said"), "Name a direction, an asset or both: for everything there is the halt.");
+  if (direction === null && asset === null) say(byId("said"), "Name a direction, an asset or both. To stop everything, use the halt.");
   else propose(pauseDeed(direction, asset, true));
 }
 
@@ -122,7 +122,7 @@ function pauseDeed(direction, asset, paused) {
   return {
     title: paused ? `Pause ${scope}` : `Let ${scope} go on`,
     verb: paused ? "Pause" : "Unpause",
-    what: paused ? "New transfers of it are refused from then on; what is under way goes on." : "New transfers of it are taken again.",
+    what: paused ? "New transfers of it are refused from then on; accepted ones continue." : "New transfers of it are accepted again.",
     ask: (reason) => change("PUT", "pauses", { direction, asset, paused, reason }),
     done: () => (paused ? `Paused: ${scope}.` : `No longer paused: ${scope}.`),
   };
@@ -139,7 +139,7 @@ function showLetters({ dead, next_cursor: more }) {
     ["Resend", (row) => deedButton("Send again", `resend ${row.event_id} ${row.endpoint}`, {
       title: `Send event ${row.event_id} again`,
       verb: "Send again",
-      what: `To ${row.endpoint}, now, and as if for the first time.`,
+      what: `To ${row.endpoint}, now, with a new count of tries.`,
       ask: (reason) => change("POST", `webhooks/${row.event_id}/resend`, { reason }),
       done: () => `Event ${row.event_id} is due again.`,
     })],

@@ -11,7 +11,7 @@ const FOLLOWING = {
 
 const PLACES = { source: "with the source", in_flight: "in flight", target: "with the target" };
 
-/// What happened to a transfer, in the order that its states allow: both stores' clocks may differ, the order may not.
+/// The history of a transfer, in the order of its states, since the clocks of both stores may differ.
 export function timeline(shown) {
   const events = shown.history.map((passed) => ({ passed }));
   for (const operation of shown.operations) {
@@ -22,7 +22,7 @@ export function timeline(shown) {
   return events;
 }
 
-/// What is waited for, as text.
+/// The operation that the transfer waits for, as text.
 export function waitText(transfer) {
   const { waits_for: waits } = transfer;
   return waits === null ? "—" : `${waits.account} to ${waits.op}`;
@@ -57,7 +57,7 @@ export function transferElement(shown, actions) {
   if (shown.error !== null) facts.push(["Error", `${shown.error.code}: ${shown.error.message}`]);
   const notes = [];
   if (!shown.spot_answered) notes.push("UBSCore did not answer: its records are missing here.");
-  if (shown.spot_forgotten) notes.push("UBSCore has passed its watermark over this transfer: its records may be gone.");
+  if (shown.spot_forgotten) notes.push("This transfer is below UBSCore's watermark: its records may be gone.");
   return make("article", { "aria-labelledby": "transfer-title", "data-state": shown.state },
     make("h3", { id: "transfer-title" }, "Transfer ", make("code", {}, shown.req_id)),
     make("dl", { class: "facts" },
