@@ -7,6 +7,9 @@
 
 pub mod balances;
 pub mod hand;
+mod numbers;
+mod parts;
+mod request;
 pub mod step;
 pub mod watermark;
 pub mod worker;
@@ -14,223 +17,32 @@ pub mod worker;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, error};
 
 use self::hand::{Hands, InHand, LastError};
+use self::numbers::Numbers;
+pub use self::parts::{Options, Parts};
+pub use self::request::{Accepted, ExternalDecided, Rejection, Request};
 use self::worker::Worker;
-use self::worker::message::{AcceptReply, Envelope, Message};
-use self::worker::operator::OperatorAction;
+use self::worker::message::{AcceptReply, Envelope, Message, OperatorAction};
 use crate::adapters::{Adapter, Ask, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
-use crate::gate::{CleanRounds, Gate};
-use crate::pause::Pauses;
-pub use crate::postgres::Superseded;
-use crate::postgres::incarnation::ORDER_NUMBER_BITS;
+use crate::gate::CleanRounds;
+use crate::postgres::Superseded;
 use crate::postgres::store::{External, Store, Transfer};
-use crate::quota::Reservation;
 use crate::telemetry;
-use crate::validation::Checked;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
 use domain::shortage::{Capacity, Shortage, Vacancy};
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
-
-/// Parameters of the coordinator; see `[coordinator]` and `[recovery]` in the configuration.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whether transitions share commits.
-    pub fuse: bool,
-    /// Requests waiting for one worker.
-    pub queue_max: usize,
-    /// Calls in one commit.
-    pub batch_max: usize,
-    /// Transfers one worker has under way.
-    pub active_max: usize,
-    /// The first back-off, milliseconds.
-    pub backoff_base_ms: u64,
-    /// The longest back-off, milliseconds.
-    pub backoff_cap_ms: u64,
-    /// A transfer without progress for this long is read again, milliseconds.
-    pub stale_ms: u64,
-    /// A transfer under way for longer is stuck, milliseconds.
-    pub stuck_ms: u64,
-    /// How long an accept with an unknown commit is retried before its client gets the answer
-    /// "unknown".
-    pub accept_wait: Duration,
-    /// How long an external withdrawal waits for a clean round of the audit.
-    pub clean_wait: Duration,
-}
-
-/// A transfer to accept.
-#[derive(Debug)]
-pub struct Request {
-    /// The user.
-    pub user: UserId,
-    /// The client's idempotency key.
-    pub cid: Option<Cid>,
-    /// The validated form.
-    pub checked: Checked,
-    /// A repeat of the cid must have the same fingerprint.
-    pub fingerprint: String,
-    /// Its share of the user's daily limit, if there is one.
-    pub reservation: Option<Reservation>,
-    /// The pauses that it was checked against. Dropped when the accept is decided or answered as
-    /// unknown.
-    pub pauses: Arc<Pauses>,
-}
-
-/// An accepted transfer, and its progress. Dropping it changes nothing.
-#[derive(Debug)]
-pub struct Accepted {
-    /// Its present state, and every later one.
-    pub progress: watch::Receiver<Transfer>,
-    /// The transfer existed before, with the same cid and body.
-    pub replayed: bool,
-}
-
-/// Why a request was not carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// For the client.
-    pub code: Code,
-    /// More than the message of the code, if there is more.
-    pub detail: Option<String>,
-    /// It may have been done.
-    pub unknown: bool,
-    /// The thing that has no room, if the code is OVERLOADED.
-    pub shortage: Option<Shortage>,
-}
-
-impl From<Code> for Rejection {
-    fn from(code: Code) -> Rejection {
-        Rejection::of(code)
-    }
-}
-
-impl Rejection {
-    /// A refusal without any effect.
-    pub fn of(code: Code) -> Rejection {
-        Rejection { code, detail: None, unknown: false, shortage: None }
-    }
-
-    /// A refusal for lack of room, without any effect.
-    pub fn overloaded(shortage: Shortage) -> Rejection {
-        Rejection { shortage: Some(shortage), ..Rejection::of(Code::Overloaded) }
-    }
-
-    /// Whether it happened is unknown.
-    pub fn unknown() -> Rejection {
-        Rejection { unknown: true, ..Rejection::of(Code::SystemError) }
-    }
-}
-
-/// The decision of an external operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExternalDecided {
-    /// Success or refusal.
-    pub decision: Decision,
-    /// The Funding balance afterwards, decimal text; of a success only.
-    pub balance_after: Option<String>,
-}
-
-/// Order numbers of one incarnation, and those that are in use.
-#[derive(Debug)]
-pub(crate) struct Numbers {
-    next: AtomicU64,
-    workers: Box<[InUse]>,
-    /// UBSCore may have forgotten outcomes below it.
-    forgotten_below: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct InUse {
-    /// No transfer of this worker below it is under way. 0 until the worker has read its shard.
-    low: AtomicU64,
-    /// Transfers under way.
-    count: AtomicUsize,
-}
-
-impl Numbers {
-    fn new(incarnation: u64, workers: u32, watermark: u64) -> Numbers {
-        Numbers {
-            next: AtomicU64::new(incarnation << ORDER_NUMBER_BITS),
-            workers: (0..workers).map(|_| InUse::default()).collect(),
-            forgotten_below: AtomicU64::new(watermark),
-        }
-    }
-
-    /// Publishes a minimum for this worker, then draws the next number.
-    fn take(&self, worker: usize) -> u64 {
-        let low = &self.workers[worker].low;
-        // The minimum is published before the number is drawn: a reader that sees the number drawn
-        // sees the minimum.
-        low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let counter = number % (1 << ORDER_NUMBER_BITS);
-        assert!(counter + 1 < 1 << ORDER_NUMBER_BITS, "2^40 orders in one incarnation");
-        number
-    }
-
-    /// `low`: the lowest number under way in this worker, 0 while unknown, `u64::MAX` for none.
-    fn publish(&self, worker: usize, low: u64, count: usize) {
-        self.workers[worker].low.store(low, Ordering::SeqCst);
-        self.set_count(worker, count);
-    }
-
-    /// Transfers under way in this worker. Updated as soon as one is added, so that admission
-    /// counts it either here or in the queue.
-    fn set_count(&self, worker: usize, count: usize) {
-        self.workers[worker].count.store(count, Ordering::Relaxed);
-    }
-
-    /// Every later number is this one or higher.
-    fn next(&self) -> u64 {
-        self.next.load(Ordering::SeqCst)
-    }
-
-    /// Every transfer of this worker, under way or later, has this number or a higher one.
-    fn low(&self, worker: usize) -> u64 {
-        let next = self.next();
-        self.workers[worker].low.load(Ordering::SeqCst).min(next)
-    }
-
-    fn all_have_looked(&self) -> bool {
-        self.workers.iter().all(|worker| worker.low.load(Ordering::SeqCst) > 0)
-    }
-
-    /// Every transfer below this number is durably terminal in the store, and no accept can come
-    /// with a lower one. `None` until every worker has read its shard.
-    fn over(&self) -> Option<u64> {
-        let next = self.next();
-        let lows = self.workers.iter().map(|worker| worker.low.load(Ordering::SeqCst));
-        let low = lows.fold(next, u64::min);
-        (low > 0).then_some(low)
-    }
-
-    /// Called before UBSCore may forget.
-    fn forget_below(&self, watermark: u64) {
-        self.forgotten_below.fetch_max(watermark, Ordering::SeqCst);
-    }
-
-    /// UBSCore may have forgotten outcomes below it. Read it after UBSCore has answered that
-    /// nothing is recorded: it decides whether the outcome can have been forgotten.
-    fn forgotten_below(&self) -> u64 {
-        self.forgotten_below.load(Ordering::SeqCst)
-    }
-
-    fn count(&self) -> usize {
-        self.workers.iter().map(|worker| worker.count.load(Ordering::Relaxed)).sum()
-    }
-}
 
 /// The pool, as HTTP and the other rooms see it.
 pub struct Coordinator<T, F> {
@@ -285,37 +97,6 @@ pub enum Failed {
     /// A bug: a worker, or another task, has panicked.
     #[error("a task of the service broke; restart to go on with the transfers")]
     Broken(#[source] tokio::task::JoinError),
-}
-
-/// The parts that all workers share.
-pub struct Parts<T, F> {
-    /// UBSCore.
-    pub spot: Arc<T>,
-    /// PostgreSQL's Funding balances.
-    pub funding: Arc<F>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// How to work.
-    pub options: Options,
-    /// This process's incarnation.
-    pub incarnation: u64,
-    /// Every transfer below this order number has ended, in PostgreSQL and in UBSCore.
-    pub watermark: u64,
-    /// The highest durable log sequence, read anew for each commit.
-    pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
-    /// How many transfers UBSCore has room for until their end, those under way included.
-    pub capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
-    /// The free places of UBSCore's other tables.
-    pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
-    /// The last places of the outcome map. Only transfers that UBSCore would not refuse at once get
-    /// them.
-    pub kept: usize,
-    /// Closed while the service is halted.
-    pub gate: Arc<Gate>,
-    /// Notified after each commit.
-    pub committed: Arc<Notify>,
-    /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.
-    pub clean: Option<Arc<CleanRounds>>,
 }
 
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {
@@ -748,27 +529,5 @@ mod tests {
         let superseded = failed.iter().filter(|failed| matches!(failed, Failed::Superseded(_)));
         assert_eq!(superseded.count(), 1, "{failed:?}");
         pool.join().await;
-    }
-
-    /// The number below which transfers are over ends at the lowest minimum, at the next number,
-    /// and at a worker that has not looked.
-    #[test]
-    fn what_is_over_ends_at_the_lowest_promise() {
-        let numbers = Numbers::new(3, 2, 0);
-        let first = 3 << ORDER_NUMBER_BITS;
-        assert_eq!(numbers.over(), None, "no worker has looked");
-        numbers.publish(0, u64::MAX, 0);
-        assert_eq!(numbers.over(), None, "the other has not looked");
-        numbers.publish(1, 700, 1);
-        assert_eq!(numbers.over(), Some(700), "left by an earlier incarnation");
-        numbers.publish(1, u64::MAX, 0);
-        assert_eq!(numbers.over(), Some(first), "nothing is under way");
-        assert_eq!(numbers.take(0), first);
-        assert_eq!(numbers.take(1), first + 1);
-        assert_eq!(numbers.over(), Some(first), "promised with the number");
-        numbers.publish(0, u64::MAX, 0);
-        assert_eq!(numbers.over(), Some(first + 1));
-        numbers.publish(1, u64::MAX, 0);
-        assert_eq!(numbers.over(), Some(first + 2));
     }
 }

@@ -15,15 +15,16 @@ use futures_util::future::{Either, select};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::{Coordinator, Numbers, Pool, Superseded};
+use super::numbers::Numbers;
+use super::{Coordinator, Pool};
 use crate::adapters::Adapter;
 use crate::adapters::spot::{Spot, Unanswered};
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::crash;
 use crate::gate::Gate;
-use crate::postgres;
 use crate::postgres::watermark::Watermark;
+use crate::postgres::{self, Superseded};
 use crate::telemetry;
 use domain::shortage::Capacity;
 

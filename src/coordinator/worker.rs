@@ -34,17 +34,19 @@ use self::queued::{Queued, Waiter};
 use self::recording::Recordings;
 use self::undecided::Undecided;
 use super::hand::{Hands, LastError};
+use super::numbers::Numbers;
+use super::parts::Parts;
+use super::request::{Accepted, Rejection};
 use super::step::{Effect, Happened, Row, decide, renew, restrain};
-use super::{Accepted, Numbers, Parts, Rejection, Superseded};
 use crate::adapters::{Adapter, Answer, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert, alert_about};
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::gate::Pass;
-use crate::postgres::sqlstate;
 use crate::postgres::store::{
     Call, Failure, Page, Reply, Sought, Stale, Store, Transfer, Unfinished, differing_fields,
 };
+use crate::postgres::{Superseded, sqlstate};
 use crate::quota::Reservation;
 use crate::telemetry;
 use domain::account::UserId;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tracing::Span;
 
-use super::operator::{Attended, OperatorAction};
-use crate::coordinator::{Accepted, ExternalDecided, Rejection};
+use crate::coordinator::request::{Accepted, ExternalDecided, Rejection};
 use crate::pause::Pauses;
 use crate::postgres::store::{External, Transfer};
 use crate::quota::Reservation;
@@ -35,6 +34,18 @@ impl AcceptReply {
         drop(self.sender.send(answer));
     }
 }
+
+/// What an operator wants done with a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperatorAction {
+    /// Try it at once, and as if for the first time.
+    Retry,
+    /// End the wait for a decision.
+    Resolve,
+}
+
+/// How an operator is answered: with the transfer as it stands and as it will.
+pub(crate) type Attended = oneshot::Sender<Result<watch::Receiver<Transfer>, Rejection>>;
 
 /// What somebody outside wants of a worker, and how they are told.
 pub(crate) enum Message {

@@ -5,29 +5,18 @@
 //! is put together ([`crate::coordinator::step::renew`]). An operator who is told that it was not done has it undone: the
 //! transfer is asked for as before. Nothing of this outlives the process but what a participant has recorded.
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tracing::info;
 
 use super::Worker;
+use super::message::{Attended, OperatorAction};
 use super::queued::{Queued, Waiter};
 use crate::adapters::Adapter;
-use crate::coordinator::Rejection;
+use crate::coordinator::request::Rejection;
 use crate::coordinator::step::Happened;
 use crate::postgres::store::Transfer;
 use domain::code::Code;
 use domain::transfer::ReqId;
-
-/// What an operator wants done with a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperatorAction {
-    /// Try it at once, and as if for the first time.
-    Retry,
-    /// End the wait for a decision.
-    Resolve,
-}
-
-/// How an operator is answered: with the transfer as it stands and as it will.
-pub(crate) type Attended = oneshot::Sender<Result<watch::Receiver<Transfer>, Rejection>>;
 
 /// A transfer that is being resolved.
 pub(super) struct Resolving {

@@ -3,10 +3,9 @@
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::message::AcceptReply;
-use super::operator::{Attended, OperatorAction};
+use super::message::{AcceptReply, Attended, OperatorAction};
 use super::undecided::Claim;
-use crate::coordinator::{ExternalDecided, Rejection};
+use crate::coordinator::request::{ExternalDecided, Rejection};
 use crate::postgres::store::{Call, Sought, Transfer};
 use crate::quota::Reservation;
 use domain::account::UserId;

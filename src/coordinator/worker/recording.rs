@@ -14,7 +14,7 @@ use super::queued::{Queued, Waiter};
 use super::{Asking, Told, Worker, ns};
 use crate::adapters::{Adapter, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
-use crate::coordinator::{ExternalDecided, Rejection};
+use crate::coordinator::request::{ExternalDecided, Rejection};
 use crate::crash;
 use crate::postgres::store::{Call, External, Reply};
 use domain::amount::{PRECISION_MAX, units_from_text};

@@ -1,0 +1,123 @@
+//! The order numbers of one incarnation: each worker publishes the lowest one that it has under way,
+//! so that the watermark never passes it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::postgres::incarnation::ORDER_NUMBER_BITS;
+
+/// Order numbers of one incarnation, and those that are in use.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    next: AtomicU64,
+    workers: Box<[InUse]>,
+    /// UBSCore may have forgotten outcomes below it.
+    forgotten_below: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct InUse {
+    /// No transfer of this worker below it is under way. 0 until the worker has read its shard.
+    low: AtomicU64,
+    /// Transfers under way.
+    count: AtomicUsize,
+}
+
+impl Numbers {
+    pub(super) fn new(incarnation: u64, workers: u32, watermark: u64) -> Numbers {
+        Numbers {
+            next: AtomicU64::new(incarnation << ORDER_NUMBER_BITS),
+            workers: (0..workers).map(|_| InUse::default()).collect(),
+            forgotten_below: AtomicU64::new(watermark),
+        }
+    }
+
+    /// Publishes a minimum for this worker, then draws the next number.
+    pub(super) fn take(&self, worker: usize) -> u64 {
+        let low = &self.workers[worker].low;
+        // The minimum is published before the number is drawn: a reader that sees the number drawn
+        // sees the minimum.
+        low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        let counter = number % (1 << ORDER_NUMBER_BITS);
+        assert!(counter + 1 < 1 << ORDER_NUMBER_BITS, "2^40 orders in one incarnation");
+        number
+    }
+
+    /// `low`: the lowest number under way in this worker, 0 while unknown, `u64::MAX` for none.
+    pub(super) fn publish(&self, worker: usize, low: u64, count: usize) {
+        self.workers[worker].low.store(low, Ordering::SeqCst);
+        self.set_count(worker, count);
+    }
+
+    /// Transfers under way in this worker. Updated as soon as one is added, so that admission
+    /// counts it either here or in the queue.
+    pub(super) fn set_count(&self, worker: usize, count: usize) {
+        self.workers[worker].count.store(count, Ordering::Relaxed);
+    }
+
+    /// Every later number is this one or higher.
+    pub(super) fn next(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
+
+    /// Every transfer of this worker, under way or later, has this number or a higher one.
+    pub(super) fn low(&self, worker: usize) -> u64 {
+        let next = self.next();
+        self.workers[worker].low.load(Ordering::SeqCst).min(next)
+    }
+
+    pub(super) fn all_have_looked(&self) -> bool {
+        self.workers.iter().all(|worker| worker.low.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Every transfer below this number is durably terminal in the store, and no accept can come
+    /// with a lower one. `None` until every worker has read its shard.
+    pub(super) fn over(&self) -> Option<u64> {
+        let next = self.next();
+        let lows = self.workers.iter().map(|worker| worker.low.load(Ordering::SeqCst));
+        let low = lows.fold(next, u64::min);
+        (low > 0).then_some(low)
+    }
+
+    /// Called before UBSCore may forget.
+    pub(super) fn forget_below(&self, watermark: u64) {
+        self.forgotten_below.fetch_max(watermark, Ordering::SeqCst);
+    }
+
+    /// UBSCore may have forgotten outcomes below it. Read it after UBSCore has answered that
+    /// nothing is recorded: it decides whether the outcome can have been forgotten.
+    pub(super) fn forgotten_below(&self) -> u64 {
+        self.forgotten_below.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.workers.iter().map(|worker| worker.count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number below which transfers are over ends at the lowest minimum, at the next number,
+    /// and at a worker that has not looked.
+    #[test]
+    fn what_is_over_ends_at_the_lowest_promise() {
+        let numbers = Numbers::new(3, 2, 0);
+        let first = 3 << ORDER_NUMBER_BITS;
+        assert_eq!(numbers.over(), None, "no worker has looked");
+        numbers.publish(0, u64::MAX, 0);
+        assert_eq!(numbers.over(), None, "the other has not looked");
+        numbers.publish(1, 700, 1);
+        assert_eq!(numbers.over(), Some(700), "left by an earlier incarnation");
+        numbers.publish(1, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first), "nothing is under way");
+        assert_eq!(numbers.take(0), first);
+        assert_eq!(numbers.take(1), first + 1);
+        assert_eq!(numbers.over(), Some(first), "promised with the number");
+        numbers.publish(0, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first + 1));
+        numbers.publish(1, u64::MAX, 0);
+        assert_eq!(numbers.over(), Some(first + 2));
+    }
+}
