@@ -177,7 +177,7 @@ pub trait Adapter: Send + Sync + 'static {
 fn check_ask(ask: &Ask, asset_known: bool) -> Result<(), Code> {
     let intent = &ask.intent;
     let (req_id, user) = (intent.req_id.number(), intent.user.number());
-    if matches!(ask.op, Op::ExtDeposit | Op::ExtWithdraw) {
+    if ask.op.is_external() {
         return Err(Code::InvalidRequest);
     }
     check_form(Form { req_id, user, amount: intent.amount.units(), asset_known }).map(|_| ())

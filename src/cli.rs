@@ -898,8 +898,7 @@ pub struct AccessArgs {
 
 /// A refused name is answered with those that there are.
 fn op_parser() -> impl TypedValueParser<Value = Op> {
-    const OPS: [Op; 5] = [Op::Withdraw, Op::Deposit, Op::Refund, Op::ExtDeposit, Op::ExtWithdraw];
-    PossibleValuesParser::new(OPS.map(Op::name))
+    PossibleValuesParser::new(Op::ALL.map(Op::name))
         .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
 }
 

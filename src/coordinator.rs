@@ -230,7 +230,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         if !external.op.is_external() || Cid::new(&external.idem_key).is_none() {
             return Err(Rejection::of(Code::InvalidRequest));
         }
-        let (Some(clean), Op::ExtWithdraw) = (&self.clean, external.op) else {
+        let Some(clean) = self.clean.as_ref().filter(|_| external.op.takes()) else {
             return self.external_once(external).await;
         };
         let mut late = self.clock.sleep(self.clean_wait);
@@ -441,7 +441,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             }
             (_, None) => return Err(Silent),
         };
-        let withdrawn = op == Op::Withdraw && decision == Decision::Success;
+        let withdrawn = op.takes() && decision == Decision::Success;
         let transfer = match transfer.state.next(decision.event()) {
             Some(state) if state.is_terminal() => {
                 let code = match decision {

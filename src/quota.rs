@@ -155,7 +155,7 @@ impl Reservation {
 
     /// The transfer has ended.
     pub fn end(self, state: State) {
-        if let (Some(day), State::Failed | State::RolledBack) = (self.day, state) {
+        if let (Some(day), true) = (self.day, state.is_undone()) {
             self.user.update(|usage| usage.restore(self.share, day));
         }
     }
@@ -369,7 +369,7 @@ impl Quotas {
         let mut days = BTreeMap::<Day, Sums>::new();
         let enough = self.day.transfers.unwrap_or(u64::MAX);
         let count = |accepted: Accepted| {
-            let moved = !matches!(accepted.state, State::Failed | State::RolledBack);
+            let moved = !accepted.state.is_undone();
             let metered = moved && self.day.amounts.contains_key(&accepted.asset);
             let units = if metered { accepted.amount.units() } else { 0 };
             let of = Day::of(accepted.at);

@@ -164,3 +164,6 @@ mod language;
 
 /// The order of the house: arrows, seams, and tables that must agree.
 mod tidy;
+
+/// The tables of operations and of claims: read everywhere, written once.
+mod tables;

@@ -103,7 +103,7 @@ impl History {
         {
             let key = (order.user, order.asset);
             self.successes.push((key, order.op, order.amount, order.order_number));
-            if order.op == Op::Refund {
+            if order.op.row().undoes.is_some() {
                 self.refunded.insert((order.req_id, order.order_number));
             }
         }

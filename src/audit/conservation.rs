@@ -40,8 +40,6 @@ use domain::account::UserId;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Direction, Op, Participant, ReqId};
 
-/// The operations of a transfer.
-const OPS: [Op; 3] = [Op::Withdraw, Op::Deposit, Op::Refund];
 /// Records of the log that one round reads.
 const RECORDS_PER_ROUND: u64 = 20_000;
 /// With this many outcomes of the log not yet kept, no more records are read until a round is kept.
@@ -391,7 +389,7 @@ impl<S: SpotReader> Audit<S> {
         for page in &findings.pages {
             let direction = page.transfer.as_ref().map(|transfer| transfer.intent.direction);
             let here = |op: &Op| direction.is_none_or(|direction| direction.is_on_spot(*op));
-            asked.extend(OPS.into_iter().filter(here).map(|op| (page.req_id, op)));
+            asked.extend(Op::OF_TRANSFER.into_iter().filter(here).map(|op| (page.req_id, op)));
         }
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
@@ -402,7 +400,7 @@ impl<S: SpotReader> Audit<S> {
         let mut open = BTreeSet::new();
         let catalog = self.catalog.load_full();
         for page in &findings.pages {
-            let spot = &OPS.map(|op| {
+            let spot = &Op::OF_TRANSFER.map(|op| {
                 let name = (page.req_id, op);
                 recorded
                     .remove(&name)
@@ -494,7 +492,7 @@ impl Judged<'_> {
                 return Err(self.mismatch(units, Kind::Misplaced { op }));
             }
         }
-        for (op, spot) in OPS.into_iter().zip(self.spot) {
+        for (op, spot) in Op::OF_TRANSFER.into_iter().zip(self.spot) {
             let Some(spot) = spot else { continue };
             let same = (spot.user, spot.asset, spot.amount)
                 == (intent.user.number(), intent.asset.0, intent.amount.units());
@@ -506,11 +504,7 @@ impl Judged<'_> {
             return Err(self.mismatch(0, Kind::Passed { state: transfer.state }));
         }
         let seen = |op: Op| self.seen(intent.direction, intent.order_number, op);
-        let operations = Operations {
-            withdraw: seen(Op::Withdraw),
-            deposit: seen(Op::Deposit),
-            refund: seen(Op::Refund),
-        };
+        let operations = Operations::of(seen);
         match fit(Some(transfer.state), intent.direction, intent.amount, operations) {
             Fit::Broken { op, difference } => {
                 Err(self.mismatch(difference, Kind::Misfit { state: transfer.state, op }))
@@ -524,7 +518,7 @@ impl Judged<'_> {
             let found = self.page.operations.iter().find(|operation| operation.op == op);
             return Seen::in_snapshot(found.map(|operation| operation.decision));
         }
-        match &self.spot[usize::from(op as u8) - 1] {
+        match op.place_in_transfer().and_then(|place| self.spot[place].as_ref()) {
             None if order_number < self.watermark => Seen::Forgotten,
             None => Seen::At { before: None, after: None },
             Some(spot) => {
@@ -536,17 +530,11 @@ impl Judged<'_> {
 
     /// The net effect of operations that have no transfer, smallest units.
     fn lone_difference(&self) -> i128 {
-        use domain::transfer::Decision::Success;
-        let effect = |op: Op, units: u64| match op {
-            Op::Withdraw => -i128::from(units),
-            _ => i128::from(units),
-        };
-        let funding = self.page.operations.iter().filter(|o| o.decision == Success);
-        let funding: i128 = funding.map(|o| effect(o.op, o.amount.units())).sum();
-        let spot = OPS.into_iter().zip(self.spot);
+        let funding = self.page.operations.iter();
+        let funding: i128 = funding.map(|o| o.op.effect(o.decision, o.amount.units())).sum();
+        let spot = Op::OF_TRANSFER.into_iter().zip(self.spot);
         let spot = spot.filter_map(|(op, spot)| spot.as_ref().map(|spot| (op, spot)));
-        let spot = spot.filter(|(_, spot)| spot.decision == Success);
-        funding + spot.map(|(op, spot)| effect(op, spot.amount)).sum::<i128>()
+        funding + spot.map(|(op, spot)| op.effect(spot.decision, spot.amount)).sum::<i128>()
     }
 
     fn mismatch(&self, difference: i128, kind: Kind) -> Box<Mismatch> {

@@ -22,7 +22,8 @@ use super::mismatch::{Kind, Mismatch};
 use crate::postgres::audit_reader::{AuditReader, Decided};
 use domain::account::UserId;
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Decision, ExternalOperation, Op};
+use domain::transfer::op::Effect;
+use domain::transfer::{ExternalOperation, Op};
 
 /// A record of an external operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +127,10 @@ pub(super) fn by_asset(rows: &BTreeMap<(AssetId, Op), Decided>) -> BTreeMap<Asse
     let mut all = BTreeMap::<AssetId, Outside>::new();
     for ((asset, op), Decided { count, units }) in rows {
         let outside = all.entry(*asset).or_default();
-        match op {
-            Op::ExtDeposit => (outside.deposits, outside.deposited) = (*count, *units),
-            _ => (outside.withdrawals, outside.withdrawn) = (*count, *units),
+        match op.row().available {
+            Effect::More => (outside.deposits, outside.deposited) = (*count, *units),
+            Effect::Less => (outside.withdrawals, outside.withdrawn) = (*count, *units),
+            Effect::Same => {}
         }
     }
     all
@@ -177,13 +179,8 @@ fn same(row: &ExternalOperation, name: (u128, Op), recorded: &Recorded) -> bool 
 
 /// PostgreSQL has lost an answered operation.
 fn lost(idem_key: Option<String>, op: Op, recorded: &Recorded, catalog: &Catalog) -> Mismatch {
-    let units = i128::from(recorded.amount);
-    let difference = match (recorded.decision, op) {
-        (Decision::Refused(_), _) => 0,
-        // PostgreSQL lacks the deposit, or still has the withdrawn money.
-        (Decision::Success, Op::ExtDeposit) => -units,
-        (Decision::Success, _) => units,
-    };
+    // PostgreSQL lacks the deposit, or still has the withdrawn money.
+    let difference = -op.effect(recorded.decision, recorded.amount);
     let (units, sequence) = (recorded.amount, recorded.sequence);
     let (user, asset) = (UserId::new(recorded.user), AssetId(recorded.asset));
     Mismatch::new(Kind::ExternalLost { op, idem_key, units, sequence })

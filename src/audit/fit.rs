@@ -6,7 +6,7 @@
 //! been there before. So a transfer that moves meanwhile is never misread.
 
 use domain::amount::Amount;
-use domain::transfer::{Decision, Direction, Duty, Op, Participant, State};
+use domain::transfer::{Claim, Decision, Direction, Op, Participant, State};
 
 /// The decisions of one journal for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,25 +33,19 @@ impl Seen {
     }
 }
 
-/// WITHDRAW, DEPOSIT and REFUND of one transfer.
+/// One entry for each operation of a transfer, in the order of [`Op::OF_TRANSFER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operations {
-    /// The source pays.
-    pub withdraw: Seen,
-    /// The target credits.
-    pub deposit: Seen,
-    /// The source gets its money back.
-    pub refund: Seen,
-}
+pub struct Operations([Seen; Op::OF_TRANSFER.len()]);
 
-/// The claim of a state about an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claim {
-    Succeeded,
-    Refused,
-    Undecided,
-    /// The operation is being asked for.
-    Anything,
+impl Operations {
+    /// The entries that `seen` returns for each operation.
+    pub fn of(seen: impl FnMut(Op) -> Seen) -> Operations {
+        Operations(Op::OF_TRANSFER.map(seen))
+    }
+
+    fn iter(self) -> impl Iterator<Item = (Op, Seen)> {
+        Op::OF_TRANSFER.into_iter().zip(self.0)
+    }
 }
 
 /// The result of a comparison.
@@ -77,22 +71,26 @@ pub fn fit(
     amount: Amount,
     operations: Operations,
 ) -> Fit {
-    let Operations { withdraw, deposit, refund } = operations;
-    for (op, seen) in [(Op::Withdraw, withdraw), (Op::Deposit, deposit), (Op::Refund, refund)] {
-        let claim = state.map_or(Claim::Undecided, |state| claim(state, direction, op));
+    for (op, seen) in operations.iter() {
+        // Spot decides before the state changes. Funding decides in the same commit as the state.
+        let is_asked = |state: State| state.asks(direction, Participant::Spot) == Some(op);
+        let claim = state.map_or(Claim::Undecided, |state| state.claim(op));
         let fits = match (seen, claim) {
-            (Seen::Forgotten, _) | (_, Claim::Anything) => true,
+            (Seen::Forgotten, _) => true,
             (Seen::At { after, .. }, Claim::Succeeded) => after == Some(Decision::Success),
             (Seen::At { after, .. }, Claim::Refused) => {
                 matches!(after, Some(Decision::Refused(_)))
             }
-            (Seen::At { before, .. }, Claim::Undecided) => before.is_none(),
+            (Seen::At { before, .. }, Claim::Undecided) => {
+                before.is_none() || state.is_some_and(is_asked)
+            }
         };
         if !fits {
-            let units = i128::from(amount.units());
-            let one = |seen: Seen| if seen.succeeded() { units } else { 0 };
-            let held = one(deposit) + one(refund) - one(withdraw);
-            let claimed = if state.is_some_and(is_in_flight) { -units } else { 0 };
+            let units = amount.units();
+            let succeeded = operations.iter().filter(|(_, seen)| seen.succeeded());
+            let held: i128 = succeeded.map(|(op, _)| op.effect(Decision::Success, units)).sum();
+            let in_flight = state.is_some_and(State::is_in_flight);
+            let claimed = if in_flight { -i128::from(units) } else { 0 };
             return Fit::Broken { op, difference: held - claimed };
         }
     }
@@ -102,45 +100,11 @@ pub fn fit(
     }
 }
 
-fn is_in_flight(state: State) -> bool {
-    match state {
-        State::SourceDone | State::TargetPending | State::Compensating => true,
-        State::Init
-        | State::SourcePending
-        | State::Committed
-        | State::Failed
-        | State::RolledBack => false,
-    }
-}
-
-fn claim(state: State, direction: Direction, op: Op) -> Claim {
-    // A participant outside PostgreSQL decides before the state changes. Funding decides in the
-    // same commit as the state.
-    if state.duty(direction) == Duty::Ask(Participant::Spot, op) {
-        return Claim::Anything;
-    }
-    use Claim::{Refused, Succeeded, Undecided};
-    let [withdraw, deposit, refund] = match state {
-        State::Init | State::SourcePending => [Undecided, Undecided, Undecided],
-        State::SourceDone | State::TargetPending => [Succeeded, Undecided, Undecided],
-        State::Committed => [Succeeded, Succeeded, Undecided],
-        State::Failed => [Refused, Undecided, Undecided],
-        State::Compensating => [Succeeded, Refused, Undecided],
-        State::RolledBack => [Succeeded, Refused, Succeeded],
-    };
-    match op {
-        Op::Withdraw => withdraw,
-        Op::Deposit => deposit,
-        Op::Refund => refund,
-        Op::ExtDeposit | Op::ExtWithdraw => Undecided,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use domain::code::Code;
-    use domain::transfer::Event;
+    use domain::transfer::{Duty, Event};
 
     const REFUSED: Decision = Decision::Refused(Code::AccountFrozen);
 
@@ -196,8 +160,7 @@ mod tests {
                 false => Seen::in_snapshot(at[index]),
             }
         };
-        let (withdraw, deposit) = (seen(Op::Withdraw), seen(Op::Deposit));
-        Operations { withdraw, deposit, refund: seen(Op::Refund) }
+        Operations::of(seen)
     }
 
     /// Goal: no legal history is ever called broken, however it runs on between the three reads.
@@ -255,8 +218,10 @@ mod tests {
     #[test]
     fn the_difference_is_what_the_user_has_too_many_or_lacks() {
         let decided = |withdraw, deposit| {
-            let seen = |yes: bool| Seen::in_snapshot(yes.then_some(Decision::Success));
-            Operations { withdraw: seen(withdraw), deposit: seen(deposit), refund: seen(false) }
+            Operations(
+                [withdraw, deposit, false]
+                    .map(|yes: bool| Seen::in_snapshot(yes.then_some(Decision::Success))),
+            )
         };
         let direction = Direction::FundingToSpot;
         let broken = |state, withdraw, deposit| match fit(

@@ -241,7 +241,7 @@ impl Mismatch {
             }
             Kind::SettledTotals { claimed, done } => {
                 let text = |totals: &Totals| {
-                    [Op::Withdraw, Op::Deposit, Op::Refund]
+                    Op::OF_TRANSFER
                         .map(|op| format!("{} {}", op.name(), units(totals.of(op))))
                         .join(", ")
                 };

@@ -36,7 +36,7 @@ use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Decision, Direction, Op, ReqId, State};
+use domain::transfer::{Decision, Op, Participant, ReqId};
 
 /// The plan of a rebuild.
 #[derive(Debug, Default)]
@@ -116,9 +116,8 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
         let Some(transfer) = &page.transfer else { continue };
         if !transfer.state.is_terminal() {
             paying.extend(pending(transfer));
-            if (transfer.intent.direction, transfer.state)
-                == (Direction::SpotToFunding, State::SourcePending)
-            {
+            let asked = transfer.state.asks(transfer.intent.direction, Participant::Spot);
+            if asked.is_some_and(Op::takes) {
                 leaving.push(transfer.intent.clone());
             }
             rebuild.open.push(transfer.clone());

@@ -41,7 +41,7 @@ use crate::postgres::store::Transfer;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
-use domain::transfer::{Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
+use domain::transfer::{Claim, Decision, Intent, Op, Participant, ReqId};
 
 /// One step on UBSCore. Steps are carried out in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,24 +238,14 @@ pub fn proven(transfer: &Transfer) -> Result<Vec<(Op, Decision)>, Unproven> {
         Some(code) => Ok(Refused(code)),
         None => Err(Unproven::NoCode),
     };
-    Ok(match (transfer.intent.direction, transfer.state) {
-        (_, State::Init | State::SourcePending) => Vec::new(),
-        (Direction::FundingToSpot, State::SourceDone | State::TargetPending | State::Failed) => {
-            Vec::new()
-        }
-        (Direction::FundingToSpot, State::Committed) => vec![(Op::Deposit, Success)],
-        (Direction::FundingToSpot, State::Compensating | State::RolledBack) => {
-            vec![(Op::Deposit, refused()?)]
-        }
-        (
-            Direction::SpotToFunding,
-            State::SourceDone | State::TargetPending | State::Committed | State::Compensating,
-        ) => vec![(Op::Withdraw, Success)],
-        (Direction::SpotToFunding, State::RolledBack) => {
-            vec![(Op::Withdraw, Success), (Op::Refund, Success)]
-        }
-        (Direction::SpotToFunding, State::Failed) => vec![(Op::Withdraw, refused()?)],
-    })
+    let claimed = transfer.state.decided_at(transfer.intent.direction, Participant::Spot);
+    claimed
+        .map(|(op, claim)| match claim {
+            Claim::Succeeded => Ok((op, Success)),
+            Claim::Refused => Ok((op, refused()?)),
+            Claim::Undecided => unreachable!("{op} is not decided"),
+        })
+        .collect()
 }
 
 /// The operations of a transfer in PostgreSQL that UBSCore lacks.
@@ -298,8 +288,7 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
         let on_funding = page.operations.iter().find(|there| there.op == op);
         Seen::in_snapshot(on_spot.or(on_funding.map(|there| there.decision)))
     };
-    let (withdraw, deposit, refund) = (seen(Op::Withdraw), seen(Op::Deposit), seen(Op::Refund));
-    let operations = Operations { withdraw, deposit, refund };
+    let operations = Operations::of(seen);
     let fitting = fit(Some(transfer.state), intent.direction, intent.amount, operations);
     if !page.operations.iter().all(same) || matches!(fitting, Fit::Broken { .. }) {
         return Err(Unproven::Contradiction);
@@ -489,12 +478,8 @@ fn refusal(decision: Decision) -> Unproven {
 
 /// The payment to Spot that the coordinator would ask UBSCore for.
 pub fn pending(transfer: &Transfer) -> Option<(Intent, Op)> {
-    match transfer.state.duty(transfer.intent.direction) {
-        Duty::Ask(Participant::Spot, op @ (Op::Deposit | Op::Refund)) => {
-            Some((transfer.intent.clone(), op))
-        }
-        _ => None,
-    }
+    let asked = transfer.state.asks(transfer.intent.direction, Participant::Spot);
+    asked.filter(|op| op.pays()).map(|op| (transfer.intent.clone(), op))
 }
 
 /// The recorded outcome of an operation in a ledger.
@@ -513,7 +498,7 @@ mod tests {
     use super::*;
     use domain::amount::Amount;
     use domain::asset::AssetStatus;
-    use domain::transfer::Cid;
+    use domain::transfer::{Cid, Direction, State};
 
     const USDT: AssetId = AssetId(3);
     const CODE: Code = Code::InsufficientBalance;
@@ -585,20 +570,12 @@ mod tests {
             for state in State::ALL {
                 let proven = proven(&transfer(intent(1, direction, 5), state)).expect("a code");
                 // All operations, by the table of states.
-                let all = match state {
-                    State::Init | State::SourcePending => vec![],
-                    State::SourceDone | State::TargetPending => vec![(Op::Withdraw, Success)],
-                    State::Committed => vec![(Op::Withdraw, Success), (Op::Deposit, Success)],
-                    State::Failed => vec![(Op::Withdraw, Refused(CODE))],
-                    State::Compensating => {
-                        vec![(Op::Withdraw, Success), (Op::Deposit, Refused(CODE))]
-                    }
-                    State::RolledBack => vec![
-                        (Op::Withdraw, Success),
-                        (Op::Deposit, Refused(CODE)),
-                        (Op::Refund, Success),
-                    ],
+                let claimed = |op: Op| match state.claim(op) {
+                    Claim::Succeeded => Some((op, Success)),
+                    Claim::Refused => Some((op, Refused(CODE))),
+                    Claim::Undecided => None,
                 };
+                let all: Vec<_> = Op::OF_TRANSFER.into_iter().filter_map(claimed).collect();
                 let on_spot = all.iter().filter(|(op, _)| direction.is_on_spot(*op));
                 assert!(on_spot.clone().eq(&proven), "{direction:?} {state:?}: {proven:?}");
                 let fits = |without: Option<Op>| {
@@ -607,8 +584,7 @@ mod tests {
                             all.iter().find(|(there, _)| *there == op && without != Some(op));
                         Seen::in_snapshot(decided.map(|(_, decision)| *decision))
                     };
-                    let (withdraw, deposit) = (seen(Op::Withdraw), seen(Op::Deposit));
-                    let operations = Operations { withdraw, deposit, refund: seen(Op::Refund) };
+                    let operations = Operations::of(seen);
                     !matches!(
                         fit(Some(state), direction, amount(5), operations),
                         Fit::Broken { .. }

@@ -41,7 +41,9 @@ use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op, ReqId, State};
+use domain::transfer::{
+    Claim, Decision, Direction, ExternalOperation, Intent, Op, Participant, ReqId, State,
+};
 
 /// The repairs that are possible, and the findings that are left.
 #[derive(Debug, Default)]
@@ -77,14 +79,14 @@ impl Plan {
 #[derive(Clone, Debug)]
 struct Logged {
     intent: Intent,
-    /// WITHDRAW, DEPOSIT and REFUND.
-    spot: [Option<Decision>; 3],
+    /// In the order of [`Op::OF_TRANSFER`].
+    spot: [Option<Decision>; Op::OF_TRANSFER.len()],
     sequence: Sequence,
 }
 
 impl Logged {
     fn decision(&self, op: Op) -> Option<Decision> {
-        self.spot[usize::from(op as u8) - 1]
+        op.place_in_transfer().and_then(|place| self.spot[place])
     }
 }
 
@@ -258,12 +260,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
     }
     for ((user, asset), operations) in lost {
         let effect = |(operation, _): &(ExternalOperation, _)| {
-            let units = i128::from(operation.amount.units());
-            match (operation.decision, operation.op) {
-                (Decision::Refused(_), _) => 0,
-                (Decision::Success, Op::ExtDeposit) => units,
-                (Decision::Success, _) => -units,
-            }
+            operation.op.effect(operation.decision, operation.amount.units())
         };
         let sum: i128 = operations.iter().map(effect).sum();
         let way = match reader.imbalance(user, asset).await? {
@@ -301,9 +298,13 @@ fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged
             continue;
         };
         let logged = found.entry(intent.req_id);
-        let logged = logged.or_insert_with(|| Logged { intent, spot: [None; 3], sequence });
-        if let Some(spot) = logged.spot.get_mut(usize::from(order.op as u8) - 1) {
-            *spot = Some(decision);
+        let logged = logged.or_insert_with(|| Logged {
+            intent,
+            spot: [None; Op::OF_TRANSFER.len()],
+            sequence,
+        });
+        if let Some(place) = order.op.place_in_transfer() {
+            logged.spot[place] = Some(decision);
         }
         logged.sequence = sequence;
     }
@@ -371,14 +372,7 @@ fn is_success(decision: Decision) -> bool {
 
 /// Whether a transfer in state `to` has this operation on Funding.
 fn is_wanted(op: Op, to: State, intent: &Intent) -> bool {
-    match (intent.direction, op) {
-        (Direction::FundingToSpot, Op::Withdraw) => true,
-        (Direction::FundingToSpot, Op::Refund) => to == State::RolledBack,
-        (Direction::SpotToFunding, Op::Deposit) => {
-            matches!(to, State::Committed | State::RolledBack)
-        }
-        _ => false,
-    }
+    to.claim_at(intent.direction, Participant::Funding, op) != Claim::Undecided
 }
 
 /// The state of the transfer that the log proves, its code, and its Funding operations.

@@ -43,8 +43,11 @@ fn mismatch(
 ) -> Mismatch {
     // If Spot has paid less than claimed, the user has that much too much.
     let balance = |totals: Totals| {
-        let part = |op| i128::try_from(totals.of(op)).unwrap_or(i128::MAX);
-        part(Op::Deposit).saturating_add(part(Op::Refund)).saturating_sub(part(Op::Withdraw))
+        let part = |op: Op| {
+            let units = i128::try_from(totals.of(op)).unwrap_or(i128::MAX);
+            op.row().available.sign() * units
+        };
+        Op::OF_TRANSFER.map(part).into_iter().fold(0, i128::saturating_add)
     };
     let difference = balance(done).saturating_sub(balance(claimed));
     Mismatch::new(Kind::SettledTotals { claimed, done }).with_account(

@@ -19,7 +19,7 @@ use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Decision, Direction, Op, Participant, ReqId, State};
+use domain::transfer::{Claim, Decision, Op, Participant, ReqId};
 
 /// Operations of one account with nearly equal times are sorted so that their balances fit. This
 /// many are looked at.
@@ -66,7 +66,7 @@ impl Balances {
             Participant::Spot => self.spot += movement.effect,
         }
         // A movement that is not external comes from the money in flight, or goes there.
-        if !matches!(movement.op, Op::ExtDeposit | Op::ExtWithdraw) {
+        if movement.op.place_in_transfer().is_some() {
             self.in_flight -= movement.effect;
         }
     }
@@ -182,7 +182,7 @@ pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Sta
     for moves in &movements.transfers {
         let claimed = claimed(moves);
         let is_carried = moves.transfer.intent.order_number < carried;
-        for op in [Op::Withdraw, Op::Deposit, Op::Refund] {
+        for op in Op::OF_TRANSFER {
             let claim = claimed.iter().find(|(claimed, _)| *claimed == op).map(|(_, at)| *at);
             // A statement is never taken back: a record counts if a later record knows it durable,
             // or if PostgreSQL has its result.
@@ -266,29 +266,17 @@ fn named(catalog: &Catalog, asset: AssetId) -> (String, u8) {
 /// The successes on Spot that a transfer's state claims, and when PostgreSQL recorded them.
 fn claimed(moves: &TransferMoves) -> Vec<(Op, Timestamp)> {
     let transfer = &moves.transfer;
-    let told = |states: &[State]| {
-        let at = moves.passed.iter().find(|(state, _)| states.contains(state));
-        at.map_or(transfer.updated_at, |(_, at)| *at)
+    let at = |op: Op| {
+        let claiming = moves.passed.iter().find(|(state, _)| state.claim(op) == Claim::Succeeded);
+        claiming.map_or(transfer.updated_at, |(_, at)| *at)
     };
-    let withdrawn = (Op::Withdraw, told(&[State::SourceDone, transfer.state]));
-    match (transfer.intent.direction, transfer.state) {
-        (Direction::FundingToSpot, State::Committed) => {
-            vec![(Op::Deposit, told(&[State::Committed]))]
-        }
-        (Direction::SpotToFunding, State::RolledBack) => {
-            vec![withdrawn, (Op::Refund, told(&[State::RolledBack]))]
-        }
-        (
-            Direction::SpotToFunding,
-            State::SourceDone | State::TargetPending | State::Committed | State::Compensating,
-        ) => vec![withdrawn],
-        _ => Vec::new(),
-    }
+    let decided = transfer.state.decided_at(transfer.intent.direction, Participant::Spot);
+    decided.filter(|(_, claim)| *claim == Claim::Succeeded).map(|(op, _)| (op, at(op))).collect()
 }
 
 fn funding_movement(movement: FundingMovement) -> Movement {
     let FundingMovement { at, op, asset, amount, balance_after, reference } = movement;
-    let effect = effect(op, amount.units());
+    let effect = op.effect(Decision::Success, amount.units());
     let (recorded, account) = (balance_after.map(signed), Participant::Funding);
     Movement { at, account, op, asset, effect, recorded, balance: 0, reference, sequence: None }
 }
@@ -301,29 +289,22 @@ fn spot_movement(
 ) -> Movement {
     let transfer = &moves.transfer;
     // PostgreSQL keeps only the record of the last outcome.
-    let last = transfer.log_sequence.filter(|_| {
-        !(op == Op::Withdraw && matches!(transfer.state, State::RolledBack | State::Compensating))
-    });
+    let last = transfer
+        .log_sequence
+        .filter(|_| !(op.row().undone_by.is_some() && transfer.state.goes_back()));
     Movement {
         at,
         account: Participant::Spot,
         op,
         asset: logged.map_or(transfer.intent.asset, |logged| AssetId(logged.order.asset)),
-        effect: effect(
-            op,
+        effect: op.effect(
+            Decision::Success,
             logged.map_or(transfer.intent.amount.units(), |logged| logged.order.amount),
         ),
         recorded: logged.map(|logged| signed(logged.balance_after)),
         balance: 0,
         reference: transfer.intent.req_id.to_string(),
         sequence: logged.map(|logged| logged.sequence).or(last),
-    }
-}
-
-fn effect(op: Op, units: u64) -> i128 {
-    match op {
-        Op::Withdraw | Op::ExtWithdraw => -i128::from(units),
-        Op::Deposit | Op::Refund | Op::ExtDeposit => i128::from(units),
     }
 }
 

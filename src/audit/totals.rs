@@ -261,8 +261,7 @@ impl Reader {
     async fn recorded(&self, moving: &[Moving]) -> Result<Option<Vec<Vec<Done>>>, Error> {
         let mut asked: Vec<(usize, ReqId, Op)> = Vec::new();
         for (index, transfer) in moving.iter().enumerate() {
-            let ops = [Op::Withdraw, Op::Deposit, Op::Refund].into_iter();
-            let ops = ops.filter(|op| transfer.direction.is_on_spot(*op));
+            let ops = Op::OF_TRANSFER.into_iter().filter(|op| transfer.direction.is_on_spot(*op));
             asked.extend(ops.map(|op| (index, transfer.req_id, op)));
         }
         let names: Vec<(ReqId, Op)> = asked.iter().map(|(_, req_id, op)| (*req_id, *op)).collect();
@@ -318,17 +317,18 @@ fn add_up(
         // Operations after the asset's own record, up to the common one.
         let own = spot.get(&asset).map_or(last, |total| total.sequence);
         for (op, _) in done.iter().filter(|(_, record)| (own + 1..=last).contains(record)) {
-            let moved = if *op == Op::Withdraw { -amount } else { amount };
+            let moved = op.row().available.sign() * amount;
             total.spot = total.spot.checked_add(moved)?;
         }
         let in_view = |op: Op| match direction.is_on_spot(op) {
             true => done.iter().any(|(found, record)| *found == op && *record <= last),
             false => funding.contains(&op),
         };
-        let arrived = in_view(Op::Deposit) || in_view(Op::Refund);
+        let left = Op::OF_TRANSFER.into_iter().any(|op| op.takes() && in_view(op));
+        let arrived = Op::OF_TRANSFER.into_iter().any(|op| op.pays() && in_view(op));
         let paid_later = direction == Direction::SpotToFunding
-            && done.iter().any(|(op, record)| *op == Op::Withdraw && *record > last);
-        match (in_view(Op::Withdraw), arrived) {
+            && done.iter().any(|(op, record)| op.takes() && *record > last);
+        match (left, arrived) {
             (true, false) => total.in_flight = total.in_flight.checked_add(amount)?,
             (false, true) if paid_later => total.spot = total.spot.checked_sub(amount)?,
             // Complete, or not begun; or money from nothing, which is a difference.

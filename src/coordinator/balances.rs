@@ -13,7 +13,7 @@ use crate::adapters::{Adapter, Outcome};
 use crate::postgres::reads::Reads;
 use domain::account::UserId;
 use domain::asset::{Asset, AssetId};
-use domain::transfer::{Direction, Op};
+use domain::transfer::{Direction, Op, Participant};
 
 /// One asset of one user. `None`: the account does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,14 +88,11 @@ impl<F: Adapter> Coordinator<Spot, F> {
                     let direction = transfer.intent.direction;
                     let amount = u128::from(transfer.intent.amount.units());
                     let req_id = transfer.intent.req_id;
-                    let mut has = [false; 3];
-                    for (has, op) in has.iter_mut().zip([Op::Withdraw, Op::Deposit, Op::Refund]) {
-                        *has = match (direction, op) {
-                            (Direction::FundingToSpot, Op::Deposit)
-                            | (Direction::SpotToFunding, Op::Withdraw | Op::Refund) => {
-                                self.in_cut(req_id, op, spot.sequence).await?
-                            }
-                            _ => funding.contains(&op),
+                    let mut has = [false; Op::OF_TRANSFER.len()];
+                    for (has, op) in has.iter_mut().zip(Op::OF_TRANSFER) {
+                        *has = match op.participant(direction) {
+                            Participant::Spot => self.in_cut(req_id, op, spot.sequence).await?,
+                            Participant::Funding => funding.contains(&op),
                         };
                     }
                     let [withdrawn, deposited, refunded] = has;

@@ -58,14 +58,7 @@ impl Hands {
     /// A worker has this transfer in hand, with this state in the store.
     pub(super) fn hold(&self, worker: usize, transfer: &Transfer) {
         let Transfer { intent, state, created_at, .. } = transfer;
-        let in_flight = match state {
-            State::SourceDone | State::TargetPending | State::Compensating => intent.amount.units(),
-            State::Init
-            | State::SourcePending
-            | State::Committed
-            | State::Failed
-            | State::RolledBack => 0,
-        };
+        let in_flight = if state.is_in_flight() { intent.amount.units() } else { 0 };
         let (state, asset, created_at) = (*state, intent.asset, *created_at);
         // It has moved, so an earlier error does not apply to this state.
         let held = Held { last_error: None, state, asset, in_flight, created_at };

@@ -113,7 +113,7 @@ pub fn renew(row: Row, transition: &mut TransitionPath) {
 
 /// Whether an operator can end the wait for this operation: a refund cannot be refused.
 fn is_refused(row: Row, op: Op) -> bool {
-    row.resolve && matches!(op, Op::Withdraw | Op::Deposit)
+    row.resolve && op.row().refusable
 }
 
 /// Reduces an effect while the service is halted: the one place that decides how far a transfer

@@ -30,7 +30,7 @@ use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
-use domain::transfer::{Cid, ReqId, State};
+use domain::transfer::{Cid, ReqId};
 
 /// Beyond the wait for an accept: the worker's own word on it comes within this, and a last look takes no longer.
 const ACCEPT_GRACE: Duration = Duration::from_secs(1);
@@ -312,8 +312,8 @@ async fn respond(
         Err(_) if !replayed => (transfer.clone(), FundsAt::of(transfer.state, false)),
         Err(silent) => return Err(silent),
     };
-    let mut answer = match transfer.state {
-        State::Failed | State::RolledBack => {
+    let mut answer = match transfer.state.is_undone() {
+        true => {
             let code = transfer.code.unwrap_or(Code::SystemError);
             let state = Some((transfer.intent.req_id, Some(transfer.state)));
             let status = Some(StatusCode::UNPROCESSABLE_ENTITY);
@@ -321,10 +321,10 @@ async fn respond(
             let retryable = Some(false);
             Refusal { transfer: state, status, retryable, ..code.into() }.answer(request_id)
         }
-        state => {
-            let status = match state {
-                State::Committed => StatusCode::OK,
-                _ => StatusCode::ACCEPTED,
+        false => {
+            let status = match transfer.state.is_terminal() {
+                true => StatusCode::OK,
+                false => StatusCode::ACCEPTED,
             };
             let catalog = service.transfers.reads.catalog();
             json(status, &TransferBody::posted(&transfer, funds_at, &catalog), request_id)

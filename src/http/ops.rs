@@ -385,7 +385,7 @@ async fn external(service: &Service, op: Op, call: Call) -> Outcome {
         reason.as_deref().filter(|_| !replayed && !service.transfers.halt.is_halted())
     {
         // The intent first: PostgreSQL's own row of the operation has no place for a reason.
-        let action = if op == Op::ExtDeposit { "deposit asked" } else { "withdrawal asked" };
+        let action = if op.pays() { "deposit asked" } else { "withdrawal asked" };
         let detail = format!("{} {} of user {user_id}", external.amount, external.asset);
         let audit =
             service.transfers.reads.audit(&actor, action, &external.idem_key, &detail, reason);

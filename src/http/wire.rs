@@ -32,7 +32,7 @@ use domain::amount::{plain_text, units_text};
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
 use domain::shortage::Shortage;
-use domain::transfer::{Decision, Direction, Op, Participant, ReqId, State};
+use domain::transfer::{Decision, Direction, Money, Op, Participant, ReqId, State};
 
 /// What `Retry-After` says where a retry can help, s.
 const RETRY_AFTER_S: u64 = 1;
@@ -274,13 +274,10 @@ pub enum FundsAt {
 impl FundsAt {
     /// Where it is in a state; `withdrawn`: the source has paid, though the state does not say so yet.
     pub fn of(state: State, withdrawn: bool) -> FundsAt {
-        match state {
-            State::SourcePending if withdrawn => FundsAt::InFlight,
-            State::Init | State::SourcePending | State::Failed | State::RolledBack => {
-                FundsAt::Source
-            }
-            State::SourceDone | State::TargetPending | State::Compensating => FundsAt::InFlight,
-            State::Committed => FundsAt::Target,
+        match state.money_with(withdrawn) {
+            Money::AtSource => FundsAt::Source,
+            Money::InFlight => FundsAt::InFlight,
+            Money::AtTarget => FundsAt::Target,
         }
     }
 }
@@ -346,12 +343,7 @@ impl TransferBody {
             funds_at,
             is_final: transfer.state.is_terminal(),
             cid: intent.cid.as_ref().map(|cid| cid.as_str().to_owned()),
-            message: match transfer.state {
-                State::Committed => "Transfer successful",
-                State::Failed => "Transfer refused; nothing moved",
-                State::RolledBack => "Transfer refused by the target; the source was refunded",
-                _ => "Transfer in progress",
-            },
+            message: transfer.state.message(),
         }
     }
 }

@@ -117,7 +117,7 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
     let catalog = service.transfers.reads.catalog();
     let intent = listed.transfer.intent.clone();
     let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
-    let ops = [Op::Withdraw, Op::Deposit, Op::Refund];
+    let ops = Op::OF_TRANSFER;
     let recorded = service.spot.recorded(&ops.map(|op| (req_id, op))).await.ok();
     let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
     let mut bodies: Vec<(Op, OperationBody)> =
