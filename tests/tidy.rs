@@ -1,97 +1,21 @@
-//! House rules as a test: the arrows between rooms, the seams, and the names of files.
+//! House rules as a test: arrows between rooms, limits, seams, names of files, and tables that
+//! must agree with the code.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::source;
+
+/// The imports between rooms and files.
+mod graph;
+
+/// The limits of files, functions and names.
+mod limits;
 
 /// Every source file below `folder`, with its text up to the tests.
 fn sources(folder: &str) -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut folders, mut files) = (vec![root.join(folder)], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("readable") {
-            let path: PathBuf = entry.expect("readable").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("text");
-                let production =
-                    text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
-                let name = path.strip_prefix(root).expect("below the root").to_string_lossy();
-                files.push((name.into_owned(), production.to_owned()));
-            }
-        }
-    }
-    assert!(!files.is_empty(), "{folder} holds no sources");
-    files
-}
-
-/// The room a file of the root package belongs to.
-fn room(file: &str) -> &str {
-    let path = file.strip_prefix("src/").expect("a source of the root package");
-    path.split(['/', '.']).next().expect("a name")
-}
-
-/// What each room may import. A room that is not here may import everything and is imported by nobody.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("approval", &[]),
-    ("pause", &[]),
-    ("validation", &["pause"]),
-    ("clock", &[]),
-    ("entropy", &[]),
-    ("environment", &[]),
-    ("exit", &[]),
-    ("crash", &[]),
-    ("gate", &[]),
-    ("release", &[]),
-    ("telemetry", &["config", "release"]),
-    ("alert", &["clock", "config", "release", "telemetry"]),
-    ("last_words", &["alert", "exit", "telemetry"]),
-    ("checkpointer", &["alert", "clock", "environment", "telemetry"]),
-    ("postgres", &["approval", "environment", "pause", "telemetry"]),
-    ("adapters", &["alert", "clock", "postgres", "validation"]),
-    ("quota", &["clock", "postgres", "telemetry", "validation"]),
-    ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),
-    (
-        "coordinator",
-        &[
-            "adapters",
-            "alert",
-            "clock",
-            "crash",
-            "entropy",
-            "gate",
-            "pause",
-            "postgres",
-            "quota",
-            "telemetry",
-            "validation",
-        ],
-    ),
-    ("audit", &["adapters", "alert", "clock", "gate", "postgres", "telemetry"]),
-];
-
-#[test]
-fn imports_follow_the_arrows() {
-    for (file, text) in sources("src") {
-        let room = room(&file);
-        let allowed = ARROWS.iter().find(|(name, _)| *name == room).map(|(_, allowed)| allowed);
-        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-            for part in line.split("crate::").skip(1) {
-                let target: String =
-                    part.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-                let free = target.is_empty() || target == room || file == "src/lib.rs";
-                if !free {
-                    let legal = allowed.is_none_or(|allowed| allowed.contains(&target.as_str()));
-                    assert!(legal, "{file} imports crate::{target}");
-                    assert!(
-                        target != "commands" && (target != "cli" || room == "commands"),
-                        "{file} imports crate::{target}"
-                    );
-                }
-            }
-        }
-    }
+    source::production(&[folder])
 }
 
 #[test]
