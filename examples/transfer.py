@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Moves money between Funding and Spot, and knows in the end whether it did. Python's standard library only.
+"""Moves money between Funding and Spot, and knows the outcome in the end. Python's standard library only.
 
     UBSCORE_TOKEN=... python3 examples/transfer.py FUNDING SPOT USDT 12.5 --cid order-77
 
-What makes it safe:
+Why it is safe:
 
-- The `cid` names the transfer, and is told before anything is sent: whoever is killed here runs the same command
-  again, and is told what became of the first.
-- No answer, or a 5xx, says nothing about the money: the same request is sent again, with the same `cid`.
-- 202 is a promise: the transfer is asked for until it has ended.
-- Any other refusal ends it: nothing moves, or it has ended and nothing has moved. Only a token that is not accepted
-  says nothing about an attempt before it.
+- The `cid` names the transfer, and is printed before anything is sent. If this program is killed, run the same
+  command again: it returns the first one's outcome.
+- No answer, or a 5xx, does not show the outcome: the same request is sent again, with the same `cid`.
+- 202 is a promise: the transfer is polled until it has ended.
+- Any other refusal ends it: nothing moves, or it has ended and nothing has moved. The exception is a refused token:
+  it does not show the outcome of an earlier attempt.
 
-Prints the last answer. Exit code 0: the money is there; 1: it has not moved; 2: wrong arguments; 3: not known yet.
+Prints the last answer. Exit code 0: the money has arrived; 1: it has not moved; 2: wrong arguments; 3: not known yet.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import uuid
 
 COMMITTED, REFUSED, UNKNOWN = 0, 1, 3
 
-# The server holds a long poll for at most as long as asked, and must be given time to say so.
+# The server holds a long poll for at most the requested time, and then needs time to answer.
 POLL_MS = 10_000
 TIMEOUT_S = 15
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5
@@ -42,7 +42,7 @@ class Client:
         self.deadline = time.monotonic() + patience_s
 
     def ask(self, path="", body=None):
-        """One request: (status, answer, seconds to wait before another), or None where nobody has answered."""
+        """One request: (status, answer, seconds to wait before another), or None without an answer."""
         request = urllib.request.Request(self.url + path, body and json.dumps(body).encode())
         request.add_header("Authorization", f"Bearer {self.token}")
         request.add_header("Content-Type", "application/json")
@@ -57,13 +57,13 @@ class Client:
             return None
 
     def insist(self, path="", body=None):
-        """The first answer that is one; None when patience has run out."""
+        """The first usable answer; None when patience has run out."""
         backoff_s = BACKOFF_S
         while True:
             answer = self.ask(path, body)
             if answer and answer[0] < 500 and answer[0] not in (408, 429):
                 return answer[:2]
-            # Never all at once: half of the time is chance.
+            # Clients must not retry all at once: half of the pause is random.
             wait_s = max(backoff_s * random.uniform(0.5, 1), answer[2] if answer else 0)
             if time.monotonic() + wait_s > self.deadline:
                 return None
@@ -71,13 +71,13 @@ class Client:
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     def transfer(self, body):
-        """Carries one transfer through: the exit code, and the last answer."""
-        told = self.insist(body=body)
-        while told and told[0] < 300 and not told[1]["final"]:
-            told = self.insist(f"/{told[1]['req_id']}?wait_ms={POLL_MS}")
-        if told is None:
+        """Runs one transfer to its end: the exit code, and the last answer."""
+        reply = self.insist(body=body)
+        while reply and reply[0] < 300 and not reply[1]["final"]:
+            reply = self.insist(f"/{reply[1]['req_id']}?wait_ms={POLL_MS}")
+        if reply is None:
             return UNKNOWN, {"cid": body["cid"], "message": "not known yet: run it again with this cid"}
-        status, answer = told
+        status, answer = reply
         if status in (401, 403):
             return UNKNOWN, answer
         return COMMITTED if status == 200 and answer["state"] == "COMMITTED" else REFUSED, answer
@@ -89,7 +89,7 @@ def main():
     parser.add_argument("target", help="SPOT or FUNDING")
     parser.add_argument("asset", help="for example USDT")
     parser.add_argument("amount", help="decimal text, for example 12.5")
-    parser.add_argument("--cid", default=None, help="the transfer's name; made where it is absent")
+    parser.add_argument("--cid", default=None, help="the transfer's name; generated if absent")
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--patience", type=float, default=60, help="seconds before giving up")
     arguments = parser.parse_args()
@@ -97,7 +97,7 @@ def main():
     if not token:
         parser.error("UBSCORE_TOKEN is not set")
     cid = arguments.cid or uuid.uuid4().hex
-    # Before the first byte is sent. A program keeps it with its order, in the same transaction.
+    # Before the first byte is sent. A real program stores it with its order, in the same transaction.
     print(f"cid {cid}", file=sys.stderr, flush=True)
     body = {
         "from": arguments.source,

@@ -54,7 +54,7 @@ struct Arguments {
 }
 
 /// One answer.
-struct Told {
+struct Answer {
     status: u16,
     body: Value,
     retry_after: Duration,
@@ -70,7 +70,7 @@ struct Client {
 
 impl Client {
     /// One request; `None` without an answer: not connected, cut off, timed out, or half an answer.
-    fn ask(&self, path: &str, body: Option<&Value>) -> Option<Told> {
+    fn ask(&self, path: &str, body: Option<&Value>) -> Option<Answer> {
         let url = format!("{}/api/v1/internal_transfer{path}", self.url.trim_end_matches('/'));
         let bearer = format!("Bearer {}", self.token);
         let answer = match body {
@@ -87,18 +87,19 @@ impl Client {
         let retry_after = header.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
         let status = answer.status().as_u16();
         let body = serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()?;
-        Some(Told { status, body, retry_after: Duration::from_secs(retry_after) })
+        Some(Answer { status, body, retry_after: Duration::from_secs(retry_after) })
     }
 
     /// The first usable answer; `None` when patience has run out.
-    fn insist(&self, path: &str, body: Option<&Value>) -> Option<Told> {
+    fn insist(&self, path: &str, body: Option<&Value>) -> Option<Answer> {
         let mut backoff = BACKOFF;
         loop {
-            let told = self.ask(path, body);
-            let again = |told: &Told| told.status >= 500 || matches!(told.status, 408 | 429);
-            let asked = told.as_ref().map_or(Duration::ZERO, |told| told.retry_after);
-            if told.as_ref().is_some_and(|told| !again(told)) {
-                return told;
+            let answer = self.ask(path, body);
+            let again =
+                |answer: &Answer| answer.status >= 500 || matches!(answer.status, 408 | 429);
+            let asked = answer.as_ref().map_or(Duration::ZERO, |answer| answer.retry_after);
+            if answer.as_ref().is_some_and(|answer| !again(answer)) {
+                return answer;
             }
             // Clients must not retry all at once: half of the pause is random. The last bits of a
             // ULID are.
@@ -113,13 +114,13 @@ impl Client {
     }
 
     /// Runs one transfer to its end: its last answer, `None` if patience has run out.
-    fn transfer(&self, body: &Value) -> Option<Told> {
-        let mut told = self.insist("", Some(body))?;
-        while told.status < 300 && told.body["final"] != true {
-            let req_id = told.body["req_id"].as_str().unwrap_or_default();
-            told = self.insist(&format!("/{req_id}?wait_ms={POLL_MS}"), None)?;
+    fn transfer(&self, body: &Value) -> Option<Answer> {
+        let mut answer = self.insist("", Some(body))?;
+        while answer.status < 300 && answer.body["final"] != true {
+            let req_id = answer.body["req_id"].as_str().unwrap_or_default();
+            answer = self.insist(&format!("/{req_id}?wait_ms={POLL_MS}"), None)?;
         }
-        Some(told)
+        Some(answer)
     }
 }
 
@@ -144,11 +145,11 @@ fn main() -> ExitCode {
     let body =
         json!({ "from": source, "to": target, "asset": asset, "amount": amount, "cid": cid });
     match client.transfer(&body) {
-        Some(told) => {
-            println!("{}", told.body);
-            match told.status {
+        Some(answer) => {
+            println!("{}", answer.body);
+            match answer.status {
                 401 | 403 => ExitCode::from(3),
-                200 if told.body["state"] == "COMMITTED" => ExitCode::SUCCESS,
+                200 if answer.body["state"] == "COMMITTED" => ExitCode::SUCCESS,
                 _ => ExitCode::from(1),
             }
         }

@@ -13,7 +13,7 @@ use ubscore::config::secret::Secret;
 use ubscore::http::auth;
 
 use crate::harness::{
-    Follower, Server, Site, Told, Way, assert_refused, eventually, now_s, text, token,
+    Follower, Part, Server, Site, Way, assert_refused, eventually, now_s, text, token,
 };
 
 const USER: u64 = 1001;
@@ -66,7 +66,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
         let site = Site::fused(fuse);
         let server = site.start();
         let (mine, theirs) = (server.follow(USER, None), server.follow(OTHER, None));
-        assert!(matches!(mine.next(), Told::Position(_)));
+        assert!(matches!(mine.next(), Part::Position(_)));
         assert_eq!(server.transfer(OTHER, Way::ToSpot, "5").status, 200);
         assert_eq!(server.transfer(USER, Way::ToSpot, "100.5").status, 200);
         assert_eq!(server.transfer(USER, Way::ToFunding, "0.5").status, 200);
@@ -97,7 +97,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
         let (_, data) = theirs.transfer();
         assert_eq!(data["user_id"], json!(OTHER));
         let of_others =
-            |said: &Told| matches!(said, Told::Event { data, .. } if data["user_id"] != OTHER);
+            |said: &Part| matches!(said, Part::Event { data, .. } if data["user_id"] != OTHER);
         assert!(!theirs.rest().iter().any(of_others));
         assert_eq!(mine.rest(), [], "nothing more");
         // And all later events again, after the first.
@@ -157,11 +157,11 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
             // Events that were on their way count as well.
             loop {
                 match stream.next() {
-                    Told::Event { id, data, kind } if kind == "transfer" => {
+                    Part::Event { id, data, kind } if kind == "transfer" => {
                         note(&mut received, &mut seen, &id, &data);
                         last = id;
                     }
-                    Told::End { .. } => break,
+                    Part::End { .. } => break,
                     _ => {}
                 }
             }
@@ -302,9 +302,9 @@ fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
         .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 1_000);
     let server = site.start();
     let stream = server.follow(USER, None);
-    assert!(matches!(stream.next(), Told::Position(_)));
+    assert!(matches!(stream.next(), Part::Position(_)));
     for _ in 0..100 {
-        assert_eq!(stream.next(), Told::Beat);
+        assert_eq!(stream.next(), Part::Beat);
     }
     server.transfer_accepted(USER, Way::ToSpot, "1");
     assert_eq!(stream.transfer().1["state"], json!("TARGET_PENDING"));
@@ -374,11 +374,11 @@ fn a_stop_ends_streams_in_order_and_does_not_wait_for_them() {
     let site = Site::new().with("UBSCORE__HTTP__SHUTDOWN_TIMEOUT_MS", 60_000);
     let server = site.start();
     let stream = server.follow(USER, None);
-    assert!(matches!(stream.next(), Told::Position(_)));
+    assert!(matches!(stream.next(), Part::Position(_)));
     server.stop();
     let (_, kind, data) = stream.event();
     assert_eq!((kind.as_str(), data), ("end", json!({"reason": "stopping"})));
-    assert_eq!(stream.next(), Told::End { clean: true });
+    assert_eq!(stream.next(), Part::End { clean: true });
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_stream_ends_with_its_token() {
     let stream = Follower::open(server.http, &brief, None);
     let (_, kind, data) = stream.event();
     assert_eq!((kind.as_str(), data), ("end", json!({"reason": "token_expired"})));
-    assert_eq!(stream.next(), Told::End { clean: true });
+    assert_eq!(stream.next(), Part::End { clean: true });
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) use self::money::{Balance, COIN, Way, external, units};
 pub(crate) use self::proxy::{COMMIT, Passing, Proxy, Speaker, place, tells_of_a_commit};
 pub(crate) use self::server::{Server, cli, refused, repair, said};
 pub(crate) use self::site::{Hold, Session, Site, patient};
-pub(crate) use self::stream::{Follower, Told};
+pub(crate) use self::stream::{Follower, Part};
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 
 /// How long a test polls for a condition. Far above the longest real duration, so that only a

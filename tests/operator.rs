@@ -77,10 +77,14 @@ fn recorded(shown: &Value) -> Vec<[String; 4]> {
 /// Asserts that an operator has ended a transfer of 12 coins in this state, with its money at its
 /// origin, and that every later answer agrees.
 fn assert_resolved(site: &Site, server: &Server, way: Way, cid: &str, req_id: &str, state: &str) {
-    for told in [resolve(server, req_id), resolve(server, req_id)] {
-        assert_eq!(told.status, 200, "{told:?}");
-        let json = told.json();
-        assert_eq!((text(&json["state"]), text(&json["error"]["code"])), (state, CODE), "{told:?}");
+    for answered in [resolve(server, req_id), resolve(server, req_id)] {
+        assert_eq!(answered.status, 200, "{answered:?}");
+        let json = answered.json();
+        assert_eq!(
+            (text(&json["state"]), text(&json["error"]["code"])),
+            (state, CODE),
+            "{answered:?}"
+        );
         assert_eq!((&json["funds_at"], &json["final"]), (&json!("source"), &json!(true)));
     }
     let replay = server.post(USER, &way.body_with_cid("USDT", "12", cid));
@@ -143,8 +147,8 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         let states: Vec<&str> = states.iter().map(|passed| text(&passed["state"])).collect();
         assert_eq!(states, ["INIT", "SOURCE_PENDING", "SOURCE_DONE", "TARGET_PENDING"]);
 
-        let told = resolve(&server, &req_id);
-        assert_eq!(told.status, 200, "{told:?}");
+        let answered = resolve(&server, &req_id);
+        assert_eq!(answered.status, 200, "{answered:?}");
         site.wait_for_rest();
         let shown = show(&server, &req_id);
         let refused = ["FUNDING", "DEPOSIT", "REFUSED", CODE].map(str::to_owned);
@@ -195,9 +199,9 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
         }
         hold.release();
         site.wait_for_rest();
-        let told = resolve(&server, &req_id);
-        assert_refused(&told, 409, "NOT_RESOLVABLE");
-        assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
+        let answered = resolve(&server, &req_id);
+        assert_refused(&answered, 409, "NOT_RESOLVABLE");
+        assert_eq!(answered.json()["state"], json!("COMMITTED"), "{answered:?}");
         assert_eq!(server.usdt(USER), Balance::at_rest(9_962 * COIN, 38 * COIN));
         site.sql("DROP TRIGGER hold ON transfer_operations");
 
@@ -211,11 +215,11 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
         drop(lock);
         site.admit_connections(true);
         site.wait_for_rest();
-        let told = eventually("PostgreSQL to be found again", || {
-            let told = resolve(&server, &req_id);
-            (told.status != 503).then_some(told)
+        let answered = eventually("PostgreSQL to be found again", || {
+            let answered = resolve(&server, &req_id);
+            (answered.status != 503).then_some(answered)
         });
-        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        assert_refused(&answered, 409, "NOT_RESOLVABLE");
         site.assert_books(&server);
     }
 }
@@ -305,8 +309,8 @@ fn a_resolve_catches_up_and_then_refuses_what_is_not_decided() {
         let server = begin(&site);
         let hold = site.hold(STATE, held);
         let req_id = stick(&site, &server, way, "stuck", rests);
-        let told = resolve_and_release(&server, &req_id, hold).expect("an answer");
-        assert_eq!(told.status, 200, "{way:?} {held}: {told:?}");
+        let answered = resolve_and_release(&server, &req_id, hold).expect("an answer");
+        assert_eq!(answered.status, 200, "{way:?} {held}: {answered:?}");
         site.wait_for_rest();
         assert_resolved(&site, &server, way, "stuck", &req_id, ends);
         let records: Vec<(String, bool)> = dump(&site, &req_id)
@@ -334,31 +338,31 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
         let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "12", "credited"));
         let req_id = reply.req_id();
         for _ in 0..2 {
-            let told = resolve(&server, &req_id);
-            assert_refused(&told, 409, "NOT_RESOLVABLE");
-            assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
+            let answered = resolve(&server, &req_id);
+            assert_refused(&answered, 409, "NOT_RESOLVABLE");
+            assert_eq!(answered.json()["state"], json!("COMMITTED"), "{answered:?}");
         }
         hold.release();
         site.wait_for_rest();
-        let told = resolve(&server, &req_id);
-        assert_refused(&told, 409, "NOT_RESOLVABLE");
+        let answered = resolve(&server, &req_id);
+        assert_refused(&answered, 409, "NOT_RESOLVABLE");
         assert_eq!(
-            (&told.json()["req_id"], &told.json()["state"]),
+            (&answered.json()["req_id"], &answered.json()["state"]),
             (&json!(req_id), &json!("COMMITTED"))
         );
         // A retry has no effect, and the answer names the reason.
-        let told = attend(&server, &req_id, "retry");
-        assert_refused(&told, 409, "NOT_RESOLVABLE");
-        assert_eq!(told.json()["state"], json!("COMMITTED"), "{told:?}");
+        let answered = attend(&server, &req_id, "retry");
+        assert_refused(&answered, 409, "NOT_RESOLVABLE");
+        assert_eq!(answered.json()["state"], json!("COMMITTED"), "{answered:?}");
         assert_eq!(server.usdt(USER), Balance::at_rest(9_938 * COIN, 62 * COIN));
         site.sql("DROP TRIGGER hold ON transfers_tb");
 
         server.set_status(USER, "SPOT", "DISABLED");
         let hold = site.hold(OPERATION, "NEW.op = 3");
         let refunding = stick(&site, &server, Way::ToSpot, "refused", "-20");
-        let told = resolve(&server, &refunding);
-        assert_refused(&told, 409, "NOT_RESOLVABLE");
-        assert_eq!(told.json()["state"], json!("COMPENSATING"), "{told:?}");
+        let answered = resolve(&server, &refunding);
+        assert_refused(&answered, 409, "NOT_RESOLVABLE");
+        assert_eq!(answered.json()["state"], json!("COMPENSATING"), "{answered:?}");
         let shown = show(&server, &refunding);
         assert_eq!(shown["waits_for"], json!({"account": "FUNDING", "op": "REFUND"}));
         hold.release();
@@ -378,7 +382,7 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let site = site(fuse);
         let server = begin(&site);
         let lock = site.lock_usdt(&[USER]);
-        let told = thread::scope(|scope| {
+        let answered = thread::scope(|scope| {
             // A request that was not accepted before the first blocked one waits behind it until
             // the lock goes.
             scope.spawn(|| {
@@ -390,19 +394,19 @@ fn a_late_success_and_a_resolve_never_both_count() {
                 let body = Way::ToFunding.body_with_cid("USDT", "2", &cid);
                 let name = server.post_held(&site, USER, &body);
                 thread::sleep(Duration::from_millis(40 * index as u64));
-                let told = resolve(&server, &name);
-                (name, told)
+                let answered = resolve(&server, &name);
+                (name, answered)
             })
         });
         site.wait_for_rest();
         let mut resolved = 0;
-        for (name, told) in &told {
+        for (name, answered) in &answered {
             let shown = show(&server, name);
-            let end = (told.status, text(&shown["state"]));
+            let end = (answered.status, text(&shown["state"]));
             resolved += u128::from(end.0 == 200);
             // FAILED: UBSCore had not decided yet.
             let ends = [(200, "ROLLED_BACK"), (200, "FAILED"), (409, "COMMITTED")];
-            assert!(ends.contains(&end), "{told:?} {shown}");
+            assert!(ends.contains(&end), "{answered:?} {shown}");
         }
         println!("fuse {fuse}: {resolved} of {CROWD} resolved");
         let back = (24 - resolved) * 2;
@@ -428,7 +432,7 @@ fn a_kill_in_a_resolve_leaves_one_end() {
         let path = format!("{LIST}/{req_id}/resolve");
         let (token, body) = (token(ADMIN, Some(Role::Admin)), json!({"reason": "a test"}));
         let ops = server.ops;
-        let told = thread::scope(|scope| {
+        let answered = thread::scope(|scope| {
             let resolving = scope.spawn(|| {
                 send(ops, &Request { body: Some(&body), ..Request::new(&token, "POST", &path) })
             });
@@ -442,10 +446,10 @@ fn a_kill_in_a_resolve_leaves_one_end() {
         let again = resolve(&server, &req_id);
         let shown = show(&server, &req_id);
         let end = (again.status, text(&shown["state"]));
-        println!("round {round}: told {}, {end:?}", told.is_ok());
+        println!("round {round}: answered {}, {end:?}", answered.is_ok());
         assert!([(200, "ROLLED_BACK"), (409, "COMMITTED")].contains(&end), "{again:?} {shown}");
-        if let Ok(told) = told {
-            assert_eq!(told.status, again.status, "{told:?} {again:?}");
+        if let Ok(answered) = answered {
+            assert_eq!(answered.status, again.status, "{answered:?} {again:?}");
         }
         site.assert_books(&server);
     }
@@ -467,8 +471,8 @@ fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
             let hold = site.hold(STATE, held);
             let mut dying = site.clone().with("UBSCORE_CRASH", point).start();
             let req_id = stick(&site, &dying, way, "stuck", rests);
-            let told = resolve_and_release(&dying, &req_id, hold);
-            assert!(told.is_err(), "{point}: {told:?}");
+            let answered = resolve_and_release(&dying, &req_id, hold);
+            assert!(answered.is_err(), "{point}: {answered:?}");
             let (status, lines) = dying.wait();
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{lines}");
             let server = site.start();
@@ -544,8 +548,8 @@ fn a_retry_is_due_at_once() {
             shown["next_retry_at"].is_string().then(far).flatten()
         });
         lock.sql("ROLLBACK");
-        let told = attend(&server, &req_id, "retry");
-        assert_eq!(told.status, 200, "{told:?}");
+        let answered = attend(&server, &req_id, "retry");
+        assert_eq!(answered.status, 200, "{answered:?}");
         // Too early for the back-off's own end.
         let (session, asked) = (site.session(), Instant::now());
         while asked.elapsed() < Duration::from_secs(14)
@@ -689,8 +693,9 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
     let (code, out, err) = eventually("it is stuck", || {
-        let told = on("transfer list --stuck --state target_pending --user-id 1001 --limit 5", &[]);
-        told.1.contains("FUNDING DEPOSIT").then_some(told)
+        let answered =
+            on("transfer list --stuck --state target_pending --user-id 1001 --limit 5", &[]);
+        answered.1.contains("FUNDING DEPOSIT").then_some(answered)
     });
     assert_eq!((code, err.as_str()), (0, ""));
     println!("{out}");
@@ -794,16 +799,16 @@ fn every_command_writes_json() {
     };
     let why = &["--reason", "a test"][..];
     for action in ["retry", "resolve"] {
-        let told = json(&format!("transfer {action} {req_id}"), why);
-        assert_eq!((told.len(), &told[0]["req_id"]), (1, &json!(req_id)), "{action}");
+        let answered = json(&format!("transfer {action} {req_id}"), why);
+        assert_eq!((answered.len(), &answered[0]["req_id"]), (1, &json!(req_id)), "{action}");
     }
     lock.sql("ROLLBACK");
     site.wait_for_rest();
     for (line, status) in [("account freeze 1001", "FROZEN"), ("account unfreeze 1001", "ACTIVE")] {
-        let told = json(line, why);
-        let statuses: Vec<&str> = told.iter().map(|account| text(&account["status"])).collect();
+        let answered = json(line, why);
+        let statuses: Vec<&str> = answered.iter().map(|account| text(&account["status"])).collect();
         assert_eq!(statuses, [status; 2], "{line}");
-        assert_eq!(told[1]["account_type"], json!("SPOT"));
+        assert_eq!(answered[1]["account_type"], json!("SPOT"));
     }
     assert_eq!(json("asset set USDT --min 0.5", why)[0]["min"], json!("0.5"));
     assert_eq!(json("pause --asset BTC", why)[0]["paused"], json!(true));

@@ -203,8 +203,8 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     for (body, reply) in replies {
         let now = server.post(USER, &body);
         assert_eq!(now.status, 200, "{now:?}");
-        if let Some(told) = reply.filter(|told| told.status == 200) {
-            assert_eq!(told.json(), now.json());
+        if let Some(first) = reply.filter(|first| first.status == 200) {
+            assert_eq!(first.json(), now.json());
             assert_eq!(now.header("idempotent-replayed"), Some("true"));
         }
     }
@@ -237,16 +237,16 @@ fn a_process_that_wakes_amid_its_work_changes_nothing() {
         let (replies, new) = thread::scope(|scope| {
             let load = scope.spawn(|| {
                 crowd(12, |caller| {
-                    let mut told = Vec::new();
+                    let mut replies = Vec::new();
                     for (index, planned) in plan.iter().enumerate().skip(caller).step_by(12) {
                         let late = paused.load(Ordering::Relaxed);
-                        told.push((index, post_to(http, planned)));
+                        replies.push((index, post_to(http, planned)));
                         answered.fetch_add(1, Ordering::Relaxed);
                         if late {
                             break;
                         }
                     }
-                    told
+                    replies
                 })
             });
             eventually("a load", || (answered.load(Ordering::Relaxed) > 40).then_some(()));
@@ -264,12 +264,12 @@ fn a_process_that_wakes_amid_its_work_changes_nothing() {
         assert!(last_line(&said).contains("superseded"), "{said}");
         successor.wait_for_rest();
         successor.assert_books(&new);
-        let mut told = vec![None; plan.len()];
+        let mut in_order = vec![None; plan.len()];
         for (index, reply) in replies {
-            told[index] = reply;
+            in_order[index] = reply;
         }
-        let asked = told.iter().rposition(Option::is_some).expect("an answer") + 1;
-        assert_kept(&new, &plan[..asked], &told[..asked]);
+        let asked = in_order.iter().rposition(Option::is_some).expect("an answer") + 1;
+        assert_kept(&new, &plan[..asked], &in_order[..asked]);
         successor.wait_for_rest();
         successor.assert_books(&new);
     }

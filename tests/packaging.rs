@@ -170,7 +170,7 @@ fn the_unit_starts_a_service_that_says_when_it_is_ready_and_when_it_stops() {
     let socket = etc.path().join("notify");
     let manager = UnixDatagram::bind(&socket).expect("a socket");
     manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let told = || {
+    let notified = || {
         let mut buffer = [0; 256];
         let length = manager.recv(&mut buffer).expect("a word");
         String::from_utf8(buffer[..length].to_vec()).expect("text")
@@ -178,12 +178,12 @@ fn the_unit_starts_a_service_that_says_when_it_is_ready_and_when_it_stops() {
     let mut command = service(&installed(etc.path(), &site.data_dir, &site.url()));
     command.env("NOTIFY_SOCKET", &socket);
     let mut server = Server::start(command);
-    assert_eq!(told(), "READY=1\n");
+    assert_eq!(notified(), "READY=1\n");
     // ExecReload.
     server.signal(Signal::HUP);
     assert_eq!(server.ready(), 200);
     server.signal(Signal::TERM);
-    assert_eq!(told(), "STOPPING=1\n");
+    assert_eq!(notified(), "STOPPING=1\n");
     let (status, said) = server.wait();
     assert_eq!(status.code(), Some(0), "{said}");
     for line in said.lines() {
@@ -561,17 +561,17 @@ fn a_build_knows_its_commit_or_says_that_it_does_not() {
     let package = place.path().join("package");
     fs::create_dir_all(package.join("src")).expect("made");
     fs::write(package.join("src/lib.rs"), "").expect("written");
-    let told = |root: &Path, given: &str| {
+    let built_from = |root: &Path, given: &str| {
         let mut command = Command::new(&script);
         command.env("CARGO_MANIFEST_DIR", root).env("UBSCORE_COMMIT", given);
         command.env("PROFILE", "release");
         command.env("GIT_CEILING_DIRECTORIES", place.path().parent().expect("a parent"));
         let said = assert_content(&mut command);
         let line = said.lines().find_map(|line| line.strip_prefix("cargo::rustc-env="));
-        line.and_then(|pair| pair.strip_prefix("UBSCORE_BUILT_FROM=")).expect("told").to_owned()
+        line.and_then(|pair| pair.strip_prefix("UBSCORE_BUILT_FROM=")).expect("a commit").to_owned()
     };
-    assert_eq!(told(&package, ""), "unknown");
-    assert_eq!(told(&package, "0123456789ab"), "0123456789ab");
+    assert_eq!(built_from(&package, ""), "unknown");
+    assert_eq!(built_from(&package, "0123456789ab"), "0123456789ab");
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.args(["-c", "user.name=t", "-c", "user.email=t@t"]).args(arguments);
@@ -581,19 +581,19 @@ fn a_build_knows_its_commit_or_says_that_it_does_not() {
     git(&["add", "."]);
     git(&["commit", "--quiet", "--no-verify", "--message=one"]);
     let hash = git(&["rev-parse", "--short=12", "HEAD"]);
-    assert_eq!(told(&package, ""), hash);
-    assert_eq!(told(&package, "0123456789ab"), "0123456789ab", "a given commit wins");
+    assert_eq!(built_from(&package, ""), hash);
+    assert_eq!(built_from(&package, "0123456789ab"), "0123456789ab", "a given commit wins");
     // Files outside the binary do not change its commit.
     fs::write(package.join("notes"), "x").expect("written");
-    assert_eq!(told(&package, ""), hash);
+    assert_eq!(built_from(&package, ""), hash);
     fs::write(package.join("src/lib.rs"), "//!").expect("written");
-    assert_eq!(told(&package, ""), format!("{hash}-dirty"));
+    assert_eq!(built_from(&package, ""), format!("{hash}-dirty"));
     let mut debug = Command::new(&script);
     debug.env("CARGO_MANIFEST_DIR", &package).env("UBSCORE_COMMIT", "").env("PROFILE", "debug");
     assert!(assert_content(&mut debug).contains("=development\n"), "no commit compiles it again");
     let inner = package.join("vendored");
     fs::create_dir(&inner).expect("made");
-    assert_eq!(told(&inner, ""), "unknown", "this is another package's repository");
+    assert_eq!(built_from(&inner, ""), "unknown", "this is another package's repository");
 }
 
 /// Every migration is in a release of the changelog, and this one is the newest.

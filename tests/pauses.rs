@@ -46,9 +46,9 @@ fn change(server: &Server, direction: Option<&str>, asset: Option<&str>, paused:
     let reply = put(server, direction, asset, paused);
     assert_eq!(reply.status, 200, "{reply:?}");
     let json = reply.json();
-    let told = [&json["direction"], &json["asset"], &json["paused"], &json["quiet"]];
+    let found = [&json["direction"], &json["asset"], &json["paused"], &json["quiet"]];
     let quiet = if paused { json!(true) } else { Value::Null };
-    assert_eq!(told, [&json!(direction), &json!(asset), &json!(paused), &quiet], "{reply:?}");
+    assert_eq!(found, [&json!(direction), &json!(asset), &json!(paused), &quiet], "{reply:?}");
     json
 }
 

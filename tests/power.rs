@@ -116,11 +116,11 @@ impl Powered {
             };
             of_caller.map(post).collect::<Vec<_>>()
         });
-        let mut told = vec![None; plan.len()];
+        let mut in_order = vec![None; plan.len()];
         for (index, reply) in replies.into_iter().flatten() {
-            told[index] = reply;
+            in_order[index] = reply;
         }
-        told
+        in_order
     }
 }
 
@@ -142,7 +142,7 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
         for round in 0..rounds {
             let plan = plan_of_round(60, round);
             let after = 1 + usize::try_from(random() % 60).expect("small");
-            let told = powered.killed_load(server, &plan, after);
+            let replies = powered.killed_load(server, &plan, after);
             // Two deaths in a row: the second start may have built upon bytes of the page cache
             // only.
             if !random().is_multiple_of(4) {
@@ -151,7 +151,7 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
             server = powered.site.start();
             powered.site.wait_for_rest();
             powered.site.assert_books(&server);
-            assert_kept(&server, &plan, &told);
+            assert_kept(&server, &plan, &replies);
             powered.site.wait_for_rest();
             powered.site.assert_books(&server);
         }
@@ -173,7 +173,7 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
             let Ok(server) = Server::try_start(forgetting.command()) else { return true };
             let plan = plan_of_round(40, *round);
             let after = 1 + usize::try_from(random() % 40).expect("small");
-            let told = powered.killed_load(server, &plan, after);
+            let replies = powered.killed_load(server, &plan, after);
             if sync == "settle" {
                 // Bytes of the page cache only are read, and built upon.
                 match Server::try_start(forgetting.command()) {
@@ -186,13 +186,13 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
             }
             powered.cut_power(&mut random);
             let Ok(server) = Server::try_start(forgetting.command()) else { return true };
-            let lost = |(planned, told): (&Planned, &Option<Reply>)| {
-                let Some(told) = told.as_ref().filter(|told| told.status == 200) else {
+            let lost = |(planned, first): (&Planned, &Option<Reply>)| {
+                let Some(first) = first.as_ref().filter(|first| first.status == 200) else {
                     return false;
                 };
-                server.post(planned.user, &planned.body).json() != told.json()
+                server.post(planned.user, &planned.body).json() != first.json()
             };
-            let wrong = plan.iter().zip(&told).any(lost);
+            let wrong = plan.iter().zip(&replies).any(lost);
             let verified = powered.site.verify().output().expect("the binary").status.success();
             drop(server);
             wrong || !verified

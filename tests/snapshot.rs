@@ -101,9 +101,9 @@ fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
             };
             of_caller.map(post).collect::<Vec<_>>()
         });
-        let mut told = vec![None; TRANSFERS];
+        let mut in_order = vec![None; TRANSFERS];
         for (index, reply) in replies.into_iter().flatten() {
-            told[index] = reply;
+            in_order[index] = reply;
         }
         if round == ROUNDS / 2 {
             site = site
@@ -116,7 +116,7 @@ fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
         server = site.start();
         site.wait_for_rest();
         site.assert_books(&server);
-        assert_kept(&server, &plan, &told);
+        assert_kept(&server, &plan, &in_order);
         site.assert_books(&server);
     }
     eventually("the log to be cut", || {
@@ -346,8 +346,8 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
     endow(&site, &server);
     for (round, point) in ubscore::crash::SNAPSHOT_POINTS.iter().enumerate() {
         let body = Way::ToSpot.body_with_cid("USDT", "0.25", &format!("snapshot-{round}"));
-        let told = server.post(USER, &body);
-        assert_eq!(told.status, 200, "{told:?}");
+        let first = server.post(USER, &body);
+        assert_eq!(first.status, 200, "{first:?}");
         site.wait_for_rest();
         let balances = USERS.map(|user| server.balances(user));
         server.kill();
@@ -368,7 +368,7 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
         assert_eq!(status.signal(), Some(9), "{point}: {status} {said}");
         server = site.start();
         assert_eq!(USERS.map(|user| server.balances(user)), balances, "{point}");
-        assert_eq!(server.post(USER, &body).json(), told.json(), "{point}");
+        assert_eq!(server.post(USER, &body).json(), first.json(), "{point}");
         site.assert_books(&server);
         force(&site, &server);
         eventually("one snapshot to be kept", || (snapshots(&site).len() == 1).then_some(()));
@@ -535,7 +535,7 @@ fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     eventually("the halt", || (server.ready() == 503).then_some(()));
     assert_refused(&server.transfer(USER, Way::ToFunding, "0.25"), 503, "SERVICE_HALTED");
     fs::write(&path, kept).expect("written");
-    let resumed = server.resume("mended");
+    let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
     eventually("the next snapshot", || (snapshots(&site)[0].1 != path).then_some(()));
@@ -618,10 +618,10 @@ fn a_long_replay_tells_how_far_it_has_come() {
     }
     assert_eq!(syncer.sync().expect("synced"), 5_000);
     drop((core, syncer, preparer, durable));
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     let closed = engine::Closed::open(options).expect("a log");
-    closed.replay(0, |progress| told.push((progress.records, progress.sequence))).expect("sound");
-    assert_eq!(told, [(4_096, 4_096)]);
+    closed.replay(0, |progress| steps.push((progress.records, progress.sequence))).expect("sound");
+    assert_eq!(steps, [(4_096, 4_096)]);
 }
 
 #[test]

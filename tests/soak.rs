@@ -76,7 +76,7 @@ struct Soak {
     cluster: Arc<Cluster>,
     random: Random,
     /// The final answers.
-    told: Vec<(Planned, Reply)>,
+    answers: Vec<(Planned, Reply)>,
     /// The requests without a final answer.
     unanswered: Vec<Planned>,
     /// At each kill: transfers with waiting callers, and the open ones in PostgreSQL.
@@ -100,7 +100,7 @@ impl Soak {
             site,
             cluster,
             random: Random(Mutex::new(seed)),
-            told: Vec::new(),
+            answers: Vec::new(),
             unanswered: Vec::new(),
             in_flight: Vec::new(),
             strikes: BTreeMap::new(),
@@ -176,14 +176,15 @@ impl Soak {
         let kill_at = self.random.below(ANSWERS_MAX);
         let (sent, answered, dead) =
             (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let (told, unanswered) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let (answers, unanswered) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let again = Mutex::new(again);
         let soak = &*self;
         let mut in_flight = 0;
         thread::scope(|scope| {
             for caller in 0..CALLERS {
                 let (sent, answered, dead) = (&sent, &answered, &dead);
-                let (told, unanswered, again, http) = (&told, &unanswered, &again, server.http);
+                let (answers, unanswered, again, http) =
+                    (&answers, &unanswered, &again, server.http);
                 scope.spawn(move || {
                     for number in 0.. {
                         let cid = || soak.planned(&format!("soak-{round}-{caller}-{number}"));
@@ -194,7 +195,7 @@ impl Soak {
                         answered.fetch_add(1, Ordering::Relaxed);
                         match reply {
                             Some(reply) if [200, 202, 422].contains(&reply.status) => {
-                                told.lock().expect("not poisoned").push((planned, reply));
+                                answers.lock().expect("not poisoned").push((planned, reply));
                             }
                             Some(reply) if reply.status != 503 => panic!("{reply:?}"),
                             _ => unanswered.lock().expect("not poisoned").push(planned),
@@ -225,7 +226,7 @@ impl Soak {
         });
         self.unanswered = unanswered.into_inner().expect("not poisoned");
         self.unanswered.append(&mut again.into_inner().expect("not poisoned"));
-        self.told.append(&mut told.into_inner().expect("not poisoned"));
+        self.answers.append(&mut answers.into_inner().expect("not poisoned"));
         server.kill();
         in_flight
     }
@@ -233,22 +234,22 @@ impl Soak {
     /// Every answer of the last round and some of those before: an ended transfer stays ended.
     fn assert_kept(&mut self, server: &Server, since: usize) {
         let earlier = (0..SAMPLE.min(since)).map(|_| self.random.below(since));
-        let looked: Vec<usize> = earlier.chain(since..self.told.len()).collect();
+        let looked: Vec<usize> = earlier.chain(since..self.answers.len()).collect();
         for &index in &looked {
-            let (planned, told) = &self.told[index];
+            let (planned, first) = &self.answers[index];
             let now = server.post(planned.user, &planned.body);
-            let refused_at_once = told.status == 422 && told.json().get("req_id").is_none();
+            let refused_at_once = first.status == 422 && first.json().get("req_id").is_none();
             if refused_at_once {
                 // It made no transfer, so the cid may make one now.
                 continue;
             }
-            let fields: &[&str] = match (told.status, self.codes_stay) {
+            let fields: &[&str] = match (first.status, self.codes_stay) {
                 (202, _) => &["req_id"],
                 (_, true) => &["req_id", "state", "code"],
                 (_, false) => &["req_id", "state"],
             };
             for field in fields {
-                assert_eq!(now.json()[field], told.json()[field], "{now:?} after {told:?}");
+                assert_eq!(now.json()[field], first.json()[field], "{now:?} after {first:?}");
             }
         }
         self.compared += looked.len();
@@ -257,7 +258,7 @@ impl Soak {
     fn round(&mut self, round: usize, server: Server) -> Server {
         let strike = Strike::ALL[self.random.below(Strike::ALL.len())];
         *self.strikes.entry(strike).or_default() += 1;
-        let since = self.told.len();
+        let since = self.answers.len();
         let waited_for = self.load_and_kill(round, server, strike);
         let mut line = format!("kill {round}: PostgreSQL {strike:?}, {waited_for} waited for;");
         let mut under_way = 0;
@@ -362,7 +363,7 @@ fn kills_of_the_server_and_of_postgresql_under_load_conserve_every_unit() {
 impl Soak {
     /// A round that ends with the log and its snapshots gone, and PostgreSQL alone.
     fn lose_log(&mut self, round: usize, server: Server) -> Server {
-        let since = self.told.len();
+        let since = self.answers.len();
         self.load_and_kill(round, server, Strike::Nothing);
         for directory in [self.site.log_dir(), self.site.snapshot_dir()] {
             if directory.is_dir() {
@@ -376,7 +377,9 @@ impl Soak {
         assert_eq!(output.status.code(), Some(0), "{said}{why}");
         println!(
             "loss {round}: {}",
-            said.lines().find(|line| line.starts_with("rebuilt")).expect("told")
+            said.lines()
+                .find(|line| line.starts_with("rebuilt"))
+                .expect("a line about the rebuild")
         );
         self.site.assert_verified();
         let server = self.site.start();

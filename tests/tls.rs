@@ -32,9 +32,9 @@ fn secured(site: Site, certificate: &Certificate) -> Site {
 }
 
 fn healthy(server: &Server, certificate: &Certificate) -> bool {
-    let (code, told) = curl(&certificate.issuer, &[&format!("https://{}/healthz", server.ops)]);
-    assert!(code == 0 || code == UNTRUSTED, "{code}: {told}");
-    code == 0 && told == "ok\n"
+    let (code, output) = curl(&certificate.issuer, &[&format!("https://{}/healthz", server.ops)]);
+    assert!(code == 0 || code == UNTRUSTED, "{code}: {output}");
+    code == 0 && output == "ok\n"
 }
 
 /// A silent connection that the server has taken.
@@ -54,7 +54,7 @@ fn both_listeners_speak_tls_and_nothing_else() {
         let body = Way::ToSpot.body("USDT", "1").to_string();
         let url = format!("https://localhost:{}/api/v1/internal_transfer", server.http.port());
         for version in ["1.2", "1.3"] {
-            let (code, told) = curl(
+            let (code, output) = curl(
                 &certificate.issuer,
                 &[
                     "--tls-max",
@@ -71,7 +71,7 @@ fn both_listeners_speak_tls_and_nothing_else() {
                     &url,
                 ],
             );
-            assert_eq!((code, last_line(&told)), (0, "1.1 200"), "{told}");
+            assert_eq!((code, last_line(&output)), (0, "1.1 200"), "{output}");
         }
         // Plain HTTP gets no HTTP answer, and harms no other client.
         for address in [server.http, server.ops] {
@@ -102,14 +102,16 @@ fn a_certificate_is_changed_while_requests_flow() {
     };
     let server = secured(site.clone(), &current).start();
     let url = format!("https://{}/healthz", server.ops);
-    let told = |words: &str| server.said().matches(words).count();
+    let errors = |words: &str| server.said().matches(words).count();
     while_watched(
         1,
         || assert_eq!(curl(&both, &[&url]), (0, "ok\n".to_owned())),
         || {
             // A certificate without its key: the earlier pair stays in force.
             replace(&current.certificate, &content(&next.certificate));
-            eventually("an error of each", || (told("cannot be used together") >= 2).then_some(()));
+            eventually("an error of each", || {
+                (errors("cannot be used together") >= 2).then_some(())
+            });
             assert!(healthy(&server, &old_issuer) && !healthy(&server, &next));
             replace(&current.key, &content(&next.key));
             eventually("the new certificate", || healthy(&server, &next).then_some(()));
@@ -164,13 +166,13 @@ fn a_start_names_the_certificate_that_it_cannot_use() {
             key: key.clone(),
             issuer: good.issuer.clone(),
         };
-        let (code, told) = secured(site.clone(), &pair).start_refused();
-        assert_eq!(code, 2, "{told}");
-        assert!(told.contains(&says), "{says}: {told}");
+        let (code, output) = secured(site.clone(), &pair).start_refused();
+        assert_eq!(code, 2, "{output}");
+        assert!(output.contains(&says), "{says}: {output}");
     }
     let half = site.with("UBSCORE__OPS__TLS_KEY_FILE", good.key.display());
-    let (code, told) = half.start_refused();
-    assert!(code == 2 && told.contains("ops.tls_certificate_file is missing"), "{code} {told}");
+    let (code, output) = half.start_refused();
+    assert!(code == 2 && output.contains("ops.tls_certificate_file is missing"), "{code} {output}");
 }
 
 /// Goal: a client that connects and sends nothing, or half a header, holds a place only as long as
@@ -192,8 +194,8 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
         let mut rest = Vec::new();
         silent.read_to_end(&mut rest).expect("closed by the server");
         let answered = || {
-            let (code, told) = curl(&certificate.issuer, &["-w", "%{http_code}", &url]);
-            (code == 0 && told.ends_with("401")).then_some(())
+            let (code, output) = curl(&certificate.issuer, &["-w", "%{http_code}", &url]);
+            (code == 0 && output.ends_with("401")).then_some(())
         };
         eventually("a place", answered);
     }
@@ -212,16 +214,16 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
     let mut healthy = idle.get(format!("https://{}/healthz", server.ops)).call().expect("healthy");
     assert_eq!(healthy.body_mut().read_to_string().expect("text"), "ok\n");
     let answered = || {
-        let (code, told) = curl(&certificate.issuer, &["-w", "%{http_code}", &url]);
-        (code == 0 && told.ends_with("401")).then_some(())
+        let (code, output) = curl(&certificate.issuer, &["-w", "%{http_code}", &url]);
+        (code == 0 && output.ends_with("401")).then_some(())
     };
     eventually("its place", answered);
     let _silent = connect(server.http);
     let mut server = server;
     server.signal(Signal::TERM);
-    let (status, told) = server.wait();
-    assert_eq!(status.code(), Some(0), "{told}");
-    assert!(!told.contains("did not finish in time"), "{told}");
+    let (status, output) = server.wait();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(!output.contains("did not finish in time"), "{output}");
 }
 
 /// The operator's commands over TLS: by `--ca`, by the configuration's own certificate, and refused

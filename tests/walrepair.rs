@@ -161,7 +161,7 @@ fn assert_aside(site: &Site, before: &BTreeMap<String, Vec<u8>>) -> usize {
 
 /// A site's state before a loss.
 struct Before {
-    told: Vec<(u64, Value, Reply)>,
+    answers: Vec<(u64, Value, Reply)>,
     balances: Vec<BTreeMap<String, Balance>>,
     statuses: Vec<Reply>,
 }
@@ -171,20 +171,26 @@ fn balances(server: &Server) -> Vec<BTreeMap<String, Balance>> {
 }
 
 /// One transfer with a cid, with a final answer.
-fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Way, amount: &str) {
-    let body = way.body_with_cid("USDT", amount, &format!("cid-{}", told.len()));
+fn post(
+    answers: &mut Vec<(u64, Value, Reply)>,
+    server: &Server,
+    user: u64,
+    way: Way,
+    amount: &str,
+) {
+    let body = way.body_with_cid("USDT", amount, &format!("cid-{}", answers.len()));
     let reply = server.post(user, &body);
     assert!([200, 422].contains(&reply.status), "{reply:?}");
-    told.push((user, body, reply));
+    answers.push((user, body, reply));
 }
 
 /// Users with a history of each end, both ways, and of changing statuses, over three starts and so
 /// as many segments; killed at rest.
 fn history(site: &Site) -> Before {
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for round in 0..3 {
         let server = site.start();
-        let mut post = |user, way, amount: &str| post(&mut told, &server, user, way, amount);
+        let mut post = |user, way, amount: &str| post(&mut answers, &server, user, way, amount);
         for user in USERS {
             server.deposit(user, "USDT", "100");
             post(user, Way::ToSpot, "50.5");
@@ -216,7 +222,7 @@ fn history(site: &Site) -> Before {
     let statuses = vec![server.transfer(USERS[2], Way::ToFunding, "1")];
     site.wait_for_rest();
     server.kill();
-    Before { told, balances, statuses }
+    Before { answers, balances, statuses }
 }
 
 /// Starts halted, resumes, and asserts that everything is as before, and continues.
@@ -228,11 +234,11 @@ fn assert_as_before(site: &Site, before: &Before) {
     assert_eq!(resumed.status, 200, "{resumed:?}");
     site.wait_for_rest();
     assert_eq!(balances(&server), before.balances);
-    for (user, body, told) in &before.told {
+    for (user, body, first) in &before.answers {
         let now = server.post(*user, body);
-        assert_eq!((now.status, now.req_id()), (told.status, told.req_id()), "{now:?}");
-        assert_eq!(now.json()["state"], told.json()["state"], "{now:?}");
-        assert_eq!(now.json()["code"], told.json()["code"], "{now:?}");
+        assert_eq!((now.status, now.req_id()), (first.status, first.req_id()), "{now:?}");
+        assert_eq!(now.json()["state"], first.json()["state"], "{now:?}");
+        assert_eq!(now.json()["code"], first.json()["code"], "{now:?}");
     }
     for status in &before.statuses {
         let now = server.transfer(USERS[2], Way::ToFunding, "1");
@@ -447,12 +453,12 @@ fn a_whole_log_is_cut_at_any_record_that_is_named() {
 fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     let site = Site::new().with("UBSCORE__SNAPSHOT__KEEP", 2);
     let server = site.start();
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     let mut snapshot = |server: &Server| {
         for user in USERS {
             server.deposit(user, "USDT", "100");
-            post(&mut told, server, user, Way::ToSpot, "10");
-            post(&mut told, server, user, Way::ToFunding, "3");
+            post(&mut answers, server, user, Way::ToSpot, "10");
+            post(&mut answers, server, user, Way::ToFunding, "3");
         }
         site.wait_for_rest();
         force(&site, server);
@@ -463,12 +469,12 @@ fn snapshots_ahead_of_a_cut_go_and_one_before_it_is_needed() {
     let server = site.start();
     snapshot(&server);
     for user in USERS {
-        post(&mut told, &server, user, Way::ToSpot, "2");
+        post(&mut answers, &server, user, Way::ToSpot, "2");
     }
     site.wait_for_rest();
     // The oldest of three is removed a moment after the newest has its name.
     eventually("two snapshots", || (snapshots(&site).len() == 2).then_some(()));
-    let before = Before { told, balances: balances(&server), statuses: Vec::new() };
+    let before = Before { answers, balances: balances(&server), statuses: Vec::new() };
     server.kill();
     let stands: Vec<u64> = snapshots(&site).iter().map(|(sequence, _)| *sequence).collect();
     let [newer, older] = stands[..] else { panic!("{stands:?}") };
@@ -740,19 +746,19 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
 fn what_lay_below_the_watermark_comes_back_with_its_sums() {
     let site = forgetful(Site::new());
     let server = site.start();
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for user in USERS {
-        post(&mut told, &server, user, Way::ToSpot, "10");
+        post(&mut answers, &server, user, Way::ToSpot, "10");
     }
     site.wait_for_rest();
     let kept = number(records(&site).last().expect("records"), "sequence");
     for user in USERS {
-        post(&mut told, &server, user, Way::ToSpot, "5");
-        post(&mut told, &server, user, Way::ToFunding, "3");
+        post(&mut answers, &server, user, Way::ToSpot, "5");
+        post(&mut answers, &server, user, Way::ToFunding, "3");
     }
     site.wait_for_rest();
     wait_for_all_below(&site);
-    let before = Before { told, balances: balances(&server), statuses: Vec::new() };
+    let before = Before { answers, balances: balances(&server), statuses: Vec::new() };
     server.kill();
     let marks = records(&site);
     let raised = marks.iter().filter(|record| record["kind"] == json!("WMARK"));

@@ -81,16 +81,16 @@ fn endow(site: &Site, server: &Server) {
 }
 
 /// One transfer of a load: its user, the body with its cid, and its answer.
-struct Told {
+struct Answered {
     user: u64,
     body: Value,
     reply: Option<Reply>,
 }
 
 /// A load of `count` transfers, both ways, some of them refused.
-fn load(server: &Server, generation: usize, count: usize) -> Vec<Told> {
+fn load(server: &Server, generation: usize, count: usize) -> Vec<Answered> {
     const CALLERS: usize = 8;
-    let told = crowd(CALLERS, |caller| {
+    let answers = crowd(CALLERS, |caller| {
         let of_caller = (0..count).skip(caller).step_by(CALLERS);
         let post = |index: usize| {
             let user = USERS[index % USERS.len()];
@@ -99,25 +99,25 @@ fn load(server: &Server, generation: usize, count: usize) -> Vec<Told> {
             let cid = format!("generation-{generation}-{index}");
             let body = way.body_with_cid("USDT", amount, &cid);
             let reply = server.try_ask(user, "POST", "/api/v1/internal_transfer", Some(&body));
-            Told { user, body, reply: reply.ok() }
+            Answered { user, body, reply: reply.ok() }
         };
         of_caller.map(post).collect::<Vec<_>>()
     });
-    told.into_iter().flatten().collect()
+    answers.into_iter().flatten().collect()
 }
 
 /// Asserts that each cid still leads to its transfer, and that a final answer is repeated.
-fn assert_remembered(server: &Server, told: &[Told]) {
+fn assert_remembered(server: &Server, answers: &[Answered]) {
     const CALLERS: usize = 4;
     crowd(CALLERS, |caller| {
-        for told in told.iter().skip(caller).step_by(CALLERS) {
-            assert_one_remembered(server, told);
+        for answer in answers.iter().skip(caller).step_by(CALLERS) {
+            assert_one_remembered(server, answer);
         }
     });
 }
 
-fn assert_one_remembered(server: &Server, told: &Told) {
-    let Told { user, body, reply } = told;
+fn assert_one_remembered(server: &Server, answer: &Answered) {
+    let Answered { user, body, reply } = answer;
     let now = server.post(*user, body);
     assert!(now.status == 200 || now.status == 422, "{body}: {now:?}");
     let again = server.post(*user, body);
@@ -181,9 +181,9 @@ fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
         site.assert_books(&server);
         eventually("the gauges", || {
             let metrics = server.admin("GET", "/metrics", &Value::Null).body;
-            let told = |line: &str| metrics.lines().any(|other| other == line);
+            let served = |line: &str| metrics.lines().any(|other| other == line);
             let stands = format!("ubscore_watermark {}", watermark(&site));
-            (told(&stands) && told("ubscore_outcomes 0")).then_some(())
+            (served(&stands) && served("ubscore_outcomes 0")).then_some(())
         });
     }
     server.kill();
@@ -213,8 +213,8 @@ fn a_transfer_that_is_not_over_is_never_passed() {
         let body = Way::ToSpot.body_with_cid("USDT", "7", "stays");
         // It has a user of its own, because the user's other calls wait behind it.
         server.deposit(STAYING, "USDT", "10");
-        let told = server.post(STAYING, &body);
-        assert_eq!(told.json()["state"], json!("COMMITTED"), "UBSCore has decided: {told:?}");
+        let reply = server.post(STAYING, &body);
+        assert_eq!(reply.json()["state"], json!("COMMITTED"), "UBSCore has decided: {reply:?}");
         let stays = order_number(&site, "stays");
         let mut all = load(&server, 0, 24);
         eventually("the watermark before it", || (watermark(&site) == stays).then_some(()));
@@ -233,7 +233,10 @@ fn a_transfer_that_is_not_over_is_never_passed() {
         });
         assert_eq!(number(&site, sightings), stays);
         assert_totals(&site);
-        assert_eq!(server.look(STAYING, text(&told.json()["req_id"]))["state"], json!("COMMITTED"));
+        assert_eq!(
+            server.look(STAYING, text(&reply.json()["req_id"]))["state"],
+            json!("COMMITTED")
+        );
         site.sql("DROP TRIGGER stay ON transfers_tb");
         site.wait_for_rest();
         wait_for_all_below(&site);

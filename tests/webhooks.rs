@@ -9,7 +9,7 @@ use serde_json::json;
 use ubscore::events::webhooks::ENDPOINT;
 
 use crate::harness::{
-    Delivered, Endpoint, Server, Site, Told, Way, assert_refused, cli, eventually, said, split_mix,
+    Delivered, Endpoint, Part, Server, Site, Way, assert_refused, cli, eventually, said, split_mix,
     text,
 };
 
@@ -63,11 +63,11 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
     let server = site.start();
     let stream = server.follow(USER, None);
     assert_eq!(server.transfer(USER, Way::ToSpot, "1.5").status, 200);
-    let told: BTreeMap<String, _> = [stream.transfer(), stream.transfer()].into();
+    let streamed: BTreeMap<String, _> = [stream.transfer(), stream.transfer()].into();
     eventually("both events", || (endpoint.delivered().len() >= 2).then_some(()));
     let verifier = standardwebhooks::Webhook::new(SECRET).expect("a secret");
     for delivery in endpoint.delivered() {
-        assert_eq!(delivery.json(), told[&delivery.id]);
+        assert_eq!(delivery.json(), streamed[&delivery.id]);
         let mut headers = hyper::HeaderMap::new();
         for (name, value) in [
             ("webhook-id", &delivery.id),
@@ -204,7 +204,7 @@ fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
 
     refuse.store(false, Ordering::Relaxed);
     let resend =
-        ["webhook", "resend", event_id, "--reason", "it is mended", "--dev", "--ops", &ops];
+        ["webhook", "resend", event_id, "--reason", "it is repaired", "--dev", "--ops", &ops];
     // On a busy machine a lock may take longer than the command's timeout.
     let out = eventually("the resend", || {
         let (code, out, _) = said(&cli(&resend));
@@ -216,7 +216,7 @@ fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
     assert_eq!((last.id.as_str(), last.status), (event_id, 200));
     assert_eq!(list(&[]).1, "no dead letters\n");
     let audit = "SELECT actor, subject, reason FROM admin_audit WHERE action = 'webhook resend'";
-    let row = ["admin/1", event_id, "it is mended"].map(str::to_owned);
+    let row = ["admin/1", event_id, "it is repaired"].map(str::to_owned);
     assert_eq!(site.sql(audit), [row]);
     let (code, _, why) = said(&cli(&resend));
     assert_eq!(code, 1);
@@ -265,7 +265,7 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 10);
-    assert!(!stream.rest().contains(&Told::End { clean: true }));
+    assert!(!stream.rest().contains(&Part::End { clean: true }));
     site.assert_books(&server);
 }
 
@@ -293,11 +293,13 @@ fn what_is_new_is_found_without_reading_what_is_old() {
     let before = read_whole();
     let server = site.start();
     let stream = server.follow(USER, None);
-    for told in [2, 4, 6] {
+    for expected in [2, 4, 6] {
         server.transfer_committed(USER, Way::ToSpot, "1");
         stream.transfer();
         stream.transfer();
-        eventually("both to be delivered", || (endpoint.delivered().len() >= told).then_some(()));
+        eventually("both to be delivered", || {
+            (endpoint.delivered().len() >= expected).then_some(())
+        });
     }
     drop(stream);
     stop(&site, server);
@@ -330,9 +332,11 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     };
     let before = read();
     let server = site.start();
-    for told in [2, 4, 6] {
+    for expected in [2, 4, 6] {
         server.transfer_committed(USER, Way::ToSpot, "1");
-        eventually("both to be delivered", || (endpoint.delivered().len() >= told).then_some(()));
+        eventually("both to be delivered", || {
+            (endpoint.delivered().len() >= expected).then_some(())
+        });
     }
     stop(&site, server);
     assert!(read() < before + 1_000, "{} entries were read", read() - before);

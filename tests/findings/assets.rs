@@ -64,10 +64,10 @@ fn f02_a_precision_never_changes() {
         (status, &usdt["precision"], &usdt["status"]),
         (200, &json!(8), &json!("SUSPENDED"))
     );
-    let told = alerts::assert_raised(&server, &webhook, Alert::AssetUnreadable);
+    let raised = alerts::assert_raised(&server, &webhook, Alert::AssetUnreadable);
     assert!(
-        told["message"].as_str().expect("text").contains("asset 3 USDT: its precision"),
-        "{told}"
+        raised["message"].as_str().expect("text").contains("asset 3 USDT: its precision"),
+        "{raised}"
     );
     assert_eq!(server.usdt(USER), had);
     assert_refused(&server.transfer(USER, Way::ToFunding, "10000"), 422, "ASSET_SUSPENDED");
@@ -110,12 +110,12 @@ fn f08_one_bad_row_disarms_nothing() {
 
     let server = site.start();
     alerts::assert_raised(&server, &webhook, Alert::AssetUnreadable);
-    for told in [
+    for line in [
         "asset 9 TEN: min_transfer_amount 0.001 is no amount of 2 decimals; the asset is suspended",
         "asset 10 NINE: its precision cannot be read; the asset is left out",
         "asset 11 HUGE: max_transfer_amount 900000000000000000000 is no amount of 8 decimals",
     ] {
-        server.says(told);
+        server.says(line);
     }
     assert_refused(&server.post(USER, &btc), 422, "ASSET_SUSPENDED");
     server.change_asset("BTC", json!({"status": "ACTIVE"}));

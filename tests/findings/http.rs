@@ -34,7 +34,7 @@ fn f06_a_stderr_that_nobody_reads_holds_up_no_transfer() {
         }
     });
     assert!(dropped() > 0);
-    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "nobody reads"}));
+    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "no reader"}));
     assert_eq!(halted.status, 200, "{halted:?}");
     server.stop();
     drop(unread);

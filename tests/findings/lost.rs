@@ -68,7 +68,7 @@ fn lose(site: &Site) {
 
 /// A site's state before it lost its log.
 struct Before {
-    told: Vec<(u64, Value, Reply)>,
+    answers: Vec<(u64, Value, Reply)>,
     balances: Vec<BTreeMap<String, Balance>>,
 }
 
@@ -77,16 +77,22 @@ fn balances(server: &Server) -> Vec<BTreeMap<String, Balance>> {
 }
 
 /// One transfer with a cid and a final answer.
-fn post(told: &mut Vec<(u64, Value, Reply)>, server: &Server, user: u64, way: Way, amount: &str) {
-    let body = way.body_with_cid("USDT", amount, &format!("cid-{}", told.len()));
+fn post(
+    answers: &mut Vec<(u64, Value, Reply)>,
+    server: &Server,
+    user: u64,
+    way: Way,
+    amount: &str,
+) {
+    let body = way.body_with_cid("USDT", amount, &format!("cid-{}", answers.len()));
     let reply = server.post_ended(user, &body);
     assert!([200, 422].contains(&reply.status), "{reply:?}");
-    told.push((user, body, reply));
+    answers.push((user, body, reply));
 }
 
 /// Transfers of each end, both ways, and changing statuses.
-fn each_end(told: &mut Vec<(u64, Value, Reply)>, server: &Server) {
-    let mut post = |user, way, amount: &str| post(told, server, user, way, amount);
+fn each_end(answers: &mut Vec<(u64, Value, Reply)>, server: &Server) {
+    let mut post = |user, way, amount: &str| post(answers, server, user, way, amount);
     for user in USERS {
         server.deposit(user, "USDT", "100");
         post(user, Way::ToSpot, "50.5");
@@ -107,20 +113,20 @@ fn each_end(told: &mut Vec<(u64, Value, Reply)>, server: &Server) {
 /// Users with a history of each end: the first part below the watermark, the second above it;
 /// killed at rest.
 fn history(site: &Site) -> Before {
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     let server = forgetful(site.clone()).start();
-    each_end(&mut told, &server);
+    each_end(&mut answers, &server);
     site.wait_for_rest();
     wait_for_all_below(site);
     server.kill();
     let server = site.start();
-    each_end(&mut told, &server);
+    each_end(&mut answers, &server);
     // A status that is in force when the log is lost.
     server.set_status(USERS[2], "SPOT", "FROZEN");
     site.wait_for_rest();
     let balances = balances(&server);
     server.kill();
-    Before { told, balances }
+    Before { answers, balances }
 }
 
 /// Starts halted, resumes, and asserts that everything is as before, and continues.
@@ -132,11 +138,11 @@ fn assert_as_before(site: &Site, before: &Before) {
     assert_eq!(resumed.status, 200, "{resumed:?}");
     site.wait_for_rest();
     assert_eq!(balances(&server), before.balances);
-    for (user, body, told) in &before.told {
+    for (user, body, first) in &before.answers {
         let now = server.post(*user, body);
-        assert_eq!((now.status, now.req_id()), (told.status, told.req_id()), "{now:?}");
+        assert_eq!((now.status, now.req_id()), (first.status, first.req_id()), "{now:?}");
         for field in ["state", "code"] {
-            assert_eq!(now.json()[field], told.json()[field], "{now:?}");
+            assert_eq!(now.json()[field], first.json()[field], "{now:?}");
         }
     }
     let frozen = server.transfer_ended(USERS[2], Way::ToFunding, "1");

@@ -135,8 +135,8 @@ fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
             })
             .collect();
         let over = AtomicBool::new(false);
-        let told = crowd(4, |caller| {
-            let mut told = Vec::new();
+        let replies = crowd(4, |caller| {
+            let mut replies = Vec::new();
             if caller == 0 {
                 eventually("transfers", || {
                     let done = "SELECT count(*) FROM transfers_tb WHERE cid LIKE 'failover-%'";
@@ -145,22 +145,22 @@ fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
                 });
                 cluster.fail_over();
                 over.store(true, Ordering::Relaxed);
-                return told;
+                return replies;
             }
             for (index, planned) in plan.iter().enumerate().skip(caller - 1).step_by(3) {
-                told.push((index, post_to(server.http, planned)));
+                replies.push((index, post_to(server.http, planned)));
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
             }
-            told
+            replies
         });
         let timeline = format!("timeline {}", failover + 2);
         eventually("the comparison", || {
             (server.said().contains(&timeline) && server.ready() == 200).then_some(())
         });
         let mut answered = vec![None; plan.len()];
-        for (index, reply) in told.into_iter().flatten() {
+        for (index, reply) in replies.into_iter().flatten() {
             answered[index] = reply;
         }
         let asked = answered.iter().rposition(Option::is_some).expect("an answer") + 1;

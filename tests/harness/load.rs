@@ -59,7 +59,7 @@ pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<
     let mut transfers = HashMap::new();
     for (planned, answer) in plan.iter().zip(answered) {
         // A transfer without a promise may begin only now, and be in progress for a while.
-        let promised = answer.as_ref().is_some_and(|told| told.status == 200);
+        let promised = answer.as_ref().is_some_and(|first| first.status == 200);
         let allowed: &[u16] = if promised { &[200] } else { &[200, 202] };
         let now = eventually("its end", || {
             let now = server.post_taken(planned.user, &planned.body);
@@ -73,9 +73,9 @@ pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<
         assert_eq!(seen, None, "two cids have one transfer");
         match answer {
             // An answer that was a promise.
-            Some(told) if told.status == 200 => assert_eq!(told.json(), now.json()),
-            Some(told) if told.status == 202 => assert_eq!(told.req_id(), now.req_id()),
-            Some(told) => assert_eq!(told.status, 503, "{told:?}"),
+            Some(first) if first.status == 200 => assert_eq!(first.json(), now.json()),
+            Some(first) if first.status == 202 => assert_eq!(first.req_id(), now.req_id()),
+            Some(first) => assert_eq!(first.status, 503, "{first:?}"),
             None => {}
         }
     }

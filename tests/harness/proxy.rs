@@ -38,8 +38,8 @@ const SELECTED_BYTES_MAX: usize = "SELECT 1000\0".len();
 /// its own.
 pub(crate) fn tells_of_a_commit(bytes: &[u8]) -> bool {
     let alone = || {
-        let (told, _) = bytes.split_at(place(bytes, IDLE)?);
-        let (rows, end) = told.split_at(told.len().saturating_sub(SELECTED_BYTES_MAX));
+        let (reported, _) = bytes.split_at(place(bytes, IDLE)?);
+        let (rows, end) = reported.split_at(reported.len().saturating_sub(SELECTED_BYTES_MAX));
         place(end, b"SELECT ")?;
         place(rows, b"FUNDING:SPOT:").or(place(rows, b"SPOT:FUNDING:"))
     };

@@ -12,7 +12,7 @@ use super::PATIENCE;
 
 /// One part of a stream of events.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum Part {
     /// An id without an event.
     Position(String),
     /// An event.
@@ -26,7 +26,7 @@ pub(crate) enum Told {
 /// A stream of events, read by a thread of its own until it is dropped.
 pub(crate) struct Follower {
     stream: TcpStream,
-    told: mpsc::Receiver<Told>,
+    parts: mpsc::Receiver<Part>,
 }
 
 impl Drop for Follower {
@@ -48,7 +48,7 @@ impl Follower {
         }
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
-        let (sender, told) = mpsc::channel();
+        let (sender, parts) = mpsc::channel();
         thread::spawn(move || {
             let mut text = String::new();
             let clean = loop {
@@ -64,9 +64,9 @@ impl Follower {
                     text = rest;
                 }
             };
-            sender.send(Told::End { clean }).ok();
+            sender.send(Part::End { clean }).ok();
         });
-        Follower { stream, told }
+        Follower { stream, parts }
     }
 
     /// Requests a stream, and reads nothing.
@@ -82,8 +82,8 @@ impl Follower {
     }
 
     /// The next part.
-    pub(crate) fn next(&self) -> Told {
-        self.told.recv_timeout(PATIENCE).expect("the stream sends a part")
+    pub(crate) fn next(&self) -> Part {
+        self.parts.recv_timeout(PATIENCE).expect("the stream sends a part")
     }
 
     /// The next event: its id, its kind and its data. Heart-beats and positions are skipped.
@@ -92,9 +92,9 @@ impl Follower {
         loop {
             assert!(begun.elapsed() < PATIENCE, "heart-beats only, no event");
             match self.next() {
-                Told::Event { id, kind, data } => return (id, kind, data),
-                Told::Beat | Told::Position(_) => {}
-                end @ Told::End { .. } => panic!("no event, but {end:?}"),
+                Part::Event { id, kind, data } => return (id, kind, data),
+                Part::Beat | Part::Position(_) => {}
+                end @ Part::End { .. } => panic!("no event, but {end:?}"),
             }
         }
     }
@@ -107,8 +107,8 @@ impl Follower {
     }
 
     /// All parts not taken yet, up to the end if it has one.
-    pub(crate) fn rest(&self) -> Vec<Told> {
-        self.told.try_iter().collect()
+    pub(crate) fn rest(&self) -> Vec<Part> {
+        self.parts.try_iter().collect()
     }
 }
 
@@ -124,7 +124,7 @@ fn read_chunk(reader: &mut impl BufRead) -> io::Result<String> {
 }
 
 /// One block of a stream: its fields up to an empty line.
-fn parse_block(block: &str) -> Told {
+fn parse_block(block: &str) -> Part {
     let field = |name: &str| {
         let start = format!("{name}: ");
         block.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
@@ -132,10 +132,10 @@ fn parse_block(block: &str) -> Told {
     match (field("event"), field("id"), field("data")) {
         (Some(kind), id, Some(data)) => {
             let data = serde_json::from_str(&data).expect("JSON");
-            Told::Event { id: id.unwrap_or_default(), kind, data }
+            Part::Event { id: id.unwrap_or_default(), kind, data }
         }
-        (None, Some(id), None) => Told::Position(id),
-        (None, None, None) if block.starts_with(':') => Told::Beat,
+        (None, Some(id), None) => Part::Position(id),
+        (None, None, None) if block.starts_with(':') => Part::Beat,
         _ => panic!("no block of a stream: {block:?}"),
     }
 }
