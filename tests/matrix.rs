@@ -589,7 +589,7 @@ fn snapshot_rows(base: &Base) -> Vec<Row<'_>> {
     };
     let newest = &snapshots(&base.site)[0];
     let ahead = newest.1.file_name().and_then(|name| name.to_str()).expect("text");
-    let passed_over = Serve::Starts("is passed over");
+    let passed_over = Serve::Starts("is ignored");
     vec![
         row(
             base,
@@ -608,7 +608,7 @@ fn snapshot_rows(base: &Base) -> Vec<Row<'_>> {
             },
             CLEAN,
             None,
-            Serve::Starts("is passed over"),
+            Serve::Starts("is ignored"),
         ),
         row(
             base,

@@ -1,5 +1,5 @@
-//! Random histories: whatever happens in whatever order, and whenever what is forgotten, the ledger's sums hold, and
-//! every way back to it leads to the same one.
+//! Random histories: in every order of commands and evictions the ledger's sums hold, and every way
+//! back leads to the same ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ use crate::totals::Totals;
 const PLACES: Places = Places { accounts_max: 3, outcomes_max: 24 };
 const LARGE: Places = Places { accounts_max: 64, outcomes_max: 1_024 };
 
-/// What happens next. Numbers are taken modulo what makes sense, so that few names meet often.
+/// The next step. Numbers are taken modulo small bounds, so that few names meet often.
 #[derive(Clone, Debug)]
 enum HistoryStep {
     Order { op: Op, transfer: u8, user: u8, asset: u8, amount: u8, odd: bool, refuse: bool },
@@ -43,7 +43,8 @@ fn step() -> impl Strategy<Value = HistoryStep> {
         4 => Just(Op::Deposit), 4 => Just(Op::Withdraw), 3 => Just(Op::Refund),
         2 => Just(Op::ExtDeposit), 1 => Just(Op::ExtWithdraw),
     ];
-    // Refunds have to find their withdraws: users and amounts follow from the transfer, but for odd orders.
+    // Refunds need their withdraws: users and amounts follow from the transfer, except in odd
+    // orders.
     let rarely = || prop::bool::weighted(0.05);
     let order = (op, 0..12u8, 1..5u8, 1..4u8, 1..9u8, rarely(), rarely());
     let order = order.prop_map(|(op, transfer, user, asset, amount, odd, refuse)| {
@@ -63,7 +64,7 @@ fn step() -> impl Strategy<Value = HistoryStep> {
     ]
 }
 
-/// A ledger, its log, and what must be so by the log.
+/// A ledger, its log, and the sums that follow from the log.
 struct History {
     ledger: Ledger,
     log: Vec<(Entry, u64)>,
@@ -71,7 +72,8 @@ struct History {
     successes: Vec<((u64, u32), Op, u64, u64)>,
     /// Every external operation.
     externals: Vec<External>,
-    /// The transfers that have been refunded, by order number: a name forgotten may come again under another one.
+    /// The refunded transfers, by order number: an evicted name may come again under another
+    /// number.
     refunded: BTreeSet<(u128, u64)>,
 }
 
@@ -109,7 +111,8 @@ impl History {
         }
     }
 
-    /// Transfers are named by generation: names come again once most of them are below the watermark, numbers rise.
+    /// Transfers are named by generation: names come again once most are below the watermark, and
+    /// numbers rise.
     fn carry_out(&mut self, step: &HistoryStep) {
         let watermark = self.ledger.watermark();
         match *step {
@@ -167,7 +170,7 @@ impl History {
         }
     }
 
-    /// What the successes below an order number add up to.
+    /// The sums of the successes below an order number.
     fn settled(&self, below: u64) -> BTreeMap<(u64, u32), Totals> {
         let mut settled = BTreeMap::new();
         for &(key, op, amount, order_number) in &self.successes {
@@ -179,7 +182,7 @@ impl History {
         settled
     }
 
-    /// What the external operations below an order number add up to.
+    /// The sums of the external operations below an order number.
     fn outside(&self, below: u64) -> BTreeMap<u32, Outside> {
         let mut outside = BTreeMap::<u32, Outside>::new();
         for external in self.externals.iter().filter(|external| external.order_number < below) {
@@ -189,7 +192,7 @@ impl History {
         outside
     }
 
-    /// The places that neither an outcome nor a refund still to come takes.
+    /// The places without an outcome and without a refund that may still come.
     fn places_left(&self, places: Places) -> usize {
         let taken = self.ledger.facts().map(|fact| match fact {
             Fact::Outcome { req_id, op: Op::Withdraw, recorded }
@@ -214,7 +217,7 @@ fn sum(ledger: &Ledger) -> u128 {
     ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add)
 }
 
-/// Everything that is so, in an order.
+/// All facts, sorted.
 fn sorted(ledger: &Ledger) -> Vec<(u8, Vec<u8>)> {
     let bytes = |fact: Fact| {
         let mut buffer = [0; FACT_BYTES_MAX];
@@ -226,7 +229,7 @@ fn sorted(ledger: &Ledger) -> Vec<(u8, Vec<u8>)> {
     all
 }
 
-/// Replays what of the log comes after the ledger's last record.
+/// Replays the log's records after the ledger's last one.
 fn catch_up(ledger: &mut Ledger, log: &[(Entry, u64)]) -> Result<(), replay::Error> {
     let behind = usize::try_from(ledger.sequence()).expect("small");
     for &(entry, time_ns) in &log[behind..] {
@@ -256,9 +259,9 @@ fn restored(ledger: &Ledger, places: Places) -> Ledger {
 }
 
 proptest! {
-    /// Goal: what is carried along is what a recount gives, whenever what is forgotten. Method: after each step of a
-    /// random history the digest, the places and the totals below the watermark are counted again from the facts and
-    /// from the successes.
+    /// Goal: the running sums are equal to a recount, in every order of evictions. Method: after
+    /// each step of a random history the digest, the places and the totals below the watermark are
+    /// counted again from the facts and from the successes.
     #[test]
     fn what_is_carried_along_is_what_a_recount_gives(
         steps in prop::collection::vec(step(), 1..250)
@@ -285,9 +288,9 @@ proptest! {
         prop_assert_eq!(below.count(), 0);
     }
 
-    /// Goal: the same log gives the same ledger, from its beginning or from any snapshot, with other places, and
-    /// whatever was forgotten when. Method: a random history; its log replayed from the beginning, and from the facts
-    /// at a random record, taken before or after forgetting.
+    /// Goal: the same log gives the same ledger, from its beginning or from any snapshot, with
+    /// other places, and with other evictions. Method: a random history. Its log is replayed from
+    /// the beginning, and from the facts at a random record, before or after evictions.
     #[test]
     fn every_way_back_leads_to_the_same_ledger(
         steps in prop::collection::vec(step(), 1..250), cut in any::<Index>(), forget in any::<bool>()

@@ -1,5 +1,8 @@
 //! The engine's reports to its process. The engine has no alerts, no webhook and no exit code.
 
+/// The target of the engine's log lines: operators filter by it.
+pub(crate) const LOG_TARGET: &str = "ubscore::engine";
+
 /// An event that the process must act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {

@@ -15,9 +15,6 @@ use crate::command::Command;
 use crate::entry::Entry;
 use crate::ledger::{Answer, Ledger, Step};
 
-/// UBSCore does not decide an external operation: PostgreSQL does, and UBSCore records it.
-const NO_EXTERNAL: &str = "UBSCore decides no external operation";
-
 impl Ledger {
     /// Decides a command. Nothing changes.
     pub fn step(&self, command: &Command) -> Step {
@@ -161,7 +158,8 @@ mod tests {
         assert_eq!(balance(&mut ledger, 1), Some(1000));
     }
 
-    /// Found by a seed of a fuzz target: a log with a larger one was replayed, and stopped the start that looked for the next.
+    /// Found by a seed of a fuzz target: a log with a larger one was replayed, and stopped the
+    /// start that looked for the next.
     #[test]
     fn an_order_number_that_postgres_cannot_hold_is_no_order() {
         let mut ledger = ledger();
@@ -185,7 +183,8 @@ mod tests {
         assert_eq!(balance(&mut ledger, 7), Some(500));
     }
 
-    /// Goal: from an operator's refusal on nothing else is ever decided, what was decided stands, and a refund is never refused.
+    /// Goal: from an operator's refusal on nothing else is ever decided, what was decided stands,
+    /// and a refund is never refused.
     #[test]
     fn an_operators_refusal_closes_the_door_and_changes_nothing_that_is_decided() {
         let refuse = |ledger: &mut Ledger, order| run(ledger, refusal(order));
@@ -389,7 +388,8 @@ mod tests {
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 1_000, 9)), refused);
     }
 
-    /// Goal: every command that is no order is decided as its table says. Method: the table, written down a second time.
+    /// Goal: every command that is no order is decided as its table says. Method: the table,
+    /// written down a second time.
     #[test]
     fn commands_are_decided_by_this_table() {
         use AccountStatus::{Active, Frozen};
@@ -453,8 +453,9 @@ mod tests {
         }
     }
 
-    /// Goal: UBSCore records what PostgreSQL has decided outside, once, and moves nothing. Method: deposits, a withdrawal and
-    /// a refusal; repeats, contradictions, bad forms, the watermark, a full map.
+    /// Goal: UBSCore records what PostgreSQL has decided outside, once, and moves nothing. Method:
+    /// deposits, a withdrawal and a refusal; repeats, contradictions, bad forms, the watermark, a
+    /// full map.
     #[test]
     fn an_external_operation_is_recorded_once_and_moves_nothing() {
         let external = |op, idem_key: &str, amount, order_number| External {
@@ -527,8 +528,8 @@ mod tests {
         assert_eq!(ledger.balances(), [(7, USDT, 0)]);
     }
 
-    /// Order numbers from [`Ledger::order_numbers_end`] on are free, also when what was decided under the last one is
-    /// forgotten; what lies below a number is settled from the watermark on.
+    /// Order numbers from [`Ledger::order_numbers_end`] on are free, also when what was decided
+    /// under the last one is forgotten; what lies below a number is settled from the watermark on.
     #[test]
     fn order_numbers_end_behind_the_last_and_settle_from_the_watermark_on() {
         let mut ledger = ledger();
@@ -598,8 +599,9 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: an asset's total is what its balances add up to, whatever the orders were, and is the same when the log is
-        /// replayed and when the facts of a snapshot are read back. Method: random orders of few names, users and assets.
+        /// Goal: an asset's total is what its balances add up to, whatever the orders were, and is
+        /// the same when the log is replayed and when the facts of a snapshot are read back.
+        /// Method: random orders of few names, users and assets.
         #[test]
         fn a_total_is_what_the_balances_add_up_to(
             orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..4u32, 1..50u64), 1..200)
@@ -636,8 +638,8 @@ mod tests {
             }
         }
 
-        /// Goal: no sequence of orders makes or loses money. Method: random orders with few names and users, added
-        /// up from the answers.
+        /// Goal: no sequence of orders makes or loses money. Method: random orders with few names
+        /// and users, added up from the answers.
         #[test]
         fn balances_are_what_the_successes_add_up_to(
             orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..50u64), 1..200)

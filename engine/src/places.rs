@@ -1,12 +1,14 @@
 //! How many rows a ledger holds, and the configuration keys that set these bounds.
 
-/// The most rows that a ledger holds. When a table is full, a command that needs a row changes nothing.
+/// The most rows that a ledger holds. When a table is full, a command that needs a row changes
+/// nothing.
 ///
 /// The one exception is a DEPOSIT that needs a new account or a new balance: it is recorded as
 /// refused. Replay takes this refusal from the record, so it does not depend on the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Accounts, and on average [`BALANCES_PER_ACCOUNT`] balances each. Status changes may add a few more.
+    /// Accounts, and on average [`BALANCES_PER_ACCOUNT`] balances each. Status changes may add a
+    /// few more.
     pub accounts_max: usize,
     /// Outcomes, with one place for each refund that may still come.
     pub outcomes_max: usize,

@@ -1,6 +1,7 @@
-//! Rebuilds the ledger from the log: every record is decided again and must come out as it is recorded.
+//! Rebuilds the ledger from the log. Every record is decided again, and the decision must be equal
+//! to the recorded one.
 //!
-//! A start and the folding of a snapshot go the same way, from nothing or from an older snapshot.
+//! A start and a new snapshot go the same way: from nothing or from an older snapshot.
 
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
@@ -16,40 +17,40 @@ use crate::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use crate::places::ACCOUNTS_MAX;
 use crate::record;
 
-/// Records handed on at a time.
+/// Records in one chunk.
 const CHUNK_RECORDS: usize = 1_024;
 
-/// A log that this program cannot have written, or not with this configuration.
+/// A log that this program has not written, or not with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A record's payload cannot be read.
     #[error("undecodable record at {place}")]
     Payload {
-        /// Which record.
+        /// The record.
         place: Place,
-        /// Why.
+        /// The reason.
         #[source]
         source: record::Error,
     },
-    /// The record says one thing, the state before it another.
+    /// The record contradicts the state before it.
     #[error("the record at {place} holds {found:?}, but deciding it again gives {decided:?}")]
     Mismatch {
-        /// Which record.
+        /// The record.
         place: Place,
-        /// What the log holds.
+        /// The entry in the log.
         found: Box<Entry>,
-        /// What this program decides.
+        /// The decision of this program.
         decided: Box<Step>,
     },
-    /// There is more in the log than places.
+    /// The log has more rows than places.
     #[error("record at {place}: {key} is too small for this log")]
     Full {
-        /// The first record that finds none.
+        /// The first record without a place.
         place: Place,
-        /// Which places.
+        /// The configuration key of the bound.
         key: &'static str,
     },
-    /// The snapshot's digest is not that of the record at which it stands: one of the two is not what was written.
+    /// The snapshot and its record have different digests: one of the two has changed.
     #[error(
         "{} adds up to {digest:032x}, but the record at {place} holds {found:?}",
         path.display()
@@ -57,16 +58,16 @@ pub enum Error {
     Digest {
         /// The snapshot's file.
         path: PathBuf,
-        /// What its facts add up to.
+        /// The sum of its facts' digests.
         digest: u128,
-        /// The record at which it stands.
+        /// The snapshot's record.
         place: Place,
-        /// What the log holds there.
+        /// The entry in the log.
         found: Box<Entry>,
     },
 }
 
-/// A record as it was read.
+/// A record as read from the log.
 pub(super) struct Read {
     pub(super) sequence: Sequence,
     pub(super) bytes: u64,
@@ -88,11 +89,11 @@ impl Read {
     }
 }
 
-/// Reads a log to its end, and hands on what is read some records at a time, so that another thread replays them meanwhile.
-/// Ends early when nobody takes them.
+/// Reads a log to its end and sends the records in chunks: another thread replays them meanwhile.
+/// It ends early if the receiver is dropped.
 ///
 /// # Errors
-/// As [`Recovery::next`]; what was read before has been handed on.
+/// As [`Recovery::next`]. The records before it are sent.
 pub(super) fn read_ahead<M: Medium>(
     recovery: &mut Recovery<M>,
     reads: &SyncSender<Vec<Read>>,
@@ -117,17 +118,18 @@ pub(super) fn read_ahead<M: Medium>(
     }
 }
 
-/// A ledger on its way through the log.
+/// A ledger during replay.
 pub struct Replay {
     ledger: Ledger,
-    /// Records taken and not yet replayed.
+    /// Records that are read and not replayed yet.
     ahead: ArrayVec<Read, LOOK_AHEAD>,
-    /// The snapshot it began with, until the log has confirmed it.
+    /// The loaded snapshot, until its record in the log has confirmed it.
     unconfirmed: Option<Snapshot>,
 }
 
 impl Replay {
-    /// Fills an empty ledger: from a snapshot, which the first record replayed must confirm, or from the log's beginning.
+    /// Starts from a snapshot, or from an empty ledger at the log's beginning. The first record
+    /// after a snapshot is its own, and must confirm it.
     ///
     /// # Errors
     /// [`snapshot::Error`].
@@ -139,15 +141,16 @@ impl Replay {
         Ok(Replay { ledger, ahead: ArrayVec::new(), unconfirmed: snapshot })
     }
 
-    /// Goes past one record. A snapshot's own record comes first.
+    /// Takes the next record. A snapshot's own record comes first.
     ///
     /// # Errors
-    /// [`Error`], of this record or of one of the last few: the log, or the snapshot, must not be used.
+    /// [`Error`], of this record or of one of the last few: the log or the snapshot must not be
+    /// used.
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
         self.take_read(Read::new(record))
     }
 
-    /// [`Replay::take`] for what has been read by [`read_ahead`].
+    /// [`Replay::take`] for a record of [`read_ahead`].
     pub(super) fn take_read(&mut self, read: Read) -> Result<(), Error> {
         let Some(snapshot) = self.unconfirmed.take() else {
             self.ahead.push(read);
@@ -166,7 +169,7 @@ impl Replay {
         }
     }
 
-    /// Replays what has been taken.
+    /// Replays the records taken.
     fn catch_up(&mut self) -> Result<(), Error> {
         let Replay { ledger, ahead, .. } = self;
         let orders = ahead.iter().filter_map(|read| match &read.entry {
@@ -177,14 +180,14 @@ impl Replay {
         ahead.drain(..).try_for_each(|read| replay_read(ledger, read))
     }
 
-    /// The snapshot it began with, as long as the log has not confirmed it.
+    /// The loaded snapshot if the log has not confirmed it yet.
     pub fn unconfirmed(&self) -> Option<&Snapshot> {
         self.unconfirmed.as_ref()
     }
 
-    /// What has come out.
+    /// The ledger after the last record.
     ///
-    /// Panics while the snapshot it began with is unconfirmed.
+    /// Panics if the loaded snapshot is not confirmed.
     ///
     /// # Errors
     /// [`Error`], of one of the last few records taken.
@@ -208,7 +211,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
     let place = || read.place();
     let entry = read.entry.map_err(|source| Error::Payload { place: place(), source })?;
     let command = match entry {
-        // No state leads to it.
+        // No state leads to a refusal of kind 8.
         Entry::Order { order, decision: Decision::Refused(code), imposed: true, .. } => {
             Command::Refuse { order, code }
         }
@@ -229,7 +232,8 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
     };
     let mut step = ledger.step(&command);
     if step != Step::Append(entry) {
-        // Whoever wrote this may have forgotten more: what is below the watermark must not stand in its way.
+        // The writer may have evicted more: outcomes below the watermark must not change the
+        // decision.
         ledger.forget_all();
         step = ledger.step(&command);
     }
@@ -240,7 +244,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             Ok(())
         }
         Step::Full(key) => Err(Error::Full { place: place(), key }),
-        // The order itself was decided again, and only want of a place imposes a refusal on it.
+        // A plain order was decided again: only a missing place imposes a refusal on it.
         Step::Append(Entry::Order { imposed: true, .. })
             if matches!(command, Command::Order(_)) =>
         {
@@ -280,7 +284,7 @@ mod tests {
         Replay::begin(None, Ledger::new(PLACES)).expect("nothing to load")
     }
 
-    /// A log of everything that these numbers mean.
+    /// A log of the commands that these numbers mean.
     fn history(steps: &[(u8, u64, u64, u64)]) -> Memory {
         let memory = Memory::new();
         let options = wal::Options { segment_bytes: wal::SEGMENT_BYTES_MIN, spares_ready: 2 };
@@ -356,8 +360,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Goal: whichever snapshot a start begins with, it ends where the whole log ends. Method: random histories
-        /// with digests among them; a snapshot at each; the rest of the log from there.
+        /// Goal: whichever snapshot a start begins with, it ends where the whole log ends. Method:
+        /// random histories with digests among them; a snapshot at each; the rest of the log from
+        /// there.
         #[test]
         fn every_snapshot_leads_where_the_whole_log_leads(
             steps in prop::collection::vec((0..14_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
@@ -386,8 +391,9 @@ mod tests {
         }
     }
 
-    /// Goal: a log may hold a refusal of a WITHDRAW or a DEPOSIT that nobody has decided, whatever the balance says, and of nothing
-    /// else; nor what no state leads to. Method: one record each, written as a log has it, behind a deposit and a withdraw.
+    /// Goal: a log may hold a refusal of a WITHDRAW or a DEPOSIT that nobody has decided, whatever
+    /// the balance says, and of nothing else; nor what no state leads to. Method: one record each,
+    /// written as a log has it, behind a deposit and a withdraw.
     #[test]
     fn a_log_holds_imposed_refusals_of_withdraws_and_deposits_only() {
         let order = |step, number| match command(&(step, number, 7, 100)) {
@@ -423,7 +429,8 @@ mod tests {
         }
     }
 
-    /// Story: a snapshot whose balance, digest and checksum all fit each other, but not the log.
+    /// Story: the balance, the digest and the checksum of a snapshot fit each other, but not the
+    /// log.
     #[test]
     fn a_snapshot_of_another_history_is_refused_by_the_log() {
         let digest = (9, 1, 1, 1);

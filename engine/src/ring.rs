@@ -1,6 +1,6 @@
-//! The way into UBSCore and back: slots on a `disruptor` ring, and tickets for the answers.
+//! Commands go in by slots on a `disruptor` ring, answers come back by tickets.
 //!
-//! Nothing here waits for room: a full ring or no free ticket is [`Overloaded`], at once.
+//! No call waits for room: a full ring or no free ticket returns [`Overloaded`] at once.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::command::Command;
 use crate::ledger::Answer;
 use crate::text::Text;
 
-/// What the core thread reads, one per command. Plain data: a panic in a publish closure would hang the ring.
+/// One command for the core thread. Plain data: a panic in a publish closure would hang the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) ticket: u32,
@@ -27,15 +27,15 @@ pub(super) struct Slot {
 /// The core thread's end of the ring.
 pub(super) type Poller = EventPoller<Slot, MultiProducerBarrier>;
 
-/// The ring or the tickets are used up. Nothing was published; the caller may try again.
+/// The ring is full or no ticket is free. Nothing was published; the caller may retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("UBSCore's queue is full")]
 pub struct Overloaded;
 
-/// An answer to come. Dropping it takes nothing back.
+/// A pending answer. Dropping it does not take the command back.
 pub type Pending = oneshot::AsyncReceiver<Answer>;
 
-/// Places for answers on their way, all made at start.
+/// Places for pending answers, all made at the start.
 pub(super) struct Tickets {
     free: ArrayQueue<u32>,
     waiting: Box<[Mutex<Option<oneshot::Sender<Answer>>>]>,
@@ -50,12 +50,12 @@ impl Tickets {
         Tickets { free, waiting: (0..count).map(|_| Mutex::new(None)).collect() }
     }
 
-    /// The number of answers on their way.
+    /// The number of pending answers.
     pub(super) fn in_use(&self) -> usize {
         self.count() - self.free.len()
     }
 
-    /// How many there are.
+    /// The number of tickets.
     pub(super) fn count(&self) -> usize {
         self.waiting.len()
     }
@@ -77,9 +77,9 @@ impl Tickets {
         sender
     }
 
-    /// Hands an answer to whoever asked.
+    /// Sends an answer to its caller.
     pub(super) fn answer(&self, ticket: u32, answer: Answer) {
-        // An error is a caller who stopped waiting: what was decided stays recorded, and a repeat is told.
+        // An error is a caller that waits no more. Its decision stays recorded for a repeat.
         drop(self.give_back(ticket).send(answer));
     }
 
@@ -88,7 +88,7 @@ impl Tickets {
     }
 }
 
-/// A producer's end of the ring. Each thread that publishes has a clone of its own.
+/// The producers' end of the ring. Each thread that publishes has a clone of its own.
 #[derive(Clone)]
 pub(super) struct Publisher {
     producer: MultiProducer<Slot, SingleConsumerBarrier>,
@@ -97,7 +97,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes one command, to be seen by the core at its next look; [`Publisher::wake`] makes it look.
+    /// Publishes one command. The core sees it when it looks next, see [`Publisher::wake`].
     pub(super) fn publish(
         &mut self,
         command: Command,
@@ -117,21 +117,23 @@ impl Publisher {
         }
     }
 
+    /// Wakes the core thread.
     pub(super) fn wake(&self) {
         self.bell.ring();
     }
 }
 
-/// As many answers may be on their way before orders are refused: an eighth is left to administration and reads.
+/// Pending answers at which orders are refused. An eighth is left to administration and reads.
 pub fn orders_max(in_flight_max: usize) -> usize {
     in_flight_max - in_flight_max / 8
 }
 
-/// A ring of `slots` (a power of two, at least 64) with `in_flight_max` tickets; `bell` is the core's.
+/// A ring of `slots` (a power of two, at least 64) with `in_flight_max` tickets; `bell` is the
+/// core's.
 pub(super) fn ring(slots: usize, in_flight_max: usize, bell: Arc<Bell>) -> (Publisher, Poller) {
     let empty = Command::RegisterAsset { asset: 0, precision: 0, symbol: Text::EMPTY };
     let slot = move || Slot { ticket: 0, time_ns: 0, command: empty };
-    // The wait strategy belongs to consumers managed by the crate; ours polls.
+    // The wait strategy is for consumers that the crate manages. Ours polls.
     let (poller, builder) = build_multi_producer(slots, slot, BusySpin).new_event_poller();
     let tickets = Arc::new(Tickets::new(in_flight_max));
     (Publisher { producer: builder.build(), tickets, bell }, poller)

@@ -1,29 +1,29 @@
-//! A snapshot: every fact of a ledger as it stood at one record of the log, in one file.
+//! A snapshot: all facts of a ledger at one record of the log, in one file.
 //!
 //! # The promise
 //!
-//! - A snapshot stands at a DIGEST record, and its facts add up to the digest in that record. A start compares the two,
-//!   so that a snapshot and a log that do not belong together never make a ledger.
-//! - What a disk can do to a file is found by its CRC: [`Error::Damaged`], and an older snapshot will do. What no disk
-//!   does, a whole file that contradicts itself, its name or the log, is never used and never passed over.
-//! - A file has its name only when it is whole, durable, and read back.
+//! - A snapshot belongs to a DIGEST record, and its facts add up to the digest in this record. A
+//!   start compares both: a snapshot and a log of different origin never make a ledger.
+//! - Its CRC finds the damage that a disk does: [`Error::Damaged`], and an older snapshot is used.
+//!   A file with a right CRC that contradicts itself, its name or the log stops the start.
+//! - A file gets its name only once it is complete, durable and read back.
 //!
 //! # The format, versions 1 and 2
 //!
-//! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes, the facts, and a
-//! CRC; `snapshot-{sequence:016x}.tmp` is a snapshot in the making, which nobody reads.
+//! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes,
+//! the facts, and a CRC. `snapshot-{sequence:016x}.tmp` is an unfinished snapshot and never read.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `snap\r\n\x1a\n` |
-//! | 8 | 4 | version: 2 where external operations have been recorded, else 1 |
+//! | 8 | 4 | version: 2 with external operations, else 1 |
 //! | 12 | 4 | zeros |
 //! | 16 | 16 | identity of the log |
-//! | 32 | 8 | sequence of the DIGEST record at which it stands |
+//! | 32 | 8 | sequence of its DIGEST record |
 //! | 40 | 8 | number of facts |
 //! | 48 | 16 | digest: the sum of the facts' digests, as in the DIGEST record |
-//! | 64 | | the facts as [`Ledger::facts`] gives them, each a tag of 1 byte and the bytes of [`Fact`] |
-//! | end - 4 | 4 | CRC-32 of everything before it |
+//! | 64 | | the facts as [`Ledger::facts`] returns them, each a tag of 1 byte and its bytes |
+//! | end - 4 | 4 | CRC-32 of all bytes before it |
 
 pub mod store;
 
@@ -43,14 +43,15 @@ use crate::fact::{FACT_BYTES_MAX, Fact};
 use crate::ledger::Ledger;
 use crate::record;
 
-/// The newest version of the format. Version 1 has no fact about external operations, and is still written without them.
+/// The newest version of the format. Version 1 has no external operations, and is still written
+/// without them.
 pub const VERSION: u32 = 2;
 const VERSION_FIRST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"snap\r\n\x1a\n";
 /// Bytes of the header.
 const HEADER_BYTES: usize = size_of::<HeaderBytes>();
-/// Bytes of the CRC behind the facts.
+/// Bytes of the CRC after the facts.
 const CRC_BYTES: usize = 4;
 /// Bytes read or written at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -69,16 +70,16 @@ struct HeaderBytes {
 
 const _: () = assert!(HEADER_BYTES == 64);
 
-/// What a snapshot says of itself.
+/// The header of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The log it belongs to.
+    /// The log of the snapshot.
     pub identity: Identity,
-    /// The DIGEST record at which it stands.
+    /// The DIGEST record of the snapshot.
     pub sequence: Sequence,
-    /// How many facts it holds.
+    /// The number of facts.
     pub facts: u64,
-    /// What they add up to.
+    /// The sum of their digests.
     pub digest: u128,
 }
 
@@ -88,22 +89,22 @@ pub enum Error {
     /// The file or its directory cannot be read or written.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is not what was written. An older snapshot will do.
+    /// The file has changed since it was written. An older snapshot can be used.
     #[error("{} is damaged: {problem}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         problem: &'static str,
     },
-    /// Written in another version of the format. Use its program.
+    /// Written in another version of the format. Use a program of that version.
     #[error("{} has version {found}, and this program reads {VERSION_FIRST} to {VERSION}", path.display())]
     Version {
         /// The file.
@@ -111,31 +112,31 @@ pub enum Error {
         /// The version found.
         found: u32,
     },
-    /// The file is whole, and holds what no ledger gave it.
+    /// The file has a right CRC, but no ledger wrote it.
     #[error("{} contradicts itself: {problem}", path.display())]
     Contradiction {
         /// The file.
         path: PathBuf,
-        /// How.
+        /// The contradiction.
         problem: &'static str,
     },
-    /// The file is whole, and one of its facts cannot be read.
+    /// The file has a right CRC, but one of its facts cannot be read.
     #[error("{}: fact {index}", path.display())]
     Fact {
         /// The file.
         path: PathBuf,
-        /// Which fact, from 0.
+        /// The index of the fact, from 0.
         index: u64,
-        /// Why.
+        /// The reason.
         #[source]
         source: record::Error,
     },
-    /// The file is whole, and its facts make no ledger.
+    /// The file has a right CRC, but its facts make no ledger.
     #[error("{} is no ledger", path.display())]
     Ledger {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: Box<builder::Error>,
     },
@@ -146,7 +147,7 @@ impl Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }
 
-    /// Whether the disk may have done this, so that an older snapshot will do.
+    /// Whether the disk may have caused it, so that an older snapshot can be used.
     pub fn is_damage(&self) -> bool {
         match self {
             Error::Io { .. } | Error::Damaged { .. } => true,
@@ -158,14 +159,14 @@ impl Error {
     }
 }
 
-/// A snapshot whose every byte is as it was written.
+/// A snapshot with a right CRC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The file.
     pub path: PathBuf,
     /// Its length.
     pub bytes: u64,
-    /// What it says of itself.
+    /// Its header.
     pub header: Header,
 }
 
@@ -204,10 +205,10 @@ impl Snapshot {
         reader.read_exact(&mut crc).map_err(&failed)?;
         let header: &HeaderBytes = zerocopy::transmute_ref!(&page);
         if header.magic != MAGIC {
-            return Err(damaged("it does not begin as a snapshot does"));
+            return Err(damaged("its first bytes are not those of a snapshot"));
         }
         if hasher.finalize() != u32::from_le_bytes(crc) {
-            return Err(damaged("its checksum does not fit"));
+            return Err(damaged("its checksum is wrong"));
         }
         if !(VERSION_FIRST..=VERSION).contains(&header.version.get()) {
             return Err(Error::Version { path: path.to_owned(), found: header.version.get() });
@@ -225,7 +226,8 @@ impl Snapshot {
         Ok(Snapshot { path: path.to_owned(), bytes, header })
     }
 
-    /// Its facts, one after the other, in constant memory. They are as many as the header says, and nothing follows.
+    /// Its facts, one after the other, in constant memory. Their number is that of the header, and
+    /// no byte follows them.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -238,10 +240,10 @@ impl Snapshot {
         Ok(Facts { snapshot: self, reader: reader.take(left), index: 0, failed: false })
     }
 
-    /// The ledger it holds, in the place of an empty one, checked against its digest.
+    /// The ledger of its facts, built in an empty one and checked against the digest.
     ///
     /// # Errors
-    /// [`Error`]: no fact of it may be used.
+    /// [`Error`]: none of its facts may be used.
     pub fn ledger(&self, empty: Ledger) -> Result<Ledger, Error> {
         let failed = |source| {
             let (path, source) = (self.path.clone(), Box::new(source));
@@ -256,7 +258,7 @@ impl Snapshot {
     }
 }
 
-/// The facts of a snapshot, in the order of the file. Ends after the first error.
+/// The facts of a snapshot, in the order of the file. It ends after the first error.
 pub struct Facts<'a> {
     snapshot: &'a Snapshot,
     reader: io::Take<BufReader<File>>,
@@ -271,7 +273,7 @@ impl Facts<'_> {
         if self.index == self.snapshot.header.facts {
             return match self.reader.limit() {
                 0 => Ok(None),
-                _ => Err(contradiction("something follows the last fact")),
+                _ => Err(contradiction("bytes follow the last fact")),
             };
         }
         let mut buffer = [0; FACT_BYTES_MAX];
@@ -311,16 +313,18 @@ impl Iterator for Facts<'_> {
     }
 }
 
-/// The oldest version that has all facts of `ledger`, so that a snapshot without external operations stays readable for an
-/// older program.
+/// The oldest version that has all facts of `ledger`. An older program can so read a snapshot
+/// without external operations.
 fn version_of(ledger: &Ledger) -> u32 {
     let external = |fact: Fact| matches!(fact, Fact::Outside { .. });
     if ledger.facts().any(external) { VERSION } else { VERSION_FIRST }
 }
 
-/// Writes everything that is so in `ledger` to a file, and makes its bytes durable; its name is the caller's affair.
+/// Writes all facts of `ledger` to a file, and makes its bytes durable. Its name is not durable
+/// yet.
 ///
-/// `go_on`: asked now and then; at its first `false` the file is left as it is, and `None` returned.
+/// `go_on` is called after each fact. When it returns false, the file is left unfinished and `None`
+/// is returned.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -366,13 +370,13 @@ pub fn write(
     out.write_all(&crc.to_le_bytes()).map_err(&failed)?;
     let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
     crash::meet(path, "sync_file").and_then(|()| file.sync_all()).map_err(&failed)?;
-    // What reads it back is to see the disk's bytes, not ours.
+    // The check reads the disk's bytes and not those in the page cache.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .map_err(|errno| failed(errno.into()))?;
     Ok(Some(header))
 }
 
-/// A file and the CRC of what was written to it.
+/// A file and the CRC of the bytes written to it.
 struct Summed {
     out: BufWriter<File>,
     hasher: Hasher,
@@ -404,7 +408,7 @@ mod tests {
     pub(super) const IDENTITY: Identity = Identity(0xfe);
     pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };
 
-    /// A ledger that has carried out `commands`, and stands at the digest behind them.
+    /// A ledger after `commands` and a digest.
     pub(super) fn ledger(commands: &[Command]) -> Ledger {
         let mut ledger = Ledger::new(PLACES);
         for command in commands.iter().chain([&Command::Digest]) {
@@ -505,7 +509,7 @@ mod tests {
             "0200000000000000",
             "0300000000000000",
             "4074fcd71929780d9419b20d9f53f71d",
-            // Facts: what has left, the watermark, an asset.
+            // Facts: the evicted outcomes, the watermark, an asset.
             "0600000000000000000000000000000000",
             "050000000000000000",
             "01030000000804555344540000000000000000",
@@ -515,8 +519,8 @@ mod tests {
         assert_eq!(hex, want);
     }
 
-    /// Goal: no damage to a file makes another ledger, or a panic. Method: every bit of every byte flipped, and every
-    /// shorter file; each refusal names the file.
+    /// Goal: no damage to a file makes another ledger, or a panic. Method: every bit of every byte
+    /// flipped, and every shorter file. Each error names the file.
     #[test]
     fn every_flipped_bit_and_every_cut_is_damage() {
         let written = Written::new(&sample());
@@ -546,8 +550,9 @@ mod tests {
         assert!(error.to_string().contains("a.snap is damaged: "), "{what}: {error}");
     }
 
-    /// Goal: a file that was changed by somebody who also made its CRC right is never a ledger of other money. Method:
-    /// every byte changed under a CRC that fits; what is taken all the same says the same facts.
+    /// Goal: a file that was changed together with its CRC is never a ledger of other money.
+    /// Method: every byte changed under a right CRC. A file that is taken all the same has the same
+    /// facts.
     #[test]
     fn a_changed_file_with_a_right_checksum_is_no_ledger_of_this_digest() {
         let before = sample();
@@ -571,7 +576,7 @@ mod tests {
         let whole = written.bytes();
         let facts = 40;
         for change in [
-            (facts, whole[facts] - 1, "something follows the last fact"),
+            (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "unknown kind of fact"),
             (8, 3, "version 3"),

@@ -1,9 +1,10 @@
-//! Rows found by their keys, in memory that is all taken at start: no insert and no removal ever moves more than a few
-//! rows or asks the system for a page, so the core thread never stands still for its memory. Maps that grow, or that
-//! mark what was removed and clear the marks by a rehash, do not promise that.
+//! Rows by key, in memory that is all taken at the start. No insert and no removal moves more than
+//! a few rows or asks the system for a page, so the core thread never waits for its memory. A map
+//! that grows, or that marks removed rows and rehashes to clear the marks, does not promise that.
 //!
-//! The rows lie side by side; a removal fills its gap with the last one. An index of at least twice as many slots
-//! says where a key's row is: linear probing, and a removal closes the gap in the index too.
+//! The rows lie side by side; a removal fills its gap with the last row. An index with at least
+//! twice as many slots holds the row of each key, by linear probing. A removal also closes the gap
+//! in the index.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash};
@@ -15,29 +16,29 @@ use super::memory::{prefer_huge, prefetch};
 /// A hash without a random seed, so that nothing in the engine depends on the process.
 pub(super) type HashState = foldhash::fast::FixedState;
 
-/// Memory is touched once for so many bytes: no page is larger than it has to be.
+/// Memory is touched once per so many bytes, the smallest size of a page.
 const PAGE_BYTES: usize = 4_096;
 
-/// Something with a key.
+/// A value with a key.
 pub(super) trait Row: Copy {
     type Key: Copy + Eq + Hash + Debug;
 
     fn key(&self) -> Self::Key;
 }
 
-/// Why a row is not added.
+/// The reason why a row is not added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Misfit {
-    /// There is one with its key.
+    /// A row with its key is there.
     Twice,
-    /// There is no place.
+    /// No place is free.
     Full,
 }
 
 /// At most `places` rows.
 pub(super) struct Table<R> {
-    /// 0 is empty; else the upper half is that of the key's hash, the lower half its row's position plus one. The
-    /// search for a key begins at the upper half modulo the number of slots.
+    /// 0 is empty. Else the upper half is that of the key's hash, and the lower half is the row's
+    /// position plus one. The search for a key begins at the upper half modulo the number of slots.
     slots: Box<[u64]>,
     rows: Vec<R>,
     places: usize,
@@ -53,8 +54,8 @@ impl<R: Row> Table<R> {
         Table { slots: vec![0; slots].into(), rows: Vec::with_capacity(places), places }
     }
 
-    /// Takes all the memory there may be need of from the system, in huge pages where it has them: a search goes where
-    /// no other has been for long, and would wait for the page's address before it waits for its bytes.
+    /// Takes all memory from the system, in huge pages if it has them. A search reads memory that
+    /// no other has read for long: with small pages it would wait for the page's address as well.
     pub(super) fn prefault(&mut self) {
         prefer_huge(&mut self.slots);
         prefer_huge(self.rows.spare_capacity_mut());
@@ -85,13 +86,14 @@ impl<R: Row> Table<R> {
         Some(&mut self.rows[position])
     }
 
-    /// Has the slot where the search for a key begins on its way, for [`Table::expect_row`] and the search itself.
+    /// Prefetches the slot at which the search for a key begins, for [`Table::expect_row`] and the
+    /// search itself.
     #[inline]
     pub(super) fn expect_slot(&self, key: R::Key) {
         prefetch(&self.slots[self.home(hash_bits(key))]);
     }
 
-    /// Has the row that is most likely this key's on its way, if there is one.
+    /// Prefetches the row that is most likely this key's, if there is one.
     #[inline]
     pub(super) fn expect_row(&self, key: R::Key) {
         let slot = self.home(hash_bits(key));
@@ -109,19 +111,21 @@ impl<R: Row> Table<R> {
         }
         self.slots[slot] = hash_bits(key) | (self.rows.len() as u64 + 1);
         self.rows.push(row);
+        debug_assert!(self.rows.len() <= self.places, "{} rows", self.rows.len());
         Ok(())
     }
 
-    /// Adds a row at the end, where it is known that it fits.
+    /// Adds a row at the end. Panics if it does not fit: the caller has checked it.
     pub(super) fn insert(&mut self, row: R) {
         let key = row.key();
         self.try_insert(row).unwrap_or_else(|misfit| panic!("{misfit:?}: {key:?}"));
     }
 
-    /// Takes the row at `position` out; the last one takes its position.
+    /// Removes the row at `position`. The last row takes its position.
     pub(super) fn remove(&mut self, position: usize) -> R {
         let last = self.rows.len() - 1;
         let gap = self.find(self.rows[position].key()).expect("every row has a slot");
+        debug_assert_eq!(self.position(gap), position, "the index leads to the row");
         if position != last {
             let moved = self.find(self.rows[last].key()).expect("every row has a slot");
             self.slots[moved] = self.slots[moved] & HASH_BITS | (position as u64 + 1);
@@ -130,7 +134,8 @@ impl<R: Row> Table<R> {
         self.rows.swap_remove(position)
     }
 
-    /// Empties a slot: what was put behind it for want of it moves up, so that no search ends too early.
+    /// Empties a slot. Slots after it that probed past it move up, so that no search ends too
+    /// early.
     fn close(&mut self, mut gap: usize) {
         let mut slot = gap;
         loop {
@@ -140,7 +145,7 @@ impl<R: Row> Table<R> {
                 self.slots[gap] = 0;
                 return;
             }
-            // It may move where that is not before the slot its search begins at.
+            // It may move unless that is before the slot at which its search begins.
             if self.distance(self.home(content), slot) >= self.distance(gap, slot) {
                 self.slots[gap] = content;
                 gap = slot;
@@ -148,11 +153,11 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// The slot of a key, or the empty one where it would be put.
+    /// The slot of a key, or as an error the empty slot for it.
     fn find(&self, key: R::Key) -> Result<usize, usize> {
         let hash = hash_bits(key);
         let mut slot = self.home(hash);
-        // Half of the slots at least are empty.
+        // At least half of the slots are empty.
         loop {
             let content = self.slots[slot];
             if content == 0 {
@@ -165,7 +170,7 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// The position that a slot that is not empty holds.
+    /// The row's position in a slot that is not empty.
     fn position(&self, slot: usize) -> usize {
         index((self.slots[slot] & POSITION_BITS) - 1)
     }
@@ -178,7 +183,7 @@ impl<R: Row> Table<R> {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// Steps from one slot on to another.
+    /// Steps forward from one slot to another.
     fn distance(&self, from: usize, to: usize) -> usize {
         to.wrapping_sub(from) & (self.slots.len() - 1)
     }
@@ -201,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A search or a removal in a full table may look at that many slots; they take 16 cache lines.
+    /// The most slots that a search or a removal in a full table may read: 16 cache lines.
     const RUN_MAX: usize = 128;
 
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -215,7 +220,7 @@ mod tests {
         }
     }
 
-    /// The most slots that a search looks at.
+    /// The most slots that a search reads.
     fn search_max<R: Row>(table: &Table<R>) -> usize {
         let looks = table.rows.iter().map(|row| {
             let slot = table.find(row.key()).expect("is there");
@@ -224,15 +229,15 @@ mod tests {
         looks.max().unwrap_or(0)
     }
 
-    /// The most slots one behind the other that are not empty: more than that no search and no removal looks at.
+    /// The longest run of slots that are not empty. No search and no removal reads more.
     fn run_max<R: Row>(table: &Table<R>) -> usize {
         let runs = table.slots.split(|&content| content == 0).map(<[u64]>::len);
         runs.max().unwrap_or(0)
     }
 
     proptest! {
-        /// Goal: a table is a map. Method: random inserts and removals among few keys, so that slots collide, beside
-        /// a map of the standard library.
+        /// Goal: a table is a map. Method: random inserts and removals among few keys, so that
+        /// slots collide, compared with a map of the standard library.
         #[test]
         fn a_table_holds_what_a_map_holds(
             steps in prop::collection::vec((any::<bool>(), 0..40u64), 1..400)
@@ -279,8 +284,9 @@ mod tests {
         run_max(&table)
     }
 
-    /// Goal: the keys there are do not crowd in the index. Method: full tables of users in a row, of a few assets
-    /// each, of names that share their first 48 bits as those of one millisecond do, and of names in a row.
+    /// Goal: real keys do not crowd in the index. Method: full tables of consecutive users, of a
+    /// few assets each, of names of one millisecond (equal first 48 bits), and of consecutive
+    /// names.
     #[test]
     fn keys_in_a_row_do_not_crowd() {
         let balances = (1..u64::MAX).flat_map(|user| (1..3u32).map(move |asset| (user, asset)));
@@ -291,8 +297,8 @@ mod tests {
         assert!(runs.iter().all(|&run| run <= RUN_MAX), "{runs:?}");
     }
 
-    /// Goal: one command's work has a bound that does not grow with what is held. Method: a full table, then as many
-    /// removals and inserts again as it has places, which is what wears other tables out; counted, not timed.
+    /// Goal: the work of one command has a bound that does not grow with the rows. Method: a full
+    /// table, then twice as many removals and inserts as places. Counted, not timed.
     #[test]
     fn a_full_and_worn_table_searches_as_few_slots_as_a_new_one() {
         const PLACES: u64 = 1 << 17;
@@ -301,7 +307,7 @@ mod tests {
         let fresh = (search_max(&table), run_max(&table));
         assert!(fresh.1 <= RUN_MAX, "{fresh:?}");
         for key in PLACES..3 * PLACES {
-            // A multiplier without a factor in common with the number of places: any order but the oldest first.
+            // The multiplier shares no factor with the number of places: not the oldest first.
             table.remove(index(key.wrapping_mul(7_919) % PLACES));
             table.insert(Pair(key, key));
         }

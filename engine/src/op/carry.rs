@@ -91,8 +91,8 @@ mod tests {
         Command::CarryTotals { user, asset: USDT, totals }
     }
 
-    /// Goal: totals are carried once, to a balance that nothing has moved. Method: the same again, others, and totals that
-    /// no history leaves.
+    /// Goal: totals are carried once, to a balance that nothing has moved. Method: the same again,
+    /// others, and totals that no history leaves.
     #[test]
     fn totals_begin_a_balance_and_change_none() {
         let mut ledger = ledger();

@@ -5,7 +5,6 @@ use domain::code::Code;
 use domain::form::{Form, check_form};
 use domain::transfer::{Decision, Participant};
 
-use super::NO_EXTERNAL;
 use crate::accounts::Balance;
 use crate::entry::Entry;
 use crate::fact::Fact;
@@ -14,6 +13,9 @@ use crate::order::Order;
 use crate::places::OUTCOMES_MAX;
 use crate::recorded::Recorded;
 use crate::totals::Totals;
+
+/// UBSCore does not decide an external operation: PostgreSQL does, and UBSCore records it.
+pub(super) const NO_EXTERNAL: &str = "UBSCore decides no external operation";
 
 /// Decides an order by its account and balance.
 pub(super) fn step(ledger: &Ledger, order: &Order) -> Step {

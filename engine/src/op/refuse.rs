@@ -3,7 +3,7 @@
 use domain::code::Code;
 use domain::transfer::{Decision, Op};
 
-use super::{NO_EXTERNAL, order};
+use super::order::{self, NO_EXTERNAL};
 use crate::ledger::{Ledger, Step};
 use crate::order::Order;
 

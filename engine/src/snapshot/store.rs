@@ -1,4 +1,4 @@
-//! The directory of snapshots: which there are, how one gets its name, and which go.
+//! The directory of snapshots: it lists, adds and removes them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,31 +7,32 @@ use tracing::{info, warn};
 use wal::{Directory, Identity, Medium, Sequence};
 
 use super::{Error, Header, Snapshot, write};
+use crate::crash;
 use crate::ledger::Ledger;
+use crate::notice::LOG_TARGET;
 use crate::places::Places;
-use crate::{LOG_TARGET, crash};
 
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".snap";
 const SUFFIX_UNFINISHED: &str = ".tmp";
 
-/// A directory of snapshots. Whoever writes to it holds the lock of the log beside it.
+/// A directory of snapshots. A writer holds the lock of the log beside it.
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
     directory: Directory,
 }
 
-/// What a start has to choose from.
+/// The snapshots that a start can use.
 #[derive(Debug, Default)]
 pub struct Choice {
-    /// The newest snapshot whose every byte is as it was written.
+    /// The newest undamaged snapshot.
     pub newest: Option<Snapshot>,
-    /// Newer ones that are damaged.
+    /// The damaged ones that are newer.
     pub damaged: Vec<Error>,
 }
 
 impl SnapshotStore {
-    /// Makes the directory where it is absent, and removes what an earlier process has left unfinished.
+    /// Makes an absent directory, and removes the unfinished snapshots of an earlier process.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -39,7 +40,8 @@ impl SnapshotStore {
         let failed = |source| Error::Io { action: "make", path: path.to_owned(), source };
         let directory = Directory::create(path).map_err(|error| failed(io_error(error)))?;
         let store = SnapshotStore { directory };
-        // The process before us may have died between a rename and its sync, and what stands here is about to be relied on.
+        // An earlier process may have died between a rename and its sync. The names must be durable
+        // before they are relied on.
         store.directory.sync_directory().map_err(failed)?;
         for name in store.names()? {
             if name.starts_with(PREFIX) && name.ends_with(SUFFIX_UNFINISHED) {
@@ -49,7 +51,7 @@ impl SnapshotStore {
         Ok(store)
     }
 
-    /// Names a directory without touching it: for who only looks.
+    /// A directory for reading only: it is not made and not cleaned.
     pub fn at(path: &Path) -> SnapshotStore {
         SnapshotStore { directory: Directory::at(path) }
     }
@@ -62,7 +64,7 @@ impl SnapshotStore {
         Ok(self.list()?.into_iter().map(|(_, name)| self.path(&name)).collect())
     }
 
-    /// All snapshots by the record that their names tell, newest first.
+    /// All snapshots with the record in their names, newest first.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -70,10 +72,10 @@ impl SnapshotStore {
         Ok(self.list()?.into_iter().map(|(sequence, name)| (sequence, self.path(&name))).collect())
     }
 
-    /// The newest snapshot that is whole; those passed over are named.
+    /// The newest undamaged snapshot, and the damaged ones that are newer.
     ///
     /// # Errors
-    /// [`Error`]: a snapshot that no damage explains.
+    /// [`Error`]: a snapshot with a fault that no damage explains.
     pub fn choose(&self) -> Result<Choice, Error> {
         let mut choice = Choice::default();
         for (sequence, name) in self.list()? {
@@ -89,9 +91,11 @@ impl SnapshotStore {
         Ok(choice)
     }
 
-    /// Writes a snapshot of `ledger`, which stands at a DIGEST record, reads it back, and only then names it.
+    /// Writes a snapshot of `ledger`, reads it back, and only then names it. The last record of the
+    /// ledger is a DIGEST.
     ///
-    /// Takes the ledger, so that there are never two of them beside UBSCore's. `go_on`: see [`write()`].
+    /// It takes the ledger, so that there are never two of them beside UBSCore's. `go_on`: see
+    /// [`write()`].
     ///
     /// # Errors
     /// [`Error`]: there is no new snapshot.
@@ -102,14 +106,15 @@ impl SnapshotStore {
         places: Places,
         go_on: impl Fn() -> bool,
     ) -> Result<Option<Snapshot>, Error> {
-        // What is below the watermark need not be kept.
+        // Outcomes below the watermark are not kept.
         ledger.forget_all();
         let sequence = ledger.sequence();
         let name = format!("{PREFIX}{sequence:016x}{SUFFIX}");
         let unfinished = format!("{PREFIX}{sequence:016x}{SUFFIX_UNFINISHED}");
         let made = self.make(identity, ledger, places, go_on, [&unfinished, &name]);
         if !matches!(made, Ok(Some(_))) {
-            // On a full disk it would stand in the way of the log; what cannot go now goes at the next start.
+            // On a full disk it would take the log's space. If this fails, the next start removes
+            // it.
             self.directory.remove(&unfinished).ok();
         }
         made
@@ -136,7 +141,8 @@ impl SnapshotStore {
         let failed = Error::io("rename", &path);
         self.directory.rename(unfinished, name).map_err(&failed)?;
         self.directory.sync_directory().map_err(|error| {
-            // A name that may not be durable must not let go of anything. A start that still meets it syncs it first.
+            // Nothing may be removed because of a name that may not be durable. A start that still
+            // finds the name syncs it first.
             self.directory.remove(name).ok();
             failed(error)
         })?;
@@ -144,13 +150,14 @@ impl SnapshotStore {
         Ok(Some(Snapshot { path: self.path(name), ..written }))
     }
 
-    /// Removes all but the newest `keep` whole snapshots of a log, and returns the sequence of the oldest one kept; `None`
-    /// where there are fewer.
+    /// Removes all but the newest `keep` undamaged snapshots of a log. Returns the sequence of the
+    /// oldest one kept; `None` if there are fewer.
     ///
-    /// A damaged one counts for nothing, and goes when it is older than those kept.
+    /// A damaged one is not counted. It is removed if it is older than those kept.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error`]: a snapshot that no damage explains. Nothing is removed then.
+    /// [`Error::Io`]; [`Error`]: a snapshot with a fault that no damage explains. Nothing is
+    /// removed then.
     pub fn prune(&self, identity: Identity, keep: usize) -> Result<Option<Sequence>, Error> {
         let mut kept = 0;
         let mut oldest = None;
@@ -162,7 +169,7 @@ impl SnapshotStore {
                     return Err(Error::Contradiction { path, problem: "it is another log's" });
                 }
                 Err(error) if error.is_damage() => {
-                    warn!(target: LOG_TARGET, error = chain(&error), "a snapshot counts for nothing");
+                    warn!(target: LOG_TARGET, error = chain(&error), "a damaged snapshot is not counted");
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -186,7 +193,7 @@ impl SnapshotStore {
         match snapshot.header {
             Header { sequence: found, .. } if found != sequence => Err(Error::Contradiction {
                 path: snapshot.path,
-                problem: "its name tells another sequence than its header",
+                problem: "its name has another sequence than its header",
             }),
             Header { .. } => Ok(snapshot),
         }
@@ -222,7 +229,7 @@ impl SnapshotStore {
     }
 }
 
-/// What the system said behind an error of the log's directory.
+/// The system's error behind an error of the log's directory.
 fn io_error(error: wal::Error) -> std::io::Error {
     match error {
         wal::Error::Medium { source, .. } => source,
@@ -277,7 +284,7 @@ mod tests {
         let (_directory, store, snapshots) = three();
         fs::copy(&snapshots[1].path, &snapshots[2].path).expect("copied");
         let error = store.choose().expect_err("another's name");
-        assert!(!error.is_damage() && error.to_string().contains("its name tells"), "{error}");
+        assert!(!error.is_damage() && error.to_string().contains("its name has"), "{error}");
         store.prune(IDENTITY, 1).expect_err("another's name");
         assert_eq!(store.paths().expect("listed").len(), 3);
     }

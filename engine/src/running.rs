@@ -1,0 +1,252 @@
+//! The running engine: its threads, and the handles through which commands come in.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use bell::Sleeper;
+use domain::chain::chain;
+use domain::shortage::{Capacity, Vacancy};
+use tracing::{info, warn};
+use wal::{Directory, Identity, Sequence};
+
+use crate::command::Command;
+use crate::core::{Core, capacity};
+use crate::guard::{guarded, stop_on_failure};
+use crate::ledger::Ledger;
+use crate::notice::{LOG_TARGET, Notice, Notify};
+use crate::options::Options;
+use crate::ring::{self, Overloaded, Pending, Publisher};
+use crate::shared::Shared;
+use crate::threads;
+
+/// The snapshot and the log that a start has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered {
+    /// The log's identity.
+    pub identity: Identity,
+    /// The record of the loaded snapshot, 0 for none.
+    pub snapshot: Sequence,
+    /// Bytes of the log's records after it, at the start.
+    pub log_bytes: u64,
+}
+
+/// A running engine. [`Engine::stop`] ends it.
+pub struct Engine {
+    handle: Handle,
+    covered: Covered,
+    notify: Notify,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the three threads.
+    pub(crate) fn spawn(
+        options: Options,
+        ledger: Ledger,
+        log: wal::Log<Directory>,
+        covered: Covered,
+        around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
+    ) -> std::io::Result<Engine> {
+        let (core_sleeper, sync_sleeper, prepare_sleeper) =
+            (Sleeper::new(), Sleeper::new(), Sleeper::new());
+        let (publisher, poller) =
+            ring::ring(options.ring_slots, options.in_flight_max, core_sleeper.bell());
+        let bells = [core_sleeper.bell(), sync_sleeper.bell(), prepare_sleeper.bell()];
+        let shared = Arc::new(Shared::new(
+            publisher.tickets(),
+            options.in_flight_max,
+            log.durable.clone(),
+            bells,
+        ));
+        let core = Core::new(ledger, log.writer);
+        shared.publish(&core);
+        let (cpu, busy, idle_mark) = (options.cpu, options.busy, options.idle_mark);
+        let notify = options.notify;
+        let core_shared = Arc::clone(&shared);
+        let sync_shared = Arc::clone(&shared);
+        let prepare_shared = Arc::clone(&shared);
+        let threads = vec![
+            guarded("ubscore", &log.durable, notify, move || {
+                pin(cpu);
+                threads::run(core, poller, &core_sleeper, &core_shared, busy);
+            })?,
+            guarded("wal-sync", &log.durable, notify, move || {
+                let released = threads::release(
+                    log.syncer,
+                    around_sync,
+                    &sync_sleeper,
+                    &sync_shared,
+                    idle_mark,
+                );
+                stop_on_failure("the log could not be synced", released, notify);
+            })?,
+            guarded("wal-prepare", &log.durable, notify, move || {
+                let no_space = |failure: &wal::Error| notify(Notice::NoSpace(&chain(failure)));
+                let shared = &prepare_shared;
+                let prepared = threads::prepare(log.preparer, &prepare_sleeper, shared, no_space);
+                stop_on_failure("the log could not be prepared ahead", prepared, notify);
+            })?,
+        ];
+        Ok(Engine { handle: Handle { publisher, shared }, covered, notify, threads })
+    }
+
+    /// The snapshot and the log that the start has found.
+    pub fn covered(&self) -> Covered {
+        self.covered
+    }
+
+    /// Starts one more thread. Its panic ends the process, as the panic of every engine thread.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn spawn_beside(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        guarded(name, &self.handle.shared.log, self.notify, body)
+    }
+
+    /// A handle. Each thread or task that publishes takes its own.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Decides, syncs and answers all commands on the ring, then ends the threads.
+    pub fn stop(self) {
+        self.handle.shared.stop.store(true, Ordering::Release);
+        self.handle.shared.core_bell.ring();
+        self.handle.shared.prepare_bell.ring();
+        for thread in self.threads {
+            // The panic of a thread has ended the process already.
+            thread.join().expect("guarded");
+        }
+    }
+}
+
+/// A handle on UBSCore: commands go in, answers come out.
+#[derive(Clone)]
+pub struct Handle {
+    publisher: Publisher,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Publishes one command and wakes the core. `time_ns` is the caller's clock, ns since the Unix
+    /// epoch.
+    ///
+    /// # Errors
+    /// [`Overloaded`]: nothing was published.
+    pub fn submit(&mut self, command: Command, time_ns: u64) -> Result<Pending, Overloaded> {
+        let pending = self.publisher.publish(command, time_ns);
+        self.publisher.wake();
+        pending
+    }
+
+    /// Publishes many commands with one wake-up. The answers have the order of the commands.
+    pub fn submit_all(
+        &mut self,
+        commands: impl IntoIterator<Item = Command>,
+        time_ns: u64,
+    ) -> Vec<Result<Pending, Overloaded>> {
+        let publish = |command| self.publisher.publish(command, time_ns);
+        let pending = commands.into_iter().map(publish).collect();
+        self.publisher.wake();
+        pending
+    }
+
+    /// The highest sequence known durable.
+    pub fn durable(&self) -> Sequence {
+        self.shared.log.durable()
+    }
+
+    /// The highest sequence appended.
+    pub fn appended(&self) -> Sequence {
+        self.shared.log.appended()
+    }
+
+    /// Commands without an answer yet.
+    pub fn in_flight(&self) -> usize {
+        self.shared.tickets.in_use()
+    }
+
+    /// The transfers that UBSCore has room for, and the resource that bounds them. Transfers under
+    /// way are included.
+    pub fn capacity(&self) -> Capacity {
+        let outcomes = self.shared.outcome_capacity.load(Ordering::Relaxed);
+        capacity(outcomes, self.shared.log_capacity.load(Ordering::Relaxed))
+    }
+
+    /// The free places of each table.
+    pub fn vacancy(&self) -> Vacancy {
+        Vacancy {
+            outcomes: 2 * self.shared.outcome_capacity.load(Ordering::Relaxed),
+            accounts: self.accounts_left(),
+            balances: self.balances_left(),
+        }
+    }
+
+    /// Accounts that deposits can still make.
+    pub fn accounts_left(&self) -> usize {
+        self.shared.accounts_left.load(Ordering::Relaxed)
+    }
+
+    /// Balances that deposits can still make.
+    pub fn balances_left(&self) -> usize {
+        self.shared.balances_left.load(Ordering::Relaxed)
+    }
+
+    /// Spot accounts held.
+    pub fn accounts(&self) -> usize {
+        self.shared.accounts.load(Ordering::Relaxed)
+    }
+
+    /// Spot balances held.
+    pub fn balances(&self) -> usize {
+        self.shared.balances.load(Ordering::Relaxed)
+    }
+
+    /// The most orders to publish before a wait for their answers. Other callers find room beside
+    /// them.
+    pub fn share(&self) -> usize {
+        (self.shared.tickets.count() / 4).max(1)
+    }
+
+    /// Bytes of the records appended since the start.
+    pub fn log_bytes(&self) -> u64 {
+        self.shared.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Removes the segments without records from `sequence` on. Returns before they are removed.
+    ///
+    /// The next start needs a snapshot at `sequence` or later.
+    pub fn remove_before(&self, sequence: Sequence) {
+        self.shared.remove_before.fetch_max(sequence, Ordering::Release);
+        self.shared.prepare_bell.ring();
+    }
+
+    /// Segments removed since the start.
+    pub fn segments_removed(&self) -> u64 {
+        self.shared.segments_removed.load(Ordering::Relaxed)
+    }
+
+    /// Outcomes held.
+    pub fn outcomes(&self) -> usize {
+        self.shared.outcomes.load(Ordering::Relaxed)
+    }
+}
+
+/// Pins the calling thread if the system allows it.
+fn pin(cpu: Option<usize>) {
+    let Some(cpu) = cpu else { return };
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    match allowed.into_iter().find(|core| core.id == cpu) {
+        Some(core) if core_affinity::set_for_current(core) => {
+            info!(target: LOG_TARGET, cpu, "core thread pinned")
+        }
+        _ => {
+            warn!(target: LOG_TARGET, cpu, "this process may not pin to the CPU: the core thread runs unpinned")
+        }
+    }
+}

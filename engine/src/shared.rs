@@ -1,0 +1,94 @@
+//! The state that the engine's threads and handles share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bell::Bell;
+use crossbeam::queue::ArrayQueue;
+use wal::{Medium, Sequence};
+
+use crate::core::Core;
+use crate::ledger::Answer;
+use crate::ring::Tickets;
+
+/// An answer that leaves once `after` is durable.
+pub(crate) struct Release {
+    pub(crate) ticket: u32,
+    pub(crate) after: Sequence,
+    pub(crate) answer: Answer,
+}
+
+/// The state that the threads and the handles share.
+pub(crate) struct Shared {
+    pub(crate) releases: ArrayQueue<Release>,
+    pub(crate) tickets: Arc<Tickets>,
+    pub(crate) log: wal::Durable,
+    pub(crate) core_bell: Arc<Bell>,
+    pub(crate) sync_bell: Arc<Bell>,
+    pub(crate) prepare_bell: Arc<Bell>,
+    pub(crate) mark_wanted: AtomicBool,
+    pub(crate) stop: AtomicBool,
+    pub(crate) core_stopped: AtomicBool,
+    pub(crate) outcomes: AtomicUsize,
+    /// See [`Core::outcome_capacity`].
+    pub(crate) outcome_capacity: AtomicUsize,
+    /// See [`Core::log_capacity`].
+    pub(crate) log_capacity: AtomicUsize,
+    pub(crate) accounts: AtomicUsize,
+    pub(crate) accounts_left: AtomicUsize,
+    pub(crate) balances: AtomicUsize,
+    pub(crate) balances_left: AtomicUsize,
+    /// Bytes of the log's records since the start.
+    pub(crate) log_bytes: AtomicU64,
+    /// Segments without records from this one on are removed.
+    pub(crate) remove_before: AtomicU64,
+    pub(crate) segments_removed: AtomicU64,
+}
+
+impl Shared {
+    /// The state of a stopped engine.
+    pub(crate) fn new(
+        tickets: Arc<Tickets>,
+        releases_max: usize,
+        log: wal::Durable,
+        bells: [Arc<Bell>; 3],
+    ) -> Shared {
+        let [core_bell, sync_bell, prepare_bell] = bells;
+        Shared {
+            releases: ArrayQueue::new(releases_max),
+            tickets,
+            log,
+            core_bell,
+            sync_bell,
+            prepare_bell,
+            mark_wanted: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            core_stopped: AtomicBool::new(false),
+            outcomes: AtomicUsize::new(0),
+            outcome_capacity: AtomicUsize::new(0),
+            log_capacity: AtomicUsize::new(0),
+            accounts: AtomicUsize::new(0),
+            accounts_left: AtomicUsize::new(0),
+            balances: AtomicUsize::new(0),
+            balances_left: AtomicUsize::new(0),
+            log_bytes: AtomicU64::new(0),
+            remove_before: AtomicU64::new(0),
+            segments_removed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Shared {
+    /// Publishes the core's counters to the handles.
+    pub(crate) fn publish<M: Medium>(&self, core: &Core<M>) {
+        self.outcomes.store(core.ledger().outcome_count(), Ordering::Relaxed);
+        self.outcome_capacity.store(core.outcome_capacity(), Ordering::Relaxed);
+        self.log_capacity.store(core.log_capacity(), Ordering::Relaxed);
+        let ledger = core.ledger();
+        self.accounts.store(ledger.account_count(), Ordering::Relaxed);
+        self.accounts_left.store(ledger.accounts_left(), Ordering::Relaxed);
+        self.balances.store(ledger.balance_count(), Ordering::Relaxed);
+        self.balances_left.store(ledger.balances_left(), Ordering::Relaxed);
+        self.log_bytes.store(core.log_bytes(), Ordering::Relaxed);
+    }
+}
