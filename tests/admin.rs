@@ -90,7 +90,7 @@ fn a_refused_external_operation_stays_refused() {
     let post = |path: &str, amount: &str, idem_key: &str| {
         decided(&server.admin("POST", path, &external(NEW, "USDT", amount, idem_key)))
     };
-    assert_eq!(post(WITHDRAWALS, "1", "nobody"), refusal("SOURCE_ACCOUNT_NOT_FOUND"));
+    assert_eq!(post(WITHDRAWALS, "1", "stranger"), refusal("SOURCE_ACCOUNT_NOT_FOUND"));
     assert_eq!(post(DEPOSITS, "5", "first"), success("5"));
     assert_eq!(post(WITHDRAWALS, "5.00000001", "too-much"), refusal("INSUFFICIENT_BALANCE"));
     server.set_status(NEW, "FUNDING", "FROZEN");
@@ -102,7 +102,7 @@ fn a_refused_external_operation_stays_refused() {
     server.set_status(NEW, "FUNDING", "ACTIVE");
     assert_eq!(post(DEPOSITS, "100", "more"), success("106"));
     // The reasons are gone; the decisions remain.
-    assert_eq!(post(WITHDRAWALS, "1", "nobody"), refusal("SOURCE_ACCOUNT_NOT_FOUND"));
+    assert_eq!(post(WITHDRAWALS, "1", "stranger"), refusal("SOURCE_ACCOUNT_NOT_FOUND"));
     assert_eq!(post(WITHDRAWALS, "5.00000001", "too-much"), refusal("INSUFFICIENT_BALANCE"));
     assert_eq!(post(WITHDRAWALS, "1", "frozen"), refusal("ACCOUNT_FROZEN"));
     assert_eq!(post(DEPOSITS, "1", "disabled-in"), refusal("ACCOUNT_DISABLED"));

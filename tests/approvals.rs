@@ -329,8 +329,8 @@ fn a_mistake_is_told_to_its_maker_and_waits_for_nobody() {
     let resolve = |req_id: &str, why: Value| {
         post(&server, MAKER, &format!("/admin/v1/transfers/{req_id}/resolve"), &why)
     };
-    let nobody = resolve("01JFVQ2X8Z0Y1M3N4P5R6S7T8V", json!({"reason": "a test"}));
-    assert_refused(&nobody, 404, "TRANSFER_NOT_FOUND");
+    let unknown = resolve("01JFVQ2X8Z0Y1M3N4P5R6S7T8V", json!({"reason": "a test"}));
+    assert_refused(&unknown, 404, "TRANSFER_NOT_FOUND");
     let ended = server.transfer_committed(USER, Way::ToSpot, "1");
     assert_refused(&resolve(&ended, json!({"reason": "a test"})), 409, "NOT_RESOLVABLE");
     assert_refused(&resolve(&ended, json!({"reason": ""})), 400, "INVALID_REQUEST");

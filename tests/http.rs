@@ -425,8 +425,8 @@ fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
     let of = |user, path: &str| server.get(user, path).json()["balances"].clone();
     let zero = json!({"available": "0", "frozen": "0"});
     let usdt = "/api/v1/balances?asset=USDT";
-    let nobody = json!([{"asset": "USDT", "funding": null, "spot": null, "in_flight": "0"}]);
-    assert_eq!(of(77, usdt), nobody);
+    let unused = json!([{"asset": "USDT", "funding": null, "spot": null, "in_flight": "0"}]);
+    assert_eq!(of(77, usdt), unused);
     let gift = json!({"available": "10000", "frozen": "0"});
     let before = json!([{"asset": "USDT", "funding": gift, "spot": null, "in_flight": "0"}]);
     assert_eq!(of(USER, usdt), before);

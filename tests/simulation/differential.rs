@@ -661,7 +661,7 @@ impl Pair {
             }
             19..22 => Call::External(self.external()),
             22 => Call::FindExternal(self.external()),
-            _ => self.set_status("an operator", "why not"),
+            _ => self.set_status("an operator", "a test"),
         }
     }
 
