@@ -1,8 +1,8 @@
 //! Every check on a transfer, once, in the order of the codes.
 //!
-//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. [`domain::form::check_form`] is what the coordinator, both
-//! adapters and UBSCore ask again of what reaches them, so that no layer trusts the one above it. What changes with
-//! time (asset status, limits) is decided once, at accept.
+//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. The coordinator, both adapters
+//! and UBSCore repeat [`domain::form::check_form`], so that no layer trusts the one above it. An asset's
+//! status and limits change with time: they are decided once, at accept.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -15,7 +15,8 @@ use domain::asset::{Asset, AssetStatus, Catalog};
 use domain::code::Code;
 use domain::transfer::{Cid, Direction};
 
-/// A transfer as a client writes it. Unknown, missing and doubled fields and wrong types are refused.
+/// A transfer as a client writes it. An unknown, missing or repeated field and a wrong type are
+/// refused.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TransferRequest)]
@@ -23,23 +24,23 @@ pub struct Draft {
     /// The account that pays.
     #[schema(schema_with = account_schema)]
     pub from: String,
-    /// The account that is paid; another one.
+    /// The account that is paid. Must differ from `from`.
     #[schema(schema_with = account_schema)]
     pub to: String,
     /// The asset's symbol.
     #[schema(min_length = 1, max_length = 16, example = "USDT")]
     pub asset: String,
-    /// A plain decimal number above zero, with no more decimals than the asset has.
+    /// A plain decimal number above zero, with at most as many decimals as the asset.
     #[schema(
         pattern = r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)$",
         example = "100.00"
     )]
     pub amount: String,
-    /// The client's idempotency key: the same again is one transfer.
+    /// The client's idempotency key: requests with the same key are one transfer.
     #[serde(default)]
     #[schema(pattern = "^[A-Za-z0-9_.:-]{1,64}$", example = "order-1")]
     pub cid: Option<String>,
-    /// Must be the token's user where it is present.
+    /// If present, must be the token's user.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64)]
     pub user_id: Option<u64>,
@@ -54,11 +55,11 @@ fn account_schema() -> Object {
 /// A draft that passed every check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Which way.
+    /// From which account to which.
     pub direction: Direction,
-    /// Of what.
+    /// The asset.
     pub asset: Asset,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
 }
 
@@ -66,7 +67,7 @@ impl Draft {
     /// Reads a request body.
     ///
     /// # Errors
-    /// What serde found wrong: not JSON, not an object, an unknown, missing or doubled field, a wrong type.
+    /// The error of serde: not JSON, not an object, an unknown, missing or repeated field, a wrong type.
     pub fn parse(body: &[u8]) -> Result<Draft, serde_json::Error> {
         parse_object(body)
     }
@@ -74,12 +75,12 @@ impl Draft {
     /// The client's idempotency key.
     ///
     /// # Errors
-    /// [`Code::InvalidRequest`]: present and not a key.
+    /// [`Code::InvalidRequest`]: present, and not a key.
     pub fn cid(&self) -> Result<Option<Cid>, Code> {
         self.cid.as_deref().map(|text| Cid::new(text).ok_or(Code::InvalidRequest)).transpose()
     }
 
-    /// Checks account types, asset, pauses and amount, in this order; the first failing check answers.
+    /// Checks account types, asset, pauses and amount, in this order. The first failing check answers.
     ///
     /// `units_max`: the largest amount in smallest units, `u64::MAX / amount_safety_factor`.
     ///
@@ -96,12 +97,21 @@ impl Draft {
         if pauses.covering(direction, asset.id).is_some() {
             return Err(Code::TransferNotAllowed);
         }
-        let amount = Amount::parse(&self.amount, asset.precision, units_max)?;
+        let amount = amount(&self.amount, asset.precision, units_max)?;
+        debug_assert!(amount.units() <= units_max, "parsed with this bound");
         check_limits(asset, amount)?;
         Ok(Checked { direction, asset: asset.clone(), amount })
     }
 
-    /// The pause that [`Draft::check`] has refused it for, if it was one.
+    /// The amount without leading and trailing zeros, `None` if it is not an amount of a known asset.
+    /// Two spellings of one amount are equal in this form.
+    pub fn plain_amount(&self, catalog: &Catalog) -> Option<String> {
+        let asset = catalog.by_symbol(&self.asset)?;
+        let amount = amount(&self.amount, asset.precision, u64::MAX).ok()?;
+        Some(amount.text(asset.precision))
+    }
+
+    /// The pause that [`Draft::check`] has refused this transfer for, if it was a pause.
     pub fn paused(&self, catalog: &Catalog, pauses: &Pauses) -> Option<Scope> {
         let direction = check_accounts(&self.from, &self.to).ok()?;
         let asset = check_asset(catalog, &self.asset).ok()?;
@@ -109,10 +119,20 @@ impl Draft {
     }
 }
 
-/// Reads a JSON object into a struct. serde alone would take an array of the fields as well.
+/// Reads an amount from outside: of a transfer, of an operator's request, of the configuration.
+///
+/// `precision`: the asset's decimals; `units_max`: the largest amount, smallest units.
 ///
 /// # Errors
-/// What serde found wrong.
+/// [`Code::InvalidAmount`], [`Code::PrecisionOverflow`] or [`Code::Overflow`].
+pub fn amount(text: &str, precision: u8, units_max: u64) -> Result<Amount, Code> {
+    Amount::parse(text, precision, units_max)
+}
+
+/// Reads a JSON object into a struct. serde alone would accept an array of the fields too.
+///
+/// # Errors
+/// The error of serde.
 pub fn parse_object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
         return Err(serde::de::Error::custom("expected a JSON object"));
@@ -120,7 +140,7 @@ pub fn parse_object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, se
     serde_json::from_slice(body)
 }
 
-/// Two account types as a direction.
+/// The direction between two account types.
 fn check_accounts(from: &str, to: &str) -> Result<Direction, Code> {
     if from == to {
         return Err(Code::SameAccount);
@@ -146,7 +166,7 @@ fn check_asset<'a>(catalog: &'a Catalog, symbol: &str) -> Result<&'a Asset, Code
     Ok(asset)
 }
 
-/// An amount within what one transfer of the asset may move.
+/// Checks an amount against the limits of one transfer of the asset.
 fn check_limits(asset: &Asset, amount: Amount) -> Result<(), Code> {
     if amount < asset.transfer_min {
         return Err(Code::AmountTooSmall);

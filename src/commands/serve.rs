@@ -50,6 +50,7 @@ use crate::events::{Bounds, Hub};
 use crate::exit::Exit;
 use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
+use crate::http::listener::{self, Limits};
 use crate::http::readiness::Readiness;
 use crate::http::rotation::{self, Rotating};
 use crate::http::service::{
@@ -57,7 +58,7 @@ use crate::http::service::{
 };
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
-use crate::http::{Limits, api, ops};
+use crate::http::{ops, public};
 use crate::last_words;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::{Database, Lease};
@@ -158,7 +159,7 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
         }
     };
     let ops_task =
-        crate::http::serve(ops, limits, ops_tls.clone(), ops_handler, wait(stopped.clone()));
+        listener::serve(ops, limits, ops_tls.clone(), ops_handler, wait(stopped.clone()));
     let mut ops_task = tokio::spawn(ops_task);
 
     let mut rotating: Vec<Arc<dyn Rotating>> = vec![Arc::clone(&verifier) as Arc<dyn Rotating>];
@@ -189,11 +190,11 @@ async fn serve(config: &Config, development: bool) -> anyhow::Result<()> {
     let api_handler = move |request| {
         let (service, over) = (Arc::clone(&api_service), Arc::clone(&api_over));
         async move {
-            let answer = api::answer(service, request).await;
+            let answer = public::answer(service, request).await;
             unless(&over, answer).await
         }
     };
-    let api_task = crate::http::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
+    let api_task = listener::serve(http, limits, http_tls, api_handler, wait(stopped.clone()));
     let mut api_task = tokio::spawn(api_task);
     let upkeep = keep_watch(Arc::clone(&service), config.clone(), engine.handle());
     let upkeep = tokio::spawn(upkeep);
@@ -555,7 +556,7 @@ async fn start(
             transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
             end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
-                .saturating_sub(api::END_WAIT_GRACE),
+                .saturating_sub(public::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
             units_max: u64::MAX / config.amount.safety_factor,
             cid_required: config.http.cid_required,
@@ -892,7 +893,7 @@ async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handl
         name_unreadable(&reads);
         // For its alerts: a shortage is one before a client meets it.
         if let Some(service) = watched.upgrade() {
-            Readiness::look(&service).await;
+            Readiness::look(&service.transfers).await;
         }
         match rustix::fs::statvfs(&log_dir) {
             Ok(found) => {

@@ -45,7 +45,7 @@ pub struct Http {
 const ACCEPT_WAIT_MS_MIN: u64 = 2_000;
 
 /// POST waits this much longer for what its user has used and for the coordinator's word, and a name to ask for it is
-/// better than none. What waits is held against it in [`crate::http::api`].
+/// better than none. What waits is held against it in [`crate::http::public::post`].
 pub(crate) const BESIDE_ACCEPT_MS: u64 = 4_000;
 
 impl Default for Http {

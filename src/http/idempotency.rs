@@ -1,10 +1,10 @@
-//! The header `Idempotency-Key`: another place for the key under which the same request counts once.
+//! The header `Idempotency-Key`: another place for a request's idempotency key.
 //!
-//! Source: draft-ietf-httpapi-idempotency-key-header-07. Its value is a quoted string; the bare key is taken as well, since
-//! most clients send that.
+//! Source: draft-ietf-httpapi-idempotency-key-header-07. Its value is a quoted string. The bare key
+//! is accepted too, since most clients send it.
 
-use super::service::{Call, invalid};
-use super::wire::Refusal;
+use super::refusal::{Refusal, invalid};
+use super::request::Call;
 use domain::transfer::Cid;
 
 /// The header's name.
@@ -13,7 +13,7 @@ pub const HEADER: &str = "Idempotency-Key";
 /// The key in a request's header, `None` without the header.
 ///
 /// # Errors
-/// INVALID_REQUEST: two headers, or a value that is no key.
+/// INVALID_REQUEST: two headers, or a value that is not a key.
 pub fn key(call: &Call) -> Result<Option<String>, Refusal> {
     let mut headers = call.request.headers().get_all(HEADER).iter();
     match (headers.next(), headers.next()) {
@@ -29,7 +29,7 @@ pub fn key(call: &Call) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// The one key of a request: of its header, of its field `name`, or of both where they agree.
+/// The one key of a request: from its header, from its field `name`, or from both if they are equal.
 ///
 /// # Errors
 /// INVALID_REQUEST: they differ.

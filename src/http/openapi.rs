@@ -1,10 +1,10 @@
 //! The public API described as OpenAPI 3.1: paths from the routing table, schemas from the types on the wire, codes from
 //! their one table.
 //!
-//! A new route does not compile before `describe` knows it. Its description is one function: `with_token` brings what all
-//! routes have in common, `refused` every answer that its codes are answered with.
+//! A new route does not compile before `describe` has it. Its description is one function:
+//! `with_token` adds the parts that all routes share, `refused` adds an answer for each status of its
+//! codes.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use hyper::Method;
@@ -27,21 +27,16 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use super::api::list::{LIMIT_DEFAULT, LIMIT_MAX};
-use super::api::{Public, ROUTES, WAIT_MS_MAX};
 use super::idempotency;
-use super::wire::{
-    AssetsBody, BalancesBody, DetailBody, EventBody, RefusalBody, SummariesBody, TransferBody,
-};
+use super::public::get::WAIT_MS_MAX;
+use super::public::list::{LIMIT_DEFAULT, LIMIT_MAX};
+use super::public::routes::{Public, ROUTES};
+use super::refusal::RefusalBody;
+use super::schema::{PENDING, ReqIdText, StateName, text};
+use super::wire::{AssetsBody, BalancesBody, DetailBody, EventBody, SummariesBody, TransferBody};
 use crate::validation::Draft;
-use domain::account::AccountType;
-use domain::asset::AssetStatus;
 use domain::code::Code;
-use domain::shortage::Shortage;
 use domain::transfer::{Direction, State};
-
-/// What POST says of a transfer that is not final.
-pub(super) const PENDING: &str = "PENDING";
 
 /// The name of the one security scheme.
 const BEARER: &str = "bearer";
@@ -78,7 +73,7 @@ fn method(method: &Method) -> HttpMethod {
     }
 }
 
-/// What a route does, takes and answers.
+/// The operation of a route: parameters, body and answers.
 fn describe(route: Public) -> Operation {
     match route {
         Public::Post => post_transfer(),
@@ -245,7 +240,7 @@ fn get_openapi() -> Operation {
     refused(operation, &[]).build()
 }
 
-/// What every operation has.
+/// The parts of every operation.
 fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
     let request_id = ParameterBuilder::new()
         .name("X-Request-Id")
@@ -263,7 +258,7 @@ fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder
         .response("405", Ref::from_response_name(METHOD_NOT_ALLOWED))
 }
 
-/// What every operation has that is a user's.
+/// The parts of every operation that needs a token.
 fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
     let unauthorized = refusal("The token is not accepted.", &[Code::Unauthorized])
         .header("WWW-Authenticate", header("The scheme: Bearer.", Type::String));
@@ -272,7 +267,7 @@ fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
         .response(Code::Unauthorized.http_status().to_string(), unauthorized.build())
 }
 
-/// The answers to these codes, and to those that every operation may be refused with, by their status.
+/// Adds an answer for each status of these codes, and of the codes that every operation may answer.
 fn refused(operation: OperationBuilder, codes: &[Code]) -> OperationBuilder {
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     let common = [Code::InvalidRequest, Code::Overloaded, Code::SystemError];
@@ -285,7 +280,7 @@ fn refused(operation: OperationBuilder, codes: &[Code]) -> OperationBuilder {
     })
 }
 
-/// A refusal with one of these codes.
+/// A refusal by one of these codes.
 fn refusal(description: &str, codes: &[Code]) -> ResponseBuilder {
     let schema = narrowed::<RefusalBody<'_>>("code", codes.iter().map(|code| code.name()));
     let answer = answer(description, schema);
@@ -300,7 +295,7 @@ fn refusal(description: &str, codes: &[Code]) -> ResponseBuilder {
     }
 }
 
-/// How the limits of the user stand, where there are any.
+/// Adds the headers of the user's limits.
 fn with_limits(answer: ResponseBuilder) -> ResponseBuilder {
     let policy = "What the user is allowed, by window (draft-ietf-httpapi-ratelimit-headers).";
     answer
@@ -327,7 +322,7 @@ fn replayed_header() -> Header {
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
 
-/// The header that is the same as `cid`.
+/// The header that has the same meaning as `cid`.
 fn idempotency_key() -> Parameter {
     ParameterBuilder::new()
         .name(idempotency::HEADER)
@@ -348,7 +343,7 @@ fn in_query(name: &str, description: &str, schema: impl Into<RefOr<Schema>>) -> 
         .build()
 }
 
-/// A type of which one property has one of these values only.
+/// A type with one property narrowed to these values.
 fn narrowed<'a, T: Named>(
     property: &str,
     values: impl IntoIterator<Item = &'a str>,
@@ -361,7 +356,7 @@ fn narrowed<'a, T: Named>(
 
 /// A type that the components hold.
 trait Named: ToSchema {
-    /// The way to it.
+    /// A reference to it.
     fn reference() -> RefOr<Schema> {
         Ref::from_schema_name(Self::name()).into()
     }
@@ -393,55 +388,10 @@ fn components() -> Components {
         .build()
 }
 
-/// A type and all that it refers to.
+/// A type, and every type that it refers to.
 fn collect<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
     schemas.push((T::name().into_owned(), T::schema()));
     T::schemas(schemas);
-}
-
-/// Text of a form.
-fn text(pattern: &str) -> Object {
-    ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build()
-}
-
-/// One of some names.
-fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Object {
-    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
-}
-
-/// Declares what is text on the wire and more than that: each a component, for the types in `wire.rs` to refer to.
-macro_rules! texts {
-    ($($type:ident = $name:literal, $description:literal: $schema:expr;)+) => {$(
-        #[doc = $description]
-        pub(super) enum $type {}
-
-        impl PartialSchema for $type {
-            fn schema() -> RefOr<Schema> {
-                ObjectBuilder::from($schema).description(Some($description)).into()
-            }
-        }
-
-        impl ToSchema for $type {
-            fn name() -> Cow<'static, str> {
-                Cow::Borrowed($name)
-            }
-        }
-    )+};
-}
-
-texts! {
-    StateName = "State", "Where a transfer stands.": names(State::ALL.map(State::name));
-    ToldState = "ToldState", "Where a transfer stands; PENDING is what POST says of whatever is not final.":
-        names(State::ALL.map(State::name).into_iter().chain([PENDING]));
-    CodeName = "Code", "Why not.": names(Code::ALL.iter().map(|code| code.name()));
-    ShortageName = "Shortage", "The thing that has no room.":
-        names(Shortage::ALL.map(Shortage::name));
-    AccountName = "Account", "An account.":
-        names([AccountType::Funding, AccountType::Spot].map(AccountType::name));
-    AssetStatusName = "AssetStatus", "Whether an asset moves.":
-        names([AssetStatus::Active, AssetStatus::Suspended].map(AssetStatus::name));
-    ReqIdText = "ReqId", "A transfer's name.": text("^[0-7][0-9A-HJKMNP-TV-Z]{25}$");
-    AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }
 
 fn symbol_schema() -> Object {

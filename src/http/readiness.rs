@@ -1,19 +1,21 @@
-//! Whether new transfers are taken, part by part: the one answer that `/readyz`, the metric, the console and alerts give.
+//! Whether new transfers are taken, part by part. `/readyz`, the metric, the console and alerts share
+//! this one answer.
 
 use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
 
-use super::service::Service;
-use super::wire::{Answer, RefusalBody, json};
+use super::answer::{Answer, json};
+use super::refusal::RefusalBody;
+use super::service::Transfers;
 use crate::coordinator::alert_shortage;
 use crate::telemetry;
 use domain::code::Code;
 use domain::shortage::Shortage;
 use domain::transfer::Direction;
 
-/// How long PostgreSQL may take to answer before it counts as away.
+/// The longest wait for PostgreSQL; then it counts as not answering.
 const PING_MAX: Duration = Duration::from_secs(2);
 
 /// One part that a new transfer needs.
@@ -23,7 +25,7 @@ pub struct Part {
     pub part: &'static str,
     /// Whether it takes new transfers.
     pub ready: bool,
-    /// Why not.
+    /// The problem; null if the part is ready.
     pub why: Option<String>,
     #[serde(skip)]
     code: Code,
@@ -50,15 +52,15 @@ impl Readiness {
         Readiness { parts: vec![Part::new("recovery", Code::SystemError, why)] }
     }
 
-    /// Looks at every part, and notes the result in the metrics. A lasting shortage is alerted.
-    pub async fn look(service: &Service) -> Readiness {
-        let halt = service.transfers.halt.reason().map(|reason| format!("Halted: {reason}"));
+    /// Checks every part, and sets the metric. A lasting shortage raises an alert.
+    pub async fn look(transfers: &Transfers) -> Readiness {
+        let halt = transfers.halt.reason().map(|reason| format!("Halted: {reason}"));
         let postgres = tokio::select! {
-            pong = service.transfers.reads.ping() => pong.is_ok(),
-            () = service.transfers.clock.sleep(PING_MAX) => false,
+            pong = transfers.reads.ping() => pong.is_ok(),
+            () = transfers.clock.sleep(PING_MAX) => false,
         };
-        let postgres = (!postgres).then(|| "PostgreSQL does not answer; try again.".to_owned());
-        let shortage = service.transfers.coordinator.shortage();
+        let postgres = (!postgres).then(|| "PostgreSQL does not answer. Try again.".to_owned());
+        let shortage = transfers.coordinator.shortage();
         let mut parts = vec![
             Part::new("recovery", Code::SystemError, None),
             Part::new("halt", Code::ServiceHalted, halt),
@@ -70,7 +72,7 @@ impl Readiness {
             let part = Part::new(lasting.name(), Code::Overloaded, why);
             parts.push(Part { shortage: short, ..part });
         }
-        parts.push(Part::new("pauses", Code::TransferNotAllowed, all_paused(service)));
+        parts.push(Part::new("pauses", Code::TransferNotAllowed, all_paused(transfers)));
         if let Some(shortage) = shortage {
             alert_shortage(shortage);
         }
@@ -107,9 +109,9 @@ impl Readiness {
     }
 }
 
-/// Why every transfer is refused by pauses, if it is.
-fn all_paused(service: &Service) -> Option<String> {
-    let (catalog, pauses) = (service.transfers.reads.catalog(), service.transfers.reads.pauses());
+/// The problem if pauses refuse every transfer.
+fn all_paused(transfers: &Transfers) -> Option<String> {
+    let (catalog, pauses) = (transfers.reads.catalog(), transfers.reads.pauses());
     let assets = catalog.all();
     let paused =
         |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());

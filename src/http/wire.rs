@@ -1,23 +1,13 @@
-//! JSON as the outside sees it: the one place where amounts, states and errors become text.
+//! JSON of the answers: the one place where amounts, states and errors become text.
 
-use std::convert::Infallible;
-
-use bytes::Bytes;
 use engine::recorded::Recorded;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{Either, Full};
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::X_REQUEST_ID;
-use super::openapi::{
-    AccountName, AmountText, AssetStatusName, CodeName, PENDING, ReqIdText, ShortageName,
-    StateName, ToldState,
+use super::schema::{
+    AccountName, AmountText, AssetStatusName, CodeName, PENDING, RepliedState, ReqIdText, StateName,
 };
-use crate::coordinator::Rejection;
 use crate::coordinator::balances::Balance;
 use crate::coordinator::hand::LastError;
 use crate::pause::{Pause, Scope};
@@ -26,253 +16,25 @@ use crate::postgres::reads::Passed;
 use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
-use crate::quota::{Refused, Standing};
-use crate::telemetry;
 use domain::amount::{plain_text, units_text};
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
-use domain::shortage::Shortage;
-use domain::transfer::{Decision, Direction, Money, Op, Participant, ReqId, State};
+use domain::transfer::{Decision, Direction, Money, Op, Participant, State};
 
-/// What `Retry-After` says where a retry can help, s.
-const RETRY_AFTER_S: u64 = 1;
-
-/// What a 401 asks for.
-const CHALLENGE: &str = "Bearer realm=\"ubscore\"";
-
-/// What is allowed, and of which window.
-const RATELIMIT_POLICY: &str = "ratelimit-policy";
-/// What is left of it, and until when.
-const RATELIMIT: &str = "ratelimit";
-/// The largest whole number in a structured field (RFC 9651, 3.3.1): of more there is at least so much.
-const STRUCTURED_INTEGER_MAX: u64 = 999_999_999_999_999;
-
-/// What an answer holds: nearly always what is known whole, and otherwise what comes as it happens.
-pub type Content = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
-
-/// An answer.
-pub type Answer = Response<Content>;
-
-/// What a request is answered with when it is refused.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    /// Why.
-    pub code: Code,
-    /// Another status than the code's own.
-    pub status: Option<StatusCode>,
-    /// Another sentence than the code's own.
-    pub message: Option<String>,
-    /// Whether the same request may succeed later, where it is not the code that decides.
-    pub retryable: Option<bool>,
-    /// The transfer, and where it ended.
-    pub transfer: Option<(ReqId, Option<State>)>,
-    /// It may have been done.
-    pub unknown: bool,
-    /// When another try can succeed, s, where that is known.
-    pub retry_after_s: Option<u64>,
-    /// The thing that has no room.
-    pub shortage: Option<Shortage>,
-}
-
-impl From<Shortage> for Refusal {
-    fn from(shortage: Shortage) -> Refusal {
-        let message = shortage.message().to_owned();
-        Refusal {
-            shortage: Some(shortage),
-            message: Some(message),
-            ..Refusal::from(Code::Overloaded)
-        }
-    }
-}
-
-impl From<Rejection> for Refusal {
-    fn from(rejection: Rejection) -> Refusal {
-        let Rejection { code, detail, unknown, shortage } = rejection;
-        match shortage {
-            Some(shortage) => shortage.into(),
-            None => Refusal { message: detail, unknown, ..code.into() },
-        }
-    }
-}
-
-impl From<Code> for Refusal {
-    fn from(code: Code) -> Refusal {
-        Refusal {
-            code,
-            status: None,
-            message: None,
-            retryable: None,
-            transfer: None,
-            unknown: false,
-            retry_after_s: None,
-            shortage: None,
-        }
-    }
-}
-
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
-        let Refused { code, retry_after_s, retryable } = refused;
-        if code == Code::Overloaded {
-            return Shortage::Limits.into();
-        }
-        Refusal { retry_after_s, retryable: Some(retryable), ..Refusal::from(code) }
-    }
-}
-
-impl Refusal {
-    /// A refusal that says more than its code.
-    pub fn because(code: Code, message: impl Into<String>) -> Refusal {
-        Refusal { message: Some(message.into()), ..Refusal::from(code) }
-    }
-
-    /// The same with another status.
-    pub fn with_status(self, status: StatusCode) -> Refusal {
-        Refusal { status: Some(status), ..self }
-    }
-
-    /// A part of the service did not answer; nothing was changed by this request.
-    pub fn away(what: &str) -> Refusal {
-        Refusal::because(Code::SystemError, format!("{what} does not answer; try again."))
-    }
-
-    /// The refusal as an answer.
-    pub fn answer(&self, request_id: &str) -> Answer {
-        let status = self.status.unwrap_or_else(|| {
-            StatusCode::from_u16(self.code.http_status()).expect("the table holds HTTP statuses")
-        });
-        if let Some(shortage) = self.shortage {
-            telemetry::refused(shortage.name());
-        }
-        let body = RefusalBody {
-            code: self.code.name(),
-            message: self.message.as_deref().unwrap_or(self.code.message()),
-            retryable: self.retryable.unwrap_or(self.code.retryable()),
-            request_id,
-            req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
-            state: self.transfer.and_then(|(_, state)| state).map(State::name),
-            outcome: self.unknown.then_some("unknown"),
-            reason: self.shortage.map(Shortage::name),
-        };
-        let mut answer = json(status, &body, request_id);
-        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            let retry_after_s = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s));
-        }
-        if status == StatusCode::UNAUTHORIZED {
-            // RFC 9110, 15.5.2: a 401 names the scheme that is accepted.
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
-        }
-        answer
-    }
-}
-
-/// Says on an answer how each limit stands, where there is one.
-///
-/// Source: draft-ietf-httpapi-ratelimit-headers-10: two lists of structured fields (RFC 9651). An amount is counted in its
-/// asset's smallest units.
-pub fn tell_limits(answer: &mut Answer, standings: &[Standing]) {
-    if standings.is_empty() {
-        return;
-    }
-    let whole = |number: u64| number.min(STRUCTURED_INTEGER_MAX);
-    let (mut policies, mut limits) = (Vec::new(), Vec::new());
-    for standing in standings {
-        let Standing { name, units, max, window_s, left, reset_s } = standing;
-        let unit = if *units { ";qu=\"smallest-units\"" } else { "" };
-        policies.push(format!("{name:?};q={}{unit};w={window_s}", whole(*max)));
-        limits.push(format!("{name:?};r={};t={reset_s}", whole(*left)));
-    }
-    for (header, values) in [(RATELIMIT_POLICY, policies), (RATELIMIT, limits)] {
-        // A symbol is whatever an operator has called an asset.
-        if let Ok(value) = HeaderValue::from_str(&values.join(", ")) {
-            answer.headers_mut().insert(header, value);
-        }
-    }
-}
-
-/// Why a request is refused, or how a transfer ended that did not succeed.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Error)]
-pub struct RefusalBody<'a> {
-    /// What to act on.
-    #[schema(value_type = CodeName)]
-    code: &'a str,
-    /// A sentence for people.
-    message: &'a str,
-    /// Whether the very same request may succeed later.
-    retryable: bool,
-    /// As in the header X-Request-Id.
-    request_id: &'a str,
-    /// The transfer, where there is one or may be one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ReqIdText>, nullable = false)]
-    req_id: Option<String>,
-    /// Where it stands, of a transfer that has ended or that is not to be resolved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<StateName>, nullable = false)]
-    state: Option<&'a str>,
-    /// Whether the transfer was accepted is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^unknown$")]
-    outcome: Option<&'a str>,
-    /// The thing that has no room, of OVERLOADED.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ShortageName>, nullable = false)]
-    reason: Option<&'a str>,
-}
-
-impl<'a> RefusalBody<'a> {
-    /// A refusal that is told beside other things.
-    pub fn new(
-        code: Code,
-        message: &'a str,
-        request_id: &'a str,
-        shortage: Option<Shortage>,
-    ) -> RefusalBody<'a> {
-        RefusalBody {
-            code: code.name(),
-            message,
-            retryable: true,
-            request_id,
-            req_id: None,
-            state: None,
-            outcome: None,
-            reason: shortage.map(Shortage::name),
-        }
-    }
-}
-
-/// A JSON answer.
-pub fn json(status: StatusCode, body: &impl Serialize, request_id: &str) -> Answer {
-    let bytes = serde_json::to_vec(body).expect("our own structures have no failing serializer");
-    text(status, "application/json", bytes.into(), request_id)
-}
-
-/// An answer of any kind.
-pub fn text(status: StatusCode, kind: &'static str, body: Bytes, request_id: &str) -> Answer {
-    let mut answer = Response::new(Content::Left(Full::new(body)));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    let request_id = HeaderValue::from_str(request_id).expect("made by us or found sane");
-    answer.headers_mut().insert(X_REQUEST_ID, request_id);
-    answer
-}
-
-/// Where a transfer's money is, from recorded operations.
+/// The place of a transfer's money, from recorded operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FundsAt {
-    /// Not taken, or given back.
+    /// The source account: not paid, or refunded.
     Source,
-    /// Taken, and not yet given.
+    /// Neither account: the source has paid, the target has not credited.
     InFlight,
-    /// Given.
+    /// The target account.
     Target,
 }
 
 impl FundsAt {
-    /// Where it is in a state; `withdrawn`: the source has paid, though the state does not say so yet.
+    /// The place in a state. `withdrawn`: the source has paid, though the state does not show it yet.
     pub fn of(state: State, withdrawn: bool) -> FundsAt {
         match state.money_with(withdrawn) {
             Money::AtSource => FundsAt::Source,
@@ -282,13 +44,13 @@ impl FundsAt {
     }
 }
 
-/// A transfer without what only GET tells.
+/// A transfer as POST answers it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Transfer)]
 pub struct TransferBody {
     /// The transfer's number.
     transfer_id: i64,
-    /// The transfer's name.
+    /// The name of the transfer.
     #[schema(value_type = ReqIdText)]
     req_id: String,
     /// The account that pays.
@@ -302,12 +64,12 @@ pub struct TransferBody {
     /// Without trailing zeros.
     #[schema(value_type = AmountText)]
     amount: String,
-    /// Where it stands.
-    #[schema(value_type = ToldState)]
+    /// The state.
+    #[schema(value_type = RepliedState)]
     state: &'static str,
-    /// Where the money is.
+    /// The place of the money.
     funds_at: FundsAt,
-    /// Whether nothing can change any more.
+    /// Whether the state is final.
     #[serde(rename = "final")]
     is_final: bool,
     /// The client's idempotency key.
@@ -348,11 +110,11 @@ impl TransferBody {
     }
 }
 
-/// Why a transfer ended, inside a transfer's body.
+/// Why a transfer failed, as a part of its body.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TransferError)]
 pub struct ErrorBody {
-    /// What to act on.
+    /// The code to act on.
     #[schema(value_type = CodeName)]
     code: &'static str,
     /// A sentence for people.
@@ -365,18 +127,18 @@ impl From<Code> for ErrorBody {
     }
 }
 
-/// One state of a transfer's past.
+/// A state that a transfer has passed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PassedState)]
 pub struct PassedBody {
     /// The state.
     #[schema(value_type = StateName)]
     state: &'static str,
-    /// When.
+    /// The time.
     at: Timestamp,
-    /// Tries before it.
+    /// Attempts before it.
     attempt: u32,
-    /// Why, where there is more to say than the state's name.
+    /// The reason; null if the state needs none.
     #[schema(required = true)]
     reason: Option<String>,
 }
@@ -394,11 +156,11 @@ impl From<Passed> for PassedBody {
 pub struct SummaryBody {
     #[serde(flatten)]
     transfer: TransferBody,
-    /// When it was accepted.
+    /// The time of the accept.
     created_at: Timestamp,
-    /// When PostgreSQL last wrote a state of it.
+    /// The time of the last state that PostgreSQL has.
     updated_at: Timestamp,
-    /// Why it ended, where it did not succeed.
+    /// Why it failed; null if it did not.
     #[schema(required = true)]
     error: Option<ErrorBody>,
 }
@@ -419,9 +181,9 @@ impl SummaryBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TransferList)]
 pub struct SummariesBody {
-    /// Newest first. Filters that seldom match make pages short, or empty, that are not the last.
+    /// Newest first. With filters that seldom match, a page may be short or empty and not the last.
     pub transfers: Vec<SummaryBody>,
-    /// The next page's cursor, null at the end.
+    /// The cursor of the next page; null at the end.
     #[schema(required = true)]
     pub next_cursor: Option<String>,
 }
@@ -432,7 +194,7 @@ pub struct SummariesBody {
 pub struct DetailBody {
     #[serde(flatten)]
     transfer: SummaryBody,
-    /// Every state that PostgreSQL has seen it pass, in order.
+    /// Every state that PostgreSQL has recorded, in order.
     history: Vec<PassedBody>,
 }
 
@@ -451,29 +213,29 @@ impl DetailBody {
     }
 }
 
-/// Whose decision a transfer waits for.
+/// The decision that a transfer waits for.
 #[derive(Debug, Serialize)]
 struct WaitsFor {
     account: &'static str,
     op: &'static str,
 }
 
-/// What one commit did to a transfer, as streams and webhooks tell it.
+/// The effect of one commit on a transfer, as streams and webhooks send it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TransferEvent)]
 pub struct EventBody {
-    /// Text: it is more than a number of JSON keeps everywhere.
+    /// Text: many JSON readers lose digits of a number this large.
     event_id: String,
-    /// Whose transfer it is.
+    /// The transfer's user.
     user_id: u64,
-    /// When the commit was made.
+    /// The time of the commit.
     at: Timestamp,
-    /// Every state that it passed in this commit, in order.
+    /// Every state of this commit, in order.
     #[schema(value_type = Vec<StateName>)]
     states: Vec<&'static str>,
     #[serde(flatten)]
     transfer: TransferBody,
-    /// Why it ended, where it did not succeed.
+    /// Why it failed; null if it did not.
     #[schema(required = true)]
     error: Option<ErrorBody>,
 }
@@ -492,7 +254,7 @@ impl EventBody {
         }
     }
 
-    /// The same as JSON text, which is the same whenever it is asked for.
+    /// The body as JSON text. The same event gives the same text every time.
     pub fn json(event: &Event, catalog: &Catalog) -> String {
         let body = EventBody::new(event, catalog);
         serde_json::to_string(&body).expect("our own structures have no failing serializer")
@@ -513,11 +275,10 @@ pub struct OperatorBody {
 }
 
 impl OperatorBody {
-    /// The body of a route that attends to it.
+    /// The body of an operator's action.
     pub fn new(transfer: &Transfer, funds_at: FundsAt, catalog: &Catalog) -> OperatorBody {
         let waits_for = transfer.state.waits_for(transfer.intent.direction);
-        let waits_for =
-            waits_for.map(|(who, op)| WaitsFor { account: who.account(), op: op.name() });
+        let waits_for = waits_for.map(|(by, op)| WaitsFor { account: by.account(), op: op.name() });
         OperatorBody {
             transfer: TransferBody::read(transfer, funds_at, catalog),
             user_id: transfer.intent.user.number(),
@@ -530,7 +291,7 @@ impl OperatorBody {
     }
 }
 
-/// A transfer in a list.
+/// A transfer in the operators' list.
 #[derive(Debug, Serialize)]
 pub struct ListedBody {
     #[serde(flatten)]
@@ -540,7 +301,7 @@ pub struct ListedBody {
     last_error: Option<LastErrorBody>,
 }
 
-/// Why the last try of a transfer came to nothing.
+/// The error of a transfer's last attempt.
 #[derive(Debug, Serialize)]
 struct LastErrorBody {
     class: &'static str,
@@ -558,7 +319,7 @@ impl From<LastError> for LastErrorBody {
 }
 
 impl ListedBody {
-    /// One row of the list. `last_error`: since it last moved.
+    /// One row of the list. `last_error`: the last one since its last state.
     pub fn new(
         listed: &Listed,
         funds_at: FundsAt,
@@ -574,7 +335,7 @@ impl ListedBody {
     }
 }
 
-/// What a participant has recorded for one operation.
+/// A participant's record of one operation.
 #[derive(Debug, Serialize)]
 pub struct OperationBody {
     account: &'static str,
@@ -588,17 +349,17 @@ pub struct OperationBody {
 }
 
 impl OperationBody {
-    fn new(who: Participant, op: Op, decision: Decision) -> OperationBody {
+    fn new(participant: Participant, op: Op, decision: Decision) -> OperationBody {
         let (outcome, code) = match decision {
             Decision::Success => ("SUCCESS", None),
             Decision::Refused(code) => ("REFUSED", Some(code.name())),
         };
-        let (account, op) = (who.account(), op.name());
+        let (account, op) = (participant.account(), op.name());
         let (amount, balance_after, at, log_sequence) = (String::new(), None, None, None);
         OperationBody { account, op, outcome, code, amount, balance_after, at, log_sequence }
     }
 
-    /// Funding's.
+    /// Funding's record.
     pub fn funding(posted: Posted) -> OperationBody {
         let Posted { op, decision, amount, balance_after, at } = posted;
         let balance_after = balance_after.as_deref().map(plain);
@@ -607,7 +368,7 @@ impl OperationBody {
         OperationBody { amount, balance_after, at, ..body }
     }
 
-    /// UBSCore's, of an asset with this many decimals.
+    /// UBSCore's record, of an asset with this many decimals.
     pub fn spot(op: Op, recorded: &Recorded, precision: u8) -> OperationBody {
         let at = Timestamp::from_nanosecond(recorded.time_ns.into()).ok();
         OperationBody {
@@ -625,19 +386,19 @@ pub fn plain(text: &str) -> String {
     plain_text(text)
 }
 
-/// Everything that is known of a transfer.
+/// All that both participants know of a transfer.
 #[derive(Debug, Serialize)]
 pub struct ShownBody {
-    /// As in a list.
+    /// The row of the list.
     #[serde(flatten)]
     pub transfer: ListedBody,
-    /// Every state it has passed.
+    /// Every state that it has passed.
     pub history: Vec<PassedBody>,
-    /// What both participants have recorded for it, in the order in which it was decided.
+    /// The records of both participants, in the order of the decisions.
     pub operations: Vec<OperationBody>,
-    /// Whether UBSCore has said what it has recorded.
+    /// Whether UBSCore has answered.
     pub spot_answered: bool,
-    /// UBSCore may have recorded something, so long ago that it has forgotten it.
+    /// Whether the transfer is so old that UBSCore may have forgotten its record.
     pub spot_forgotten: bool,
 }
 
@@ -645,10 +406,10 @@ pub struct ShownBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Side)]
 struct SideBody {
-    /// What can be moved.
+    /// Units that can be moved.
     #[schema(value_type = AmountText)]
     available: String,
-    /// What cannot.
+    /// Units that cannot.
     #[schema(value_type = AmountText)]
     frozen: String,
 }
@@ -659,13 +420,13 @@ struct SideBody {
 pub struct BalanceBody {
     /// The asset's symbol.
     asset: String,
-    /// The Funding account, null where there is none.
+    /// The Funding account; null if there is none.
     #[schema(required = true)]
     funding: Option<SideBody>,
-    /// The Spot account, null where there is none.
+    /// The Spot account; null if there is none.
     #[schema(required = true)]
     spot: Option<SideBody>,
-    /// What has left one account and not reached the other.
+    /// Units that have left one account and not reached the other.
     #[schema(value_type = AmountText)]
     in_flight: String,
 }
@@ -692,11 +453,11 @@ impl From<Balance> for BalanceBody {
     }
 }
 
-/// The transfers that a pause is about, for people.
+/// The transfers that a pause refuses, as text.
 pub fn paused(scope: Scope, catalog: &Catalog) -> String {
     let mut text = "Transfers".to_owned();
     if let Some(asset) = scope.asset() {
-        // One that somebody has removed from PostgreSQL by hand is named by its number.
+        // An asset whose row was deleted by hand is named by its number.
         let symbol = catalog.by_id(asset).map(|asset| asset.symbol.clone());
         text += &format!(" of {}", symbol.unwrap_or_else(|| format!("asset {}", asset.0)));
     }
@@ -734,7 +495,7 @@ impl PauseBody {
     }
 }
 
-/// What one operator has asked for, and what another one has decided.
+/// An operator's request, and the decision of another operator.
 #[derive(Debug, Serialize)]
 pub struct ApprovalBody {
     approval_id: String,
@@ -759,7 +520,7 @@ impl From<Approval> for ApprovalBody {
             approval_id: approval.approval_id,
             action: approval.action.name(),
             subject: approval.subject,
-            // Somebody's own row, if it is none: shown as it is.
+            // A row that was written by hand may hold no JSON: shown as it is.
             request: serde_json::from_str(&approval.request)
                 .unwrap_or(serde_json::Value::String(approval.request)),
             state: approval.state.name(),
@@ -779,11 +540,11 @@ impl From<Approval> for ApprovalBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Asset)]
 pub struct AssetBody {
-    /// Its name.
+    /// The symbol.
     symbol: String,
     /// Decimals of its smallest unit.
     precision: u8,
-    /// Whether it moves.
+    /// Whether it can be moved.
     #[schema(value_type = AssetStatusName)]
     status: &'static str,
     /// The smallest amount of one transfer.

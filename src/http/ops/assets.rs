@@ -1,4 +1,4 @@
-//! Assets: the list in force, and a new one, in force without a restart.
+//! Assets: the list in force, a changed one, and a new one without a restart.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,14 +7,23 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use tracing::error;
 
-use super::{actor, check_reason, unwritten};
+use super::audit_note::{actor, check_reason};
 use crate::adapters::spot::Unanswered;
-use crate::http::service::{Call, Outcome, Service, query};
-use crate::http::wire::{AssetBody, Refusal, json};
-use crate::postgres::reads::assets::{Learned, NewAsset, NotAdded};
-use domain::amount::{Amount, PRECISION_MAX};
-use domain::asset::{Asset, AssetId, SYMBOL_BYTES_MAX};
+use crate::http::answer::json;
+use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
+use crate::http::request::{Call, query};
+use crate::http::service::{Intake, Service};
+use crate::http::wire::AssetBody;
+use crate::postgres;
+use crate::postgres::reads::Reads;
+use crate::postgres::reads::assets::{AssetChange, Learned, NewAsset, NotAdded};
+use crate::telemetry::chain;
+use crate::validation;
+use domain::amount::PRECISION_MAX;
+use domain::asset::{Asset, AssetId, AssetStatus, SYMBOL_BYTES_MAX};
 use domain::code::Code;
+
+const MIN_ABOVE_MAX: &str = "min must not be above max.";
 
 /// An asset as operators read it.
 #[derive(Serialize)]
@@ -30,17 +39,17 @@ impl From<&Asset> for Numbered {
     }
 }
 
-/// `GET /admin/v1/assets`: the assets in force, and the rows that cannot be read in whole.
-pub(super) fn list(service: &Service, call: &Call) -> Outcome {
-    service.intake.authenticate_viewer(call)?;
+/// `GET /admin/v1/assets`: the assets in force, and the rows that are not readable in full.
+pub(super) fn list(intake: &Intake, reads: &Reads, call: &Call) -> Outcome {
+    intake.authenticate_viewer(call)?;
     query(call, "")?;
     #[derive(Serialize)]
     struct Body {
         assets: Vec<Numbered>,
         unreadable: Vec<String>,
     }
-    let assets = service.transfers.reads.catalog().all().into_iter().map(Numbered::from).collect();
-    let unreadable = service.transfers.reads.unreadable().into_iter();
+    let assets = reads.catalog().all().into_iter().map(Numbered::from).collect();
+    let unreadable = reads.unreadable().into_iter();
     let unreadable = unreadable.map(|row| format!("{}: {}", row.asset, row.what)).collect();
     Ok(json(StatusCode::OK, &Body { assets, unreadable }, &call.request_id))
 }
@@ -60,13 +69,12 @@ struct Draft {
 }
 
 impl Draft {
-    /// Checks everything that needs no store.
+    /// Checks all that needs no store.
     fn check(&self, units_max: u64) -> Result<NewAsset, Refusal> {
-        let invalid = |what: String| Refusal::because(Code::InvalidRequest, what);
         let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
         let length = self.symbol.len();
         if !(1..=SYMBOL_BYTES_MAX).contains(&length) || !self.symbol.bytes().all(sane) {
-            return Err(invalid("symbol must be 1 to 16 of A-Z a-z 0-9 _ . -".to_owned()));
+            return Err(invalid("symbol must be 1 to 16 of A-Z a-z 0-9 _ . -"));
         }
         if self.id.is_some_and(|id| id == 0 || i32::try_from(id).is_err()) {
             return Err(invalid(format!("id must be 1 to {}.", i32::MAX)));
@@ -75,10 +83,10 @@ impl Draft {
             return Err(invalid(format!("precision must be 0 to {PRECISION_MAX}.")));
         }
         let amount = |name: &str, text: &str| {
-            Amount::parse(text, self.precision, units_max).map_err(|code| {
+            validation::amount(text, self.precision, units_max).map_err(|code| {
                 let decimals = self.precision;
                 let what = format!(
-                    "{name} {text} is no amount of {decimals} decimals: {}",
+                    "{name} {text} is not an amount of {decimals} decimals: {}",
                     code.message()
                 );
                 Refusal::because(code, what)
@@ -86,7 +94,7 @@ impl Draft {
         };
         let (transfer_min, transfer_max) = (amount("min", &self.min)?, amount("max", &self.max)?);
         if transfer_min > transfer_max {
-            return Err(invalid("min must not be above max.".to_owned()));
+            return Err(invalid(MIN_ABOVE_MAX));
         }
         check_reason(&self.reason)?;
         Ok(NewAsset {
@@ -100,15 +108,16 @@ impl Draft {
     }
 }
 
-/// `POST /admin/v1/assets`: adds an asset. UBSCore has learned it before a transfer of it is accepted.
-pub(super) async fn add(service: &Service, call: Call) -> Outcome {
+/// `POST /admin/v1/assets`: adds an asset. UBSCore registers it before a transfer of it is accepted.
+pub(super) async fn add(service: Arc<Service>, call: Call) -> Outcome {
+    let Service { intake, transfers, spot, .. } = &*service;
     let request_id = call.request_id.clone();
-    let caller = service.intake.authenticate_admin(&call)?;
+    let caller = intake.authenticate_admin(&call)?;
     query(&call, "")?;
-    let draft: Draft = service.intake.json_body(call).await?;
-    let wanted = draft.check(service.transfers.limits.units_max)?;
+    let draft: Draft = intake.json_body(call).await?;
+    let wanted = draft.check(transfers.limits.units_max)?;
     let learn = |asset: Asset| -> Pin<Box<dyn Future<Output = Learned> + Send>> {
-        let spot = Arc::clone(&service.spot);
+        let spot = Arc::clone(spot);
         Box::pin(async move {
             match spot.register(&asset).await {
                 Ok(()) => Learned::Done,
@@ -118,7 +127,7 @@ pub(super) async fn add(service: &Service, call: Call) -> Outcome {
         })
     };
     let actor = actor(caller);
-    let added = service.transfers.reads.add_asset(&wanted, &learn, &actor, &draft.reason).await;
+    let added = transfers.reads.add_asset(&wanted, &learn, &actor, &draft.reason).await;
     let asset = added.map_err(|not_added| {
         error!(symbol = wanted.symbol, why = %not_added, "an asset is not added");
         match not_added {
@@ -128,4 +137,72 @@ pub(super) async fn add(service: &Service, call: Call) -> Outcome {
         }
     })?;
     Ok(json(StatusCode::CREATED, &Numbered::from(&asset), &request_id))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    transfer_enabled: Option<bool>,
+    #[serde(default)]
+    min: Option<String>,
+    #[serde(default)]
+    max: Option<String>,
+    reason: String,
+}
+
+/// `PUT /admin/v1/assets/{symbol}`: changes status and limits of an asset.
+pub(super) async fn change(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+    let Service { intake, transfers, .. } = &*service;
+    let request_id = call.request_id.clone();
+    let caller = intake.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let draft: Change = intake.json_body(call).await?;
+    let catalog = transfers.reads.catalog();
+    let asset = catalog.by_symbol(&parameters[0]).ok_or(Code::InvalidAsset)?;
+    let status = draft.status.map(|name| {
+        AssetStatus::from_name(&name).ok_or_else(|| invalid("status must be ACTIVE or SUSPENDED."))
+    });
+    let amount = |text: Option<String>| {
+        text.map(|text| validation::amount(&text, asset.precision, transfers.limits.units_max))
+            .transpose()
+    };
+    let change = AssetChange {
+        status: status.transpose()?,
+        transfer_enabled: draft.transfer_enabled,
+        transfer_min: amount(draft.min)?,
+        transfer_max: amount(draft.max)?,
+    };
+    let (min, max) = (
+        change.transfer_min.unwrap_or(asset.transfer_min),
+        change.transfer_max.unwrap_or(asset.transfer_max),
+    );
+    if min > max {
+        return Err(invalid(MIN_ABOVE_MAX));
+    }
+    check_reason(&draft.reason)?;
+    let actor = actor(caller);
+    let changed = transfers.reads.change_asset(asset, change, &actor, &draft.reason);
+    let asset = changed.await.map_err(unwritten)?;
+    Ok(json(StatusCode::OK, &AssetBody::from(&asset), &request_id))
+}
+
+/// The refusal if an asset's row was not written.
+fn unwritten(failure: postgres::Error) -> Refusal {
+    match failure.broken_check() {
+        Some(rule) => Refusal::because(
+            Code::InvalidRequest,
+            format!(
+                "PostgreSQL refuses the row by {rule}. Set both min and max: each has at most as many \
+                 decimals as the asset, and min is not above max."
+            ),
+        ),
+        None if matches!(failure, postgres::Error::Row { .. }) => {
+            error!(error = chain(&failure), "an asset was not changed");
+            Refusal::because(Code::SystemError, format!("{failure}."))
+        }
+        None => postgres_away(failure),
+    }
 }

@@ -1,21 +1,24 @@
-//! The operators' console: one page that asks the routes beside it, and what its browser may do with it.
+//! The operators' console: one page that calls the operators' routes.
 //!
-//! The page, its style and its scripts are parts of the binary and the same for everybody: they hold nothing to be kept from
-//! anybody. What they show comes from the routes, by the token that the operator gives the page, which keeps it in memory only.
-//! Strings from those routes may be anybody's, such as a `cid`: the scripts make text of them, and `POLICY` has the browser
-//! refuse every script but these files and every way to make markup of a string.
+//! The page, its style and its scripts are parts of the binary. They are the same for every reader and
+//! hold no secret. The page shows answers of the routes. It calls them with the token that the operator
+//! enters, and keeps the token in memory only.
+//!
+//! Strings in those answers may come from any client, such as a `cid`. The scripts insert them as text,
+//! and `POLICY` forbids the browser every other script and every way to turn a string into markup.
 
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue};
 use hyper::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 
-use crate::http::wire::{Answer, text};
+use crate::http::answer::{Answer, text};
 
-/// What a browser lets the page do: these files, this listener's routes, and no string as a script or as markup.
+/// The browser's policy for the page: these files, this listener's routes, and no string as a script or
+/// as markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Headers of every file. After an upgrade, no script of an older binary must meet newer routes.
+/// Headers of every file. `no-store`: after an upgrade, no old script may call newer routes.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
     (CONTENT_SECURITY_POLICY, POLICY),
@@ -48,10 +51,10 @@ const FILES: &[(&str, &str, &str)] = &[
     ("transfer.js", SCRIPT, include_str!("console/transfer.js")),
 ];
 
-/// Where the page is.
+/// The path of the page.
 pub(super) const PATH: &str = "/console";
 
-/// The file that a path names, if it is one of the console's.
+/// The console's file at a path, if there is one.
 pub(super) fn file(path: &str, request_id: &str) -> Option<Answer> {
     let name = match path.strip_prefix(PATH)? {
         "" => PAGE,

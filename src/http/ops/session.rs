@@ -1,13 +1,15 @@
-//! Who an operator is, and what a console needs to know before it shows anything.
+//! The operator's session: the data that a console needs before it shows a page.
 
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::approval::Action;
+use crate::http::answer::json;
 use crate::http::readiness::Readiness;
-use crate::http::service::{Call, Outcome, Service, query};
-use crate::http::wire::json;
+use crate::http::refusal::Outcome;
+use crate::http::request::{Call, query};
+use crate::http::service::Service;
 use crate::release;
 
 #[derive(Serialize)]
@@ -25,22 +27,22 @@ struct Body {
     halted: Option<Halted>,
     /// The name of PostgreSQL's database.
     database: String,
-    /// Whether `serve --dev` made that database, so that development money may be made on it.
+    /// Whether `serve --dev` made that database. Only there may development money be made.
     development: bool,
-    /// Why no new transfers are taken, if so.
+    /// Why no new transfers are taken; null if they are.
     not_ready: Option<String>,
 }
 
-/// `GET /admin/v1/session`: of an admin only, so that whoever is let in may do what the console offers.
+/// `GET /admin/v1/session`: for admins only, since the console offers all that an admin may do.
 pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
     let caller = service.intake.authenticate_admin(call)?;
     query(call, "")?;
     let (database, development) = service.operations.database.clone();
-    let readiness = Readiness::look(service).await;
+    let readiness = Readiness::look(&service.transfers).await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
         user_id: caller.user.number(),
-        // A token may be good for longer than a time can tell.
+        // A token may expire later than the last `Timestamp`.
         expires_at: expires_at
             .and_then(|seconds| Timestamp::from_second(seconds).ok())
             .unwrap_or(Timestamp::MAX),

@@ -1,4 +1,6 @@
-//! What there is of each asset, and whether it adds up.
+//! The totals of each asset, and whether they add up.
+
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use hyper::StatusCode;
@@ -7,8 +9,10 @@ use serde::Serialize;
 use tracing::error;
 
 use crate::audit::totals::{Total, UnderWay};
-use crate::http::service::{Call, Outcome, Service, query};
-use crate::http::wire::{Refusal, json};
+use crate::http::answer::json;
+use crate::http::refusal::{Outcome, Refusal};
+use crate::http::request::{Call, query};
+use crate::http::service::Service;
 use crate::telemetry::chain;
 use domain::amount::{PRECISION_MAX, units_text};
 use domain::asset::Catalog;
@@ -32,7 +36,7 @@ impl AssetTotals {
             format!("{sign}{}", units_text(units.unsigned_abs(), PRECISION_MAX))
         };
         AssetTotals {
-            // One that somebody has removed from PostgreSQL by hand is named by its number.
+            // An asset whose row was deleted by hand is named by its number.
             asset: symbol.unwrap_or_else(|| format!("#{}", total.asset.0)),
             funding: text(total.funding),
             spot: text(total.spot),
@@ -51,22 +55,23 @@ struct Body {
     assets: Vec<AssetTotals>,
 }
 
-/// `GET /admin/v1/totals`: as they were at `at`, which is not long ago. Whoever asks at the same time is told the same.
-pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
-    service.intake.authenticate_viewer(call)?;
-    query(call, "")?;
-    let catalog = service.transfers.reads.catalog();
+/// `GET /admin/v1/totals`: the totals at a recent time `at`. Requests at the same time share one answer.
+pub(super) async fn show(service: Arc<Service>, call: Call) -> Outcome {
+    let Service { intake, transfers, operations, .. } = &*service;
+    intake.authenticate_viewer(&call)?;
+    query(&call, "")?;
+    let catalog = transfers.reads.catalog();
     let under_way = || {
         let looking = async {
-            let next = service.transfers.coordinator.order_number_next();
-            let numbers = service.transfers.coordinator.under_way().await.ok()?;
+            let next = transfers.coordinator.order_number_next();
+            let numbers = transfers.coordinator.under_way().await.ok()?;
             Some(UnderWay { next, numbers })
         };
         looking.boxed()
     };
-    let mut stopping = service.transfers.stopping.clone();
+    let mut stopping = transfers.stopping.clone();
     let read = tokio::select! {
-        read = service.operations.totals.read(&catalog, under_way) => read,
+        read = operations.totals.read(&catalog, under_way) => read,
         // Changed or gone: the server stops.
         _ = stopping.changed() => return Err(Refusal::away("The service")),
     };

@@ -1,49 +1,55 @@
-//! What operators do about transfers: find those that do not end, see where their money is and who has not answered, have
-//! one tried at once, and end the wait for a decision.
+//! Transfers, for operators: find those that do not end, see where their money is and which participant
+//! has not answered, retry one at once, and end the wait for a decision.
+
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{Decree, actor, approvals, check_reason, refuse};
+use super::approvals;
+use super::audit_note::{AuditNote, actor, check_reason};
+use super::rejected::rejected;
+use crate::adapters::spot::Spot;
 use crate::approval::Action;
 use crate::coordinator::Rejection;
-use crate::http::api::{away, settle};
+use crate::http::answer::json;
 use crate::http::auth;
-use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters, query};
-use crate::http::wire::{
-    FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, Refusal, ShownBody, json,
-};
+use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
+use crate::http::request::{Call, number, parameters, query};
+use crate::http::service::{Caller, Intake, Service, Transfers};
+use crate::http::settle::settle;
+use crate::http::wire::{FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, ShownBody};
+use crate::postgres::reads::Reads;
 use crate::postgres::reads::lists::{Dossier, Filter, Listed, Stands};
 use crate::postgres::store::{Sought, Transfer};
 use domain::account::UserId;
 use domain::code::Code;
 use domain::transfer::{Cid, Op, ReqId, State};
 
-/// The transfers of a page, where nobody says.
+/// Transfers of a page, if the query has no limit.
 const LIMIT_DEFAULT: u32 = 100;
 /// The most transfers of a page.
 const LIMIT_MAX: u32 = 1_000;
 
-/// A transfer as UBSCore's record has it where UBSCore answers, and otherwise as it is stored: an operator who looks for what is
-/// stuck must see it all the more then.
-async fn settle_or_leave(service: &Service, transfer: Transfer) -> (Transfer, FundsAt) {
+/// A transfer as UBSCore's record has it. If UBSCore does not answer, the transfer as it is stored:
+/// operators need the list most at such a time.
+async fn settle_or_leave(transfers: &Transfers, transfer: Transfer) -> (Transfer, FundsAt) {
     let stored = transfer.clone();
     let funds_at = FundsAt::of(stored.state, false);
-    settle(service, transfer).await.unwrap_or((stored, funds_at))
+    settle(&transfers.coordinator, transfer).await.unwrap_or((stored, funds_at))
 }
 
-/// `GET /admin/v1/transfers`: what is not terminal, what is in one state, what has a cid, or all that a user has.
-pub(super) async fn list(service: &Service, call: Call) -> Outcome {
-    service.intake.authenticate_viewer(&call)?;
-    let filter =
-        parse(call.request.uri().query().unwrap_or(""), service.transfers.limits.stuck_ms)?;
-    let under_way = service.transfers.coordinator.under_way().await.map_err(refuse)?;
-    let page = service.transfers.reads.list(&filter, &under_way).await.map_err(away)?;
-    let catalog = &*service.transfers.reads.catalog();
+/// `GET /admin/v1/transfers`: transfers that are not final, in one state, with a cid, or of one user.
+pub(super) async fn list(intake: &Intake, transfers: &Transfers, call: &Call) -> Outcome {
+    intake.authenticate_viewer(call)?;
+    let filter = parse(call.request.uri().query().unwrap_or(""), transfers.limits.stuck_ms)?;
+    let under_way = transfers.coordinator.under_way().await.map_err(rejected)?;
+    let page = transfers.reads.list(&filter, &under_way).await.map_err(postgres_away)?;
+    let catalog = &*transfers.reads.catalog();
     let settled = page.transfers.into_iter().map(|listed| async move {
-        let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
-        let last_error = service.transfers.coordinator.last_error(&transfer.intent);
+        let (transfer, funds_at) = settle_or_leave(transfers, listed.transfer).await;
+        let last_error = transfers.coordinator.last_error(&transfer.intent);
         ListedBody::new(&Listed { transfer, ..listed }, funds_at, catalog, last_error)
     });
     #[derive(Serialize)]
@@ -56,7 +62,7 @@ pub(super) async fn list(service: &Service, call: Call) -> Outcome {
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
-/// What a query asks for.
+/// Reads the filter from a query.
 fn parse(query: &str, stuck_ms: u64) -> Result<Filter, Refusal> {
     let names = ["stuck", "state", "user", "cid", "ended", "order", "limit", "cursor"];
     let [stuck, state, user, cid, ended, order, limit, cursor] = parameters(query, names)?;
@@ -107,19 +113,25 @@ fn parse(query: &str, stuck_ms: u64) -> Result<Filter, Refusal> {
     Ok(Filter { stands, user, cid, older_ms, oldest_first, behind: behind.transpose()?, limit })
 }
 
-/// `GET /admin/v1/transfers/{req_id}`: everything that is known of it, on both sides.
-pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome {
-    service.intake.authenticate_viewer(&call)?;
-    query(&call, "")?;
+/// `GET /admin/v1/transfers/{req_id}`: all that both participants know of a transfer.
+pub(super) async fn show(
+    intake: &Intake,
+    transfers: &Transfers,
+    spot: &Spot,
+    req_id: &str,
+    call: &Call,
+) -> Outcome {
+    intake.authenticate_viewer(call)?;
+    query(call, "")?;
     let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-    let dossier = service.transfers.reads.dossier(req_id).await.map_err(away)?;
+    let dossier = transfers.reads.dossier(req_id).await.map_err(postgres_away)?;
     let Dossier { listed, history, operations } = dossier.ok_or(Code::TransferNotFound)?;
-    let catalog = service.transfers.reads.catalog();
+    let catalog = transfers.reads.catalog();
     let intent = listed.transfer.intent.clone();
     let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
     let ops = Op::OF_TRANSFER;
-    let recorded = service.spot.recorded(&ops.map(|op| (req_id, op))).await.ok();
-    let (transfer, funds_at) = settle_or_leave(service, listed.transfer).await;
+    let recorded = spot.recorded(&ops.map(|op| (req_id, op))).await.ok();
+    let (transfer, funds_at) = settle_or_leave(transfers, listed.transfer).await;
     let mut bodies: Vec<(Op, OperationBody)> =
         operations.into_iter().map(|posted| (posted.op, OperationBody::funding(posted))).collect();
     let spot_answered = recorded.is_some();
@@ -128,9 +140,10 @@ pub(super) async fn show(service: &Service, req_id: &str, call: Call) -> Outcome
         Some((op, OperationBody::spot(op, found.as_ref()?, asset.precision)))
     });
     bodies.extend(of_spot);
-    // As they were decided, whatever the two clocks say: each waits for the one before it.
+    // In the order of the decisions: each operation waits for the one before it. Two clocks could
+    // give another order.
     bodies.sort_by_key(|(op, _)| *op);
-    let last_error = service.transfers.coordinator.last_error(&intent);
+    let last_error = transfers.coordinator.last_error(&intent);
     let listed = Listed { transfer, ..listed };
     let body = ShownBody {
         transfer: ListedBody::new(&listed, funds_at, &catalog, last_error),
@@ -148,125 +161,131 @@ struct AttendDraft {
     reason: String,
 }
 
-/// What an operator wants to attend to.
+/// A transfer that an operator acts on.
 struct Wanted {
-    decree: Decree,
+    note: AuditNote,
     transfer: Transfer,
 }
 
 impl Wanted {
     /// Reads the request, and finds the transfer.
     async fn read(
-        service: &Service,
+        intake: &Intake,
+        transfers: &Transfers,
         req_id: &str,
         call: Call,
     ) -> Result<(Caller, Wanted), Refusal> {
         let request_id = call.request_id.clone();
-        let caller = service.intake.authenticate_admin(&call)?;
+        let caller = intake.authenticate_admin(&call)?;
         query(&call, "")?;
         ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-        let AttendDraft { reason } = service.intake.json_body(call).await?;
+        let AttendDraft { reason } = intake.json_body(call).await?;
         check_reason(&reason)?;
-        let decree = Decree { actor: actor(caller), reason, request_id };
-        Ok((caller, Wanted::find(service, req_id, decree).await?))
+        let note = AuditNote { actor: actor(caller), reason, request_id };
+        Ok((caller, Wanted::find(transfers, req_id, note).await?))
     }
 
-    async fn find(service: &Service, req_id: &str, decree: Decree) -> Result<Wanted, Refusal> {
+    async fn find(transfers: &Transfers, req_id: &str, note: AuditNote) -> Result<Wanted, Refusal> {
         let req_id = ReqId::parse(req_id).ok_or(Code::TransferNotFound)?;
-        if service.transfers.halt.is_halted() {
+        if transfers.halt.is_halted() {
             return Err(Code::ServiceHalted.into());
         }
-        let found = service.transfers.reads.transfer(&Sought::ReqId(req_id)).await.map_err(away)?;
+        let found =
+            transfers.reads.transfer(&Sought::ReqId(req_id)).await.map_err(postgres_away)?;
         let transfer = found.ok_or(Code::TransferNotFound)?;
-        Ok(Wanted { decree, transfer })
+        debug_assert_eq!(transfer.intent.req_id, req_id, "the transfer that was asked for");
+        Ok(Wanted { note, transfer })
     }
 
-    /// Writes down what will be done, before it is: no action must be without its author.
-    async fn audit(&self, service: &Service, action: &str) -> Result<(), Refusal> {
+    /// Writes the audit row of an action before the action: none may be without its author.
+    async fn audit(&self, reads: &Reads, action: &str) -> Result<(), Refusal> {
         let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
-        let Decree { actor, reason, .. } = &self.decree;
-        let audit = service.transfers.reads.audit(actor, action, &subject, state.name(), reason);
-        audit.await.map_err(away)
+        let AuditNote { actor, reason, .. } = &self.note;
+        let audit = reads.audit(actor, action, &subject, state.name(), reason);
+        audit.await.map_err(postgres_away)
     }
 
-    /// Ends the wait for a decision, and answers what the transfer is then.
-    async fn resolve(self, service: &Service) -> Outcome {
+    /// Ends the wait for a decision, and answers the transfer.
+    async fn resolve(self, transfers: &Transfers) -> Outcome {
         let mut transfer = self.transfer.clone();
         if transfer.state.awaits_decision() {
-            self.audit(service, "transfer resolve").await?;
+            self.audit(&transfers.reads, "transfer resolve").await?;
             let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
-            let progress = service.transfers.coordinator.resolve(user, req_id).await;
+            let progress = transfers.coordinator.resolve(user, req_id).await;
             let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
             tokio::select! {
-                // An error is a worker that has stopped; a start goes on with it.
+                // An error: the worker has stopped. The next start continues the transfer.
                 _ = progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-                () = service.transfers.clock.sleep(service.transfers.limits.transfer_wait) => {}
+                () = transfers.clock.sleep(transfers.limits.transfer_wait) => {}
             }
             transfer = progress.borrow().clone();
         }
         if transfer.code != Some(Code::ResolvedByOperator) {
-            // What was told before must not be taken back, though PostgreSQL may not have it yet.
-            let (transfer, _) = settle(service, transfer).await?;
+            // No step back behind an earlier answer: PostgreSQL may not have the end yet.
+            let (transfer, _) = settle(&transfers.coordinator, transfer).await?;
             let state = transfer.state;
             let message = format!("The transfer is {}: there is nothing to resolve.", state.name());
             let transfer = Some((transfer.intent.req_id, Some(state)));
             return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
         }
-        self.answer(service, transfer).await
+        self.answer(transfers, transfer).await
     }
 
     /// The transfer's body.
-    async fn answer(&self, service: &Service, transfer: Transfer) -> Outcome {
-        let (transfer, funds_at) = settle_or_leave(service, transfer).await;
-        let body = OperatorBody::new(&transfer, funds_at, &service.transfers.reads.catalog());
-        Ok(json(StatusCode::OK, &body, &self.decree.request_id))
+    async fn answer(&self, transfers: &Transfers, transfer: Transfer) -> Outcome {
+        let (transfer, funds_at) = settle_or_leave(transfers, transfer).await;
+        let body = OperatorBody::new(&transfer, funds_at, &transfers.reads.catalog());
+        Ok(json(StatusCode::OK, &body, &self.note.request_id))
     }
 }
 
-/// `POST …/retry`: it is due now, and as if for the first time.
-pub(super) async fn retry(service: &Service, req_id: &str, call: Call) -> Outcome {
-    let (_, wanted) = Wanted::read(service, req_id, call).await?;
+/// `POST …/retry`: the transfer is due now, with the first back-off.
+pub(super) async fn retry(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+    let Service { intake, transfers, .. } = &*service;
+    let (_, wanted) = Wanted::read(intake, transfers, &parameters[0], call).await?;
     let state = wanted.transfer.state;
     if state.is_terminal() {
         let message = format!("The transfer is {}: there is nothing to retry.", state.name());
         let transfer = Some((wanted.transfer.intent.req_id, Some(state)));
         return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
     }
-    wanted.audit(service, "transfer retry").await?;
+    wanted.audit(&transfers.reads, "transfer retry").await?;
     let intent = &wanted.transfer.intent;
-    let progress = service.transfers.coordinator.retry(intent.user, intent.req_id).await;
+    let progress = transfers.coordinator.retry(intent.user, intent.req_id).await;
     let progress = progress.map_err(|rejection| attended(&wanted.transfer, rejection))?;
     let transfer = progress.borrow().clone();
-    wanted.answer(service, transfer).await
+    wanted.answer(transfers, transfer).await
 }
 
-/// `POST …/resolve`: the decision that it waits for is refused, unless it is recorded by now. Answered by what the transfer is
-/// then, so that the same again is answered the same.
-pub(super) async fn resolve(service: &Service, req_id: &str, call: Call) -> Outcome {
-    let (caller, mut wanted) = Wanted::read(service, req_id, call).await?;
+/// `POST …/resolve`: the awaited decision becomes a refusal, unless one is recorded by now. The answer is
+/// the transfer, so a repeat has the same answer.
+pub(super) async fn resolve(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+    let Service { intake, transfers, .. } = &*service;
+    let (caller, mut wanted) = Wanted::read(intake, transfers, &parameters[0], call).await?;
     if service.approvals.need(Action::Resolve) {
-        // PostgreSQL may not have its end yet: then there is nothing to approve.
-        wanted.transfer = settle_or_leave(service, wanted.transfer).await.0;
+        // If it has ended, and PostgreSQL does not have that yet, there is nothing to approve.
+        wanted.transfer = settle_or_leave(transfers, wanted.transfer).await.0;
         if wanted.transfer.state.awaits_decision() {
             let wish = approvals::Wanted {
                 action: Action::Resolve,
                 subject: &wanted.transfer.intent.req_id.to_string(),
                 request: "{}".to_owned(),
                 caller,
-                reason: &wanted.decree.reason,
-                request_id: &wanted.decree.request_id,
+                reason: &wanted.note.reason,
+                request_id: &wanted.note.request_id,
             };
-            return approvals::ask(service, wish).await;
+            return approvals::ask(&service, wish).await;
         }
     }
-    wanted.resolve(service).await
+    wanted.resolve(transfers).await
 }
 
-/// The same, in the name of those who have asked for it and approved it.
-pub(super) async fn resolve_now(service: &Service, req_id: &str, decree: Decree) -> Outcome {
-    Wanted::find(service, req_id, decree).await?.resolve(service).await
+/// Resolves a transfer in the name of both operators.
+pub(super) async fn resolve_now(transfers: &Transfers, req_id: &str, note: AuditNote) -> Outcome {
+    Wanted::find(transfers, req_id, note).await?.resolve(transfers).await
 }
-/// Why a transfer was not attended to.
+
+/// The refusal if a worker rejected an operator's action.
 fn attended(transfer: &Transfer, rejection: Rejection) -> Refusal {
-    Refusal { transfer: Some((transfer.intent.req_id, None)), ..refuse(rejection) }
+    Refusal { transfer: Some((transfer.intent.req_id, None)), ..rejected(rejection) }
 }

@@ -1,18 +1,21 @@
-//! What operators do about events that an endpoint did not take: list them, and have them delivered after all.
+//! Dead letters: operators list the events that an endpoint did not accept, and send them again.
 
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{actor, check_reason};
-use crate::http::api::away;
-use crate::http::events::event_id;
-use crate::http::service::{Call, Outcome, Service, parameters, query};
-use crate::http::wire::{Refusal, json};
+use super::audit_note::{actor, check_reason};
+use crate::events::Hub;
+use crate::http::answer::json;
+use crate::http::event_id::event_id;
+use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
+use crate::http::request::{Call, parameters, query};
+use crate::http::service::Intake;
+use crate::postgres::reads::Reads;
 use crate::postgres::webhooks::DeadLetter;
 use domain::code::Code;
 
-/// The dead letters of a page, where nobody says.
+/// Dead letters of a page, if the query has no limit.
 const LIMIT_DEFAULT: u32 = 100;
 /// The most dead letters of a page.
 const LIMIT_MAX: u32 = 1_000;
@@ -20,7 +23,7 @@ const LIMIT_MAX: u32 = 1_000;
 /// A dead letter.
 #[derive(Serialize)]
 struct LetterBody {
-    /// Text: it is more than a number of JSON keeps everywhere.
+    /// Text: many JSON readers lose digits of a number this large.
     event_id: String,
     endpoint: String,
     req_id: String,
@@ -47,22 +50,20 @@ impl From<DeadLetter> for LetterBody {
 }
 
 /// `GET /admin/v1/webhooks/dead`: oldest first.
-pub(super) async fn dead(service: &Service, call: Call) -> Outcome {
-    service.intake.authenticate_viewer(&call)?;
-    let invalid = |what: &str| Refusal::because(Code::InvalidRequest, what.to_owned());
+pub(super) async fn dead(intake: &Intake, reads: &Reads, call: &Call) -> Outcome {
+    intake.authenticate_viewer(call)?;
     let [limit, cursor] =
         parameters(call.request.uri().query().unwrap_or(""), ["limit", "cursor"])?;
     let limit = limit.map_or(Some(LIMIT_DEFAULT), |text| text.parse().ok());
     let limit = limit
         .filter(|limit| (1..=LIMIT_MAX).contains(limit))
         .ok_or_else(|| invalid("limit must be 1 to 1000."))?;
-    // The last letter of the page before: its event, and to whom.
+    // The last letter of the page before: its event and its endpoint.
     let (event, endpoint) =
         cursor.as_deref().map_or(("0", ""), |text| text.split_once('.').unwrap_or(("", "")));
     let event = event_id(event)
         .map_err(|_| invalid("cursor must be the next_cursor of an earlier answer."))?;
-    let letters =
-        service.transfers.reads.dead_letters((event, endpoint), limit).await.map_err(away)?;
+    let letters = reads.dead_letters((event, endpoint), limit).await.map_err(postgres_away)?;
     let full = u32::try_from(letters.len()).is_ok_and(|count| count == limit);
     let next = letters.last().filter(|_| full);
     let next_cursor = next.map(|last| format!("{}.{}", last.event_id, last.endpoint));
@@ -81,21 +82,26 @@ struct ResendDraft {
     reason: String,
 }
 
-/// `POST /admin/v1/webhooks/{event_id}/resend`: it is due now, and as if for the first time.
-pub(super) async fn resend(service: &Service, event: &str, call: Call) -> Outcome {
+/// `POST /admin/v1/webhooks/{event_id}/resend`: the event is due now, with all its attempts.
+pub(super) async fn resend(
+    intake: &Intake,
+    reads: &Reads,
+    hub: Option<&Hub>,
+    event: &str,
+    call: Call,
+) -> Outcome {
     let request_id = call.request_id.clone();
-    let caller = service.intake.authenticate_admin(&call)?;
+    let caller = intake.authenticate_admin(&call)?;
     query(&call, "")?;
     let none = || Refusal::because(Code::NotFound, "There is no dead letter of this event.");
     let event_id = event_id(event).map_err(|_| none())?;
-    let ResendDraft { reason } = service.intake.json_body(call).await?;
+    let ResendDraft { reason } = intake.json_body(call).await?;
     check_reason(&reason)?;
-    let resent =
-        service.transfers.reads.resend(event_id, &actor(caller), &reason).await.map_err(away)?;
+    let resent = reads.resend(event_id, &actor(caller), &reason).await.map_err(postgres_away)?;
     if !resent {
         return Err(none());
     }
-    if let Some(hub) = &service.streams.hub {
+    if let Some(hub) = hub {
         hub.ring_for_deliveries();
     }
     #[derive(Serialize)]

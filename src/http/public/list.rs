@@ -1,46 +1,54 @@
-//! A user's own transfers, newest first.
+//! `GET /api/v1/internal_transfers`: a user's own transfers, newest first.
 
 use futures_util::future::try_join_all;
 use hyper::StatusCode;
 use jiff::fmt::temporal::Pieces;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
-use super::{away, settle};
-use crate::http::service::{Call, Caller, Outcome, Service, invalid, number, parameters};
-use crate::http::wire::{Refusal, SummariesBody, SummaryBody, json};
+use crate::http::answer::json;
+use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
+use crate::http::request::{Call, number, parameters};
+use crate::http::service::{Caller, Transfers};
+use crate::http::settle::settle;
+use crate::http::wire::{SummariesBody, SummaryBody};
 use crate::postgres::reads::lists::OwnFilter;
 use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::{Cid, Direction, State};
 
-/// The transfers of a page, where nobody says.
+/// Transfers of a page, if the query has no limit.
 pub(in crate::http) const LIMIT_DEFAULT: u32 = 50;
-/// The most transfers of a page. So many questions to UBSCore a page has at most.
+/// The most transfers of a page. A page sends UBSCore at most as many queries.
 pub(in crate::http) const LIMIT_MAX: u32 = 100;
 
-/// `GET /api/v1/internal_transfers`. An operator's are those of the token's user as well.
-pub(super) async fn list(service: &Service, caller: Caller, call: &Call) -> Outcome {
-    let catalog = service.transfers.reads.catalog();
+/// Answers a page of the token's user. An operator's token lists the operator's own transfers too.
+pub(super) async fn list(transfers: &Transfers, caller: Caller, call: &Call) -> Outcome {
+    let catalog = transfers.reads.catalog();
     let text = call.request.uri().query().unwrap_or("");
     let filter = parse(text, caller.user, &catalog)?;
-    let page = service.transfers.reads.own_list(&filter).await.map_err(away)?;
-    let settled = page.transfers.into_iter().map(|transfer| settle(service, transfer));
+    let page = transfers.reads.own_list(&filter).await.map_err(postgres_away)?;
+    let settled =
+        page.transfers.into_iter().map(|transfer| settle(&transfers.coordinator, transfer));
     let settled = try_join_all(settled).await?;
-    // Read anew: a transfer may be of an asset that has been learned meanwhile.
-    let catalog = service.transfers.reads.catalog();
-    let transfers = settled
+    debug_assert!(
+        settled.windows(2).all(|two| two[0].0.intent.order_number >= two[1].0.intent.order_number),
+        "a page is newest first"
+    );
+    // Read again: a transfer may be of an asset that was added in between.
+    let catalog = transfers.reads.catalog();
+    let rows = settled
         .iter()
         .filter(|(transfer, _)| filter.state.is_none_or(|state| transfer.state == state))
         .map(|(transfer, funds_at)| SummaryBody::new(transfer, *funds_at, &catalog));
     let body = SummariesBody {
-        transfers: transfers.collect(),
+        transfers: rows.collect(),
         next_cursor: page.next.map(|next| next.to_string()),
     };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
-/// What a query asks for.
+/// Reads the filter from a query.
 fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refusal> {
     let names = ["state", "asset", "direction", "cid", "since", "until", "limit", "cursor"];
     let [state, asset, direction, cid, since, until, limit, cursor] = parameters(query, names)?;
@@ -79,20 +87,20 @@ fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refu
     })
 }
 
-/// A time as PostgreSQL can hold and compare it: the first whole microsecond from there on, none before all transfers, and
-/// none after the last that we can tell.
+/// A time that PostgreSQL can hold and compare: rounded up to a whole microsecond, and cut to the range
+/// from the Unix epoch to the last `Timestamp`.
 fn moment(name: &str, text: &str) -> Result<Timestamp, Refusal> {
     let given = Pieces::parse(text).ok().and_then(|pieces| {
         let time = pieces.date().to_datetime(pieces.time()?);
         let given = pieces.offset()?.to_numeric_offset().to_timestamp(time);
-        // The last day of the year 9999 stands for "never", and is beyond a Timestamp.
+        // The last day of the year 9999 means "never", and no Timestamp holds it.
         Some(given.unwrap_or(if time.year() > 1970 { Timestamp::MAX } else { Timestamp::MIN }))
     });
     let given = given.ok_or_else(|| {
         invalid(format!("{name} must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z."))
     })?;
     let up = TimestampRound::new().smallest(Unit::Microsecond).mode(RoundMode::Ceil);
-    // Only the last microsecond has none after it.
+    // Only the last microsecond cannot be rounded up.
     Ok(given.round(up).unwrap_or(given).max(Timestamp::UNIX_EPOCH))
 }
 

@@ -1,0 +1,91 @@
+//! Whether the process lives, whether it takes new transfers, and its metrics.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+
+use super::console;
+use crate::http::answer::{Answer, text};
+use crate::http::readiness::Readiness;
+use crate::http::refusal::Refusal;
+use crate::http::request::Call;
+use crate::http::request_id::{X_REQUEST_ID, request_id};
+use crate::http::service::{Operations, Transfers};
+use crate::postgres::reads::PoolUse;
+use crate::telemetry;
+use domain::amount::units_text;
+use domain::code::Code;
+use domain::transfer::State;
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+/// Prometheus' text format; every newer version accepts it.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Answers a request of the operators' listener before there is a service: the process lives, and is
+/// not ready.
+pub fn starting(request: &Request<Incoming>) -> Answer {
+    let given = request_id(request.headers().get(X_REQUEST_ID));
+    let request_id = given.unwrap_or("starting");
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/healthz") => text(StatusCode::OK, PLAIN, "ok\n".into(), request_id),
+        (&Method::GET, "/metrics") => {
+            let metrics = telemetry::Metrics::install().render();
+            text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
+        }
+        (&Method::GET, "/readyz") => Readiness::starting().answer(request_id),
+        (&Method::GET, path) if let Some(file) = console::file(path, request_id) => file,
+        _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
+    }
+}
+
+/// `GET /healthz`.
+pub(super) fn alive(call: &Call) -> Answer {
+    text(StatusCode::OK, PLAIN, Bytes::from_static(b"ok\n"), &call.request_id)
+}
+
+/// `GET /readyz`.
+pub(super) async fn ready(transfers: &Transfers, call: &Call) -> Answer {
+    Readiness::look(transfers).await.answer(&call.request_id)
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(transfers: &Transfers, operations: &Operations, call: &Call) -> Answer {
+    // Sets the metric of readiness.
+    Readiness::look(transfers).await;
+    let metrics = render(transfers, operations).into();
+    text(StatusCode::OK, EXPOSITION, metrics, &call.request_id)
+}
+
+fn render(transfers: &Transfers, operations: &Operations) -> String {
+    let engine = operations.engine.lock();
+    // A float holds each of these exactly: they are far below 2^53.
+    metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
+    metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
+    let (accounts, balances) = (engine.accounts(), engine.balances());
+    metrics::gauge!(telemetry::ACCOUNTS).set(accounts as f64);
+    metrics::gauge!(telemetry::ACCOUNTS_MAX).set((accounts + engine.accounts_left()) as f64);
+    metrics::gauge!(telemetry::BALANCES).set(balances as f64);
+    metrics::gauge!(telemetry::BALANCES_MAX).set((balances + engine.balances_left()) as f64);
+    metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
+    metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
+    drop(engine);
+    let in_hand = transfers.coordinator.in_hand();
+    for state in State::ALL.into_iter().filter(|state| !state.is_terminal()) {
+        let count = in_hand.by_state.get(&state).copied().unwrap_or(0);
+        telemetry::nonterminal(state.name(), count);
+    }
+    // Two clocks: if PostgreSQL's is ahead, the age is zero.
+    let age = in_hand.oldest.map_or(0, |oldest| {
+        i128::from(transfers.clock.now_ns()).saturating_sub(oldest.as_nanosecond())
+    });
+    telemetry::oldest_transfer(Duration::from_nanos(u64::try_from(age).unwrap_or(0)));
+    for asset in transfers.reads.catalog().all() {
+        let units = in_hand.in_flight.get(&asset.id).copied().unwrap_or(0);
+        telemetry::in_flight(&asset.symbol, &units_text(units, asset.precision));
+    }
+    let PoolUse { in_use, max, waiting } = transfers.reads.pool_use();
+    telemetry::pool(in_use, max, waiting);
+    operations.metrics.render()
+}

@@ -1,0 +1,115 @@
+//! The table of the operators' routes.
+
+use std::sync::LazyLock;
+
+use hyper::Method;
+
+use super::console::PATH;
+use crate::http::route::{Route, Routes};
+
+/// The operators' routes.
+#[derive(Clone, Copy)]
+pub(super) enum Ops {
+    Health,
+    Ready,
+    Metrics,
+    Console,
+    ConsoleFile,
+    Deposit,
+    Withdraw,
+    Accounts,
+    AccountStatus,
+    Asset,
+    Assets,
+    AddAsset,
+    Transfers,
+    Transfer,
+    Retry,
+    Resolve,
+    Conservation,
+    Snapshot,
+    Pauses,
+    Pause,
+    Approvals,
+    Approve,
+    Reject,
+    Halt,
+    Resume,
+    DeadLetters,
+    Resend,
+    Session,
+    Totals,
+}
+
+/// The table, by path and method.
+pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
+    static TABLE: &[Route<Ops>] = &[
+        Route { pattern: "/healthz", method: Method::GET, route: Ops::Health },
+        Route { pattern: "/readyz", method: Method::GET, route: Ops::Ready },
+        Route { pattern: "/metrics", method: Method::GET, route: Ops::Metrics },
+        Route { pattern: PATH, method: Method::GET, route: Ops::Console },
+        Route { pattern: "/console/{file}", method: Method::GET, route: Ops::ConsoleFile },
+        Route { pattern: "/admin/v1/deposits", method: Method::POST, route: Ops::Deposit },
+        Route { pattern: "/admin/v1/withdrawals", method: Method::POST, route: Ops::Withdraw },
+        Route {
+            pattern: "/admin/v1/accounts/{user_id}",
+            method: Method::GET,
+            route: Ops::Accounts,
+        },
+        Route {
+            pattern: "/admin/v1/accounts/{user_id}/{account_type}/status",
+            method: Method::PUT,
+            route: Ops::AccountStatus,
+        },
+        Route { pattern: "/admin/v1/assets", method: Method::GET, route: Ops::Assets },
+        Route { pattern: "/admin/v1/assets", method: Method::POST, route: Ops::AddAsset },
+        Route { pattern: "/admin/v1/assets/{symbol}", method: Method::PUT, route: Ops::Asset },
+        Route { pattern: "/admin/v1/transfers", method: Method::GET, route: Ops::Transfers },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}",
+            method: Method::GET,
+            route: Ops::Transfer,
+        },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}/retry",
+            method: Method::POST,
+            route: Ops::Retry,
+        },
+        Route {
+            pattern: "/admin/v1/transfers/{req_id}/resolve",
+            method: Method::POST,
+            route: Ops::Resolve,
+        },
+        Route { pattern: "/admin/v1/conservation", method: Method::GET, route: Ops::Conservation },
+        Route { pattern: "/admin/v1/snapshot", method: Method::POST, route: Ops::Snapshot },
+        Route { pattern: "/admin/v1/pauses", method: Method::GET, route: Ops::Pauses },
+        Route { pattern: "/admin/v1/pauses", method: Method::PUT, route: Ops::Pause },
+        Route { pattern: "/admin/v1/approvals", method: Method::GET, route: Ops::Approvals },
+        Route {
+            pattern: "/admin/v1/approvals/{approval_id}/approve",
+            method: Method::POST,
+            route: Ops::Approve,
+        },
+        Route {
+            pattern: "/admin/v1/approvals/{approval_id}/reject",
+            method: Method::POST,
+            route: Ops::Reject,
+        },
+        Route { pattern: "/admin/v1/halt", method: Method::POST, route: Ops::Halt },
+        Route { pattern: "/admin/v1/resume", method: Method::POST, route: Ops::Resume },
+        Route { pattern: "/admin/v1/webhooks/dead", method: Method::GET, route: Ops::DeadLetters },
+        Route {
+            pattern: "/admin/v1/webhooks/{event_id}/resend",
+            method: Method::POST,
+            route: Ops::Resend,
+        },
+        Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
+        Route { pattern: "/admin/v1/totals", method: Method::GET, route: Ops::Totals },
+    ];
+    Routes::new(TABLE)
+});
+
+/// Every method and pattern of the operators' listener.
+pub fn patterns() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    ROUTES.rows().iter().map(|row| (&row.method, row.pattern))
+}

@@ -1,0 +1,67 @@
+//! The public listener: a user's transfers, balances and events, and the assets.
+//!
+//! The table of routes is in `routes`. Each handler has a file of its own and takes the parts of the
+//! service that it uses.
+
+mod balances;
+pub(super) mod events;
+pub(super) mod get;
+pub(super) mod list;
+pub mod post;
+pub(super) mod routes;
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+
+use self::routes::{Public, ROUTES};
+use super::answer::{Answer, json, text};
+use super::openapi;
+use super::refusal::Outcome;
+use super::request::{Call, query};
+use super::route::Matched;
+use super::service::Service;
+use super::wire::{AssetBody, AssetsBody};
+use crate::postgres::reads::Reads;
+
+pub use self::get::END_WAIT_GRACE;
+
+/// Answers one request of the public listener.
+pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
+    let call = service.intake.receive(request);
+    let handler = |matched: Matched<Public>, call: Call| async move {
+        let Service { intake, transfers, streams, .. } = &*service;
+        if let Public::OpenApi = matched.route {
+            return get_openapi(&call);
+        }
+        let caller = intake.authenticate(&call)?;
+        match matched.route {
+            Public::Post => post::post(intake, transfers, caller, call).await,
+            Public::List => list::list(transfers, caller, &call).await,
+            Public::Get => get::get(transfers, caller, &call, &matched.parameters[0]).await,
+            Public::Balances => balances::get(transfers, caller, &call).await,
+            Public::Assets => get_assets(&transfers.reads, &call),
+            Public::Events => events::follow(streams, caller, call).await,
+            Public::OpenApi => unreachable!("answered without a token"),
+        }
+    };
+    ROUTES.answer(call, handler).await
+}
+
+fn get_assets(reads: &Reads, call: &Call) -> Outcome {
+    query(call, "")?;
+    let catalog = reads.catalog();
+    let body = AssetsBody { assets: catalog.all().into_iter().map(AssetBody::from).collect() };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// The document is the same for every caller. It needs no token, so that a client can be generated
+/// without one.
+fn get_openapi(call: &Call) -> Outcome {
+    static DOCUMENT: LazyLock<Bytes> =
+        LazyLock::new(|| openapi::document().to_json().expect("strings and numbers").into());
+    query(call, "")?;
+    Ok(text(StatusCode::OK, "application/json", DOCUMENT.clone(), &call.request_id))
+}

@@ -1,0 +1,63 @@
+//! The schemas of values that are text in JSON, and more than text.
+//!
+//! `wire`, `refusal` and `openapi` name them; this file imports none of the three.
+
+use std::borrow::Cow;
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use domain::account::AccountType;
+use domain::asset::AssetStatus;
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::State;
+
+/// The state that POST answers for a transfer that is not final.
+pub(super) const PENDING: &str = "PENDING";
+
+/// Text that matches a pattern.
+pub(super) fn text(pattern: &str) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build()
+}
+
+/// One of these names.
+fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
+}
+
+/// Declares a type for each value that is text in JSON: a component that types in `wire.rs` refer to.
+macro_rules! texts {
+    ($($type:ident = $name:literal, $description:literal: $schema:expr;)+) => {$(
+        #[doc = $description]
+        pub(super) enum $type {}
+
+        impl PartialSchema for $type {
+            fn schema() -> RefOr<Schema> {
+                ObjectBuilder::from($schema).description(Some($description)).into()
+            }
+        }
+
+        impl ToSchema for $type {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed($name)
+            }
+        }
+    )+};
+}
+
+texts! {
+    StateName = "State", "The state of a transfer.": names(State::ALL.map(State::name));
+    RepliedState = "ToldState", "The state of a transfer. POST answers PENDING for each state that is not final.":
+        names(State::ALL.map(State::name).into_iter().chain([PENDING]));
+    CodeName = "Code", "Why a request is refused, or why a transfer failed.": names(Code::ALL.iter().map(|code| code.name()));
+    ShortageName = "Shortage", "The resource that is short.":
+        names(Shortage::ALL.map(Shortage::name));
+    AccountName = "Account", "An account.":
+        names([AccountType::Funding, AccountType::Spot].map(AccountType::name));
+    AssetStatusName = "AssetStatus", "Whether an asset can be moved.":
+        names([AssetStatus::Active, AssetStatus::Suspended].map(AssetStatus::name));
+    ReqIdText = "ReqId", "The name of a transfer.": text("^[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
+}
