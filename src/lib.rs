@@ -1,52 +1,130 @@
-//! ubscore moves money between two stores that share no transaction: the **Funding** account in PostgreSQL and the **Spot**
-//! account in UBSCore, one pinned thread that holds all balances in RAM and writes every change to a log. It never makes
-//! or loses any.
+//! ubscore moves money between two stores that share no transaction: the **Funding** account in
+//! PostgreSQL and the **Spot** account in UBSCore, one pinned thread that holds all balances in RAM
+//! and writes every change to a log. It never makes or loses any.
 //!
 //! # The way of a transfer
 //!
 //! ```text
-//!   client --> http --> validation --> coordinator --+--> postgres        Funding: one flight, one commit a batch
-//!                                       |    ^       |
-//!                                       v    |       +--> adapters --> engine --> wal      Spot: ring, core, sync
-//!                                      step (decides)
+//!   client --> http --> validation --> coordinator --+--> postgres      Funding: one flight,
+//!                                       |    ^       |                  one commit a batch
+//!                                       v    |       +--> adapters --> engine --> wal
+//!                                      step (decides)                  Spot: ring, core, sync
 //! ```
 //!
-//! [`http`] reads a request into a [`validation::Draft`]; a checked one goes to the [`coordinator`] worker that owns the
-//! user's accounts. From there on it lives without the request: [`coordinator::step`] decides, by the one table in
-//! [`domain::transfer`], and the worker commits a batch of decisions to PostgreSQL or asks UBSCore through [`adapters`]. UBSCore
-//! ([`engine`]) decides, appends to the log, applies, and answers once the log is synced.
+//! [`http`] reads a request into a [`validation::Draft`]. A checked one goes to the [`coordinator`]
+//! worker that owns the user's accounts. From then on the transfer no longer needs its request.
+//! [`coordinator::step`] decides, by the one table in [`domain::transfer`]. The worker commits a
+//! batch of decisions to PostgreSQL, or asks UBSCore through [`adapters`]. UBSCore ([`engine`])
+//! decides, appends to the log, applies, and answers once the log is synced.
 //!
-//! A deposit from outside and a withdrawal to it have the same worker, but no state machine: PostgreSQL commits, UBSCore's
-//! log records ([`engine::external`]), then the caller has its answer.
+//! A deposit from outside and a withdrawal to it have the same worker, but no state machine:
+//! PostgreSQL commits, UBSCore's log records ([`engine::external`]), then the caller gets its
+//! answer.
+//!
+//! # Where to find it
+//!
+//! - A withdraw is refused: on Spot in `engine/src/op/order.rs` (`judge`), on Funding by the SQL
+//!   function `funding_operate`, newest in `config/migrations/V4__statements.sql`.
+//! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
+//!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
+//! - An answer is released: UBSCore's in `engine/src/core.rs` (`release`), the client's in
+//!   `src/coordinator/worker.rs` (`on_reply`), after the commit.
+//! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called by `release`.
+//! - A route is declared: `ROUTES` in `src/http/api.rs` (public) and `src/http/ops.rs` (operators).
+//!
+//! The rule of every operation is one row of `domain/src/transfer/op.rs`; the claims of every state
+//! are in `domain/src/transfer/claims.rs`. `docs/decisions.md` gives the reasons.
+//!
+//! # The crates
+//!
+//! [`domain`] has the nouns, [`engine`] is UBSCore, [`wal`] has the bytes of its log, and [`bell`]
+//! wakes its threads. Their manifests prove that none of them knows PostgreSQL, HTTP or async. The
+//! rest is this crate. `tests/tidy/graph.rs` holds the imports between its rooms.
 //!
 //! # The rooms, in reading order
 //!
-//! 1. The nouns, one definition each: [`domain::amount`], [`domain::asset`], [`domain::account`], [`domain::transfer`], [`domain::code`], [`domain::shortage`],
-//!    [`pause`], [`approval`].
-//! 2. [`validation`]: every check, once.
-//! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure. The bytes below it are the crate [`wal`], and
-//!    what wakes its threads is the crate [`bell`].
-//! 4. [`postgres`]: the schema, what errors mean, who may write, and the store of transfers.
+//! 1. The nouns, one definition each: [`domain::amount`], [`domain::asset`], [`domain::account`],
+//!    [`domain::transfer`], [`domain::code`], [`domain::shortage`]; then [`pause`], [`approval`].
+//! 2. [`validation`]: every check of a request, once.
+//! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure.
+//! 4. [`postgres`]: the schema, the meaning of errors, the fence, and the store of transfers.
 //! 5. [`adapters`]: the two participants behind one trait.
 //! 6. [`coordinator`]: one worker a shard. Start with [`coordinator::step`], which is pure.
-//! 7. [`audit`]: what watches over the money. [`audit::conservation`] compares both stores while they work,
-//!    [`audit::failover`] compares everything after PostgreSQL has changed, and [`audit::halt`] stops everything by closing
-//!    the [`gate`].
-//! 8. [`checkpointer`]: snapshots while it runs, and the end of what they cover.
-//! 9. [`events`]: each step of a transfer for its user, as it happens: the relay, streams, webhooks.
+//! 7. [`audit`]: the checks of the money. [`audit::conservation`] compares both stores while they
+//!    work. [`audit::failover`] compares everything after PostgreSQL has changed. [`audit::halt`]
+//!    stops everything by closing the [`gate`].
+//! 8. [`checkpointer`]: snapshots at run time, and the removal of segments that they cover.
+//! 9. [`events`]: each step of a transfer for its user: the relay, streams, webhooks.
 //! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] bounds the requests of one user.
-//! 11. [`commands`] and [`cli`]: the binary. [`commands::serve`] puts everything together.
-//! 12. The seams: [`clock`], [`entropy`], and [`environment`], which child processes get. The rest: [`config`],
-//!     [`telemetry`], [`alert`], [`release`], [`exit`] (every exit code), and [`crash`] (where tests kill the process).
+//! 11. [`data_dir`] (the names in the data directory) and [`stores`] (from the configuration to
+//!     both stores, locked and fenced).
+//! 12. [`commands`] and [`cli`]: the binary. [`commands::serve`] assembles the service.
+//! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
+//!     The rest: [`config`], [`telemetry`], [`alert`], [`last_words`] (the alert of a process that
+//!     must end), [`release`], [`exit`] (every exit code), and [`crash`] (where tests kill it).
 //!
 //! # What keeps the money
 //!
-//! - A participant decides each (transfer, operation) once; the decision is durable with its effect, and every repeat is
-//!   told it. Successes and refusals alike ([`engine::recorded`], `transfer_operations`).
-//! - Whoever is asked, the intent to ask is durable before.
-//! - An answer that is no decision moves nothing: [`transfer::Event`] has no word for it. It is asked again, for ever.
-//! - Nothing is answered that a crash could take back: PostgreSQL's commit or the log's sync comes first.
-//! - One process writes: each writing transaction locks the incarnation it belongs to ([`postgres::incarnation`]).
+//! - A participant decides each (transfer, operation) once. The decision is durable with its
+//!   effect, and every repeat gets it: successes and refusals alike ([`engine::recorded`],
+//!   `transfer_operations`).
+//! - Before a participant is asked, the intent to ask is durable.
+//! - An answer that is no decision moves nothing: [`domain::transfer::Event`] has no word for it.
+//!   The participant is asked again, without end.
+//! - No answer leaves that a crash could take back: PostgreSQL's commit or the log's sync is first.
+//! - One process writes: each writing transaction locks the incarnation that it belongs to
+//!   ([`postgres::incarnation`]).
+//!
+//! # Glossary
+//!
+//! Words of this house, and the field's words for them. A word that is not here has its usual
+//! meaning.
+//!
+//! | word | meaning | field's word |
+//! |---|---|---|
+//! | participant | a store that decides operations: Funding or Spot | participant |
+//! | UBSCore | the engine of Spot: thread, ledger, log (`trading` in metrics) | ledger engine |
+//! | operation | WITHDRAW, DEPOSIT, REFUND, EXT_DEPOSIT or EXT_WITHDRAW | posting, leg |
+//! | decision | a recorded success or refusal, which never changes | outcome |
+//! | unknown outcome | a time-out or lost answer: it may have been done | in doubt |
+//! | claim | a state's word on an operation: succeeded, refused, undecided | invariant |
+//! | outcome map | UBSCore's decisions by transfer and operation | idempotency table |
+//! | order number | the number of an accept; it begins with the incarnation | sequence |
+//! | call | one piece of work that a worker hands to its store | request |
+//! | flight | one commit of one worker, with its batch of calls | commit batch |
+//! | fusion | several steps of one transfer in one flight | step coalescing |
+//! | parked | a call that the store does not take now; it has a next try | deferred |
+//! | in hand | open in a worker: queued, asked, or waiting for a retry | in progress |
+//! | mark of an end | a final state that is committed after the answer | deferred write |
+//! | in flight | money that has left the source and not reached the target | in transit |
+//! | incarnation | the number of a start; the fence compares it | epoch, fencing token |
+//! | fence | PostgreSQL refuses a write of an earlier incarnation | fencing |
+//! | identity | the random number that binds a log and a database | cluster id |
+//! | pin | the one PostgreSQL server that a process uses | server affinity |
+//! | watermark | the order number below which UBSCore may forget decisions | low-water mark |
+//! | `WMARK` | its record, in a dump of the log | truncation record |
+//! | evicted | removed from the outcome map, below the watermark | garbage-collected |
+//! | durable mark | the last synced record; PostgreSQL keeps it as a claim | flushed LSN |
+//! | torn end | bytes at the log's end that were never acknowledged | torn write |
+//! | damage | an acknowledged record that is no longer readable | corruption |
+//! | spare, roll | a prepared segment; the change to the next one | preallocation, rotation |
+//! | cut, of stores | reads of both stores that show one state | consistent cut |
+//! | cut, of a log | its damaged end is given up, by `wal repair` | truncation |
+//! | snapshot store | the folder of snapshots and their names | checkpoint directory |
+//! | checkpointer | the thread that makes snapshots (`keeper` in its halts) | checkpointer |
+//! | place | room for an account, a balance or an outcome | slot |
+//! | gate, pass | the lock that a halt closes; its guard while money moves | read-write lock |
+//! | halt | no money moves until `ubscore resume`; reads continue | circuit breaker |
+//! | pause | new transfers of a direction or asset are refused | admission stop |
+//! | round | one run of the audit; a kept round saves its progress | reconciliation |
+//! | decree | an operator's action with its entry in `admin_audit` | audit record |
+//! | reservation | a transfer's share of a daily limit until its accept is decided | reservation |
+//! | standing | the state of a user's limits, in an answer | quota status |
+//! | low water | the relay has copied all history up to this number | low-water mark |
+//! | hole | a number of the history that the relay has not found yet | sequence gap |
+//! | dead letter | an event without a 2xx answer after all tries | dead letter |
+//! | bell | wakes a sleeping thread, and loses no wake-up | event count |
+//! | last words | the alert and log line of a process that must end | crash report |
 
 pub mod adapters;
 pub mod alert;

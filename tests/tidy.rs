@@ -23,12 +23,12 @@ fn the_log_knows_nothing_of_money_and_the_engine_nothing_of_the_world() {
     for (file, text) in sources("wal/src") {
         for word in ["ubscore::", "balance", "amount", "tokio"] {
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            assert!(!code.clone().any(|line| line.contains(word)), "{file} says {word}");
+            assert!(!code.clone().any(|line| line.contains(word)), "{file} has {word}");
         }
     }
     for (file, text) in sources("engine/src") {
         for word in ["tokio", "hyper", "async fn", ".await"] {
-            assert!(!text.contains(word), "{file} says {word}");
+            assert!(!text.contains(word), "{file} has {word}");
         }
     }
     for (file, text) in sources("src/adapters") {
@@ -36,7 +36,8 @@ fn the_log_knows_nothing_of_money_and_the_engine_nothing_of_the_world() {
     }
 }
 
-/// Time, chance and the environment come through a seam: what, and the only files that may ask for it.
+/// Time, chance and the environment come through a seam: each word, and the only files that may
+/// have it.
 const SEAMS: &[(&str, &[&str])] = &[
     ("SystemTime::now", &["src/clock.rs"]),
     ("Instant::now", &["src/clock.rs", "src/commands/load.rs"]),
@@ -60,7 +61,8 @@ const SEAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A point that stands in no list is visited by no test, and one that stands nowhere else is no point.
+/// A crash point without a list is visited by no test, and a listed one that is nowhere in the code
+/// never fires.
 #[test]
 fn every_crash_point_is_in_a_list_that_tests_walk() {
     use ubscore::crash::ALL_POINTS;
@@ -74,8 +76,8 @@ fn every_crash_point_is_in_a_list_that_tests_walk() {
     assert_eq!(placed, listed.into_iter().map(str::to_owned).collect());
 }
 
-/// Story: release builds aborted on a panic, so that the last words of a thread whose disk had failed, and its exit code,
-/// were those of the tests only.
+/// Story: release builds aborted on a panic. The last words of a thread after a failed disk, and its
+/// exit code, were then those of the tests only.
 #[test]
 fn panics_unwind_in_every_profile() {
     let manifest = include_str!("../Cargo.toml");
@@ -92,8 +94,8 @@ fn time_chance_and_environment_come_through_their_seams() {
     {
         for (word, allowed) in SEAMS {
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let said = code.clone().any(|line| line.contains(word));
-            assert!(!said || allowed.contains(&file.as_str()), "{file} says {word}");
+            let found = code.clone().any(|line| line.contains(word));
+            assert!(!found || allowed.contains(&file.as_str()), "{file} has {word}");
         }
     }
 }
@@ -149,8 +151,8 @@ fn acceptance_id<'a>(ids: &'a [String], name: &str) -> Option<&'a String> {
     ids.iter().find(|id| name.starts_with(id.as_str()))
 }
 
-/// Goal: nobody is told of an acceptance test that is not there, and none is there that nobody is told of. Method: the
-/// rows of `acceptance.md` against the tests in the sources, both ways, and both against the ids.
+/// Goal: the list of acceptance tests is complete, and each of its tests exists. Method: the rows of
+/// `acceptance.md` against the tests in the sources, both ways, and both against the ids.
 #[test]
 fn every_acceptance_id_is_tested_and_listed() {
     let ids = acceptance_ids();

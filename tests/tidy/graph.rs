@@ -13,8 +13,8 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// The crates with more than one file, by the folder of their sources.
 const CRATES: [&str; 5] = source::PRODUCTION;
 
-/// The imports that each room may have: every room of the root package stands here. `commands` is imported
-/// by `main` alone, and `cli` by `commands` and by `stores`, which reads its flags.
+/// The imports that each room may have: every room of the root package has a row. `commands` is
+/// imported by `main` alone, and `cli` by `commands` and by `stores`, which reads its flags.
 const ARROWS: &[(&str, &[&str])] = &[
     ("approval", &[]),
     ("pause", &[]),
