@@ -1,8 +1,10 @@
 //! PostgreSQL's own rules about transfers, compared with the code and the specification.
 
-use domain::transfer::{Event, State};
+use domain::account::AccountStatus;
+use domain::code::Code;
+use domain::transfer::{Claim, Decision, Direction, Event, Op, Participant, State};
 
-use crate::harness::Site;
+use crate::harness::{Session, Site};
 
 /// Every state that can follow `state` after any number of transitions.
 fn reachable(state: State) -> Vec<State> {
@@ -51,6 +53,204 @@ fn postgresql_admits_the_transitive_closure_of_the_table() {
             }
         }
         assert_eq!(reachable(old).is_empty(), old.is_terminal(), "{old:?}");
+    }
+}
+
+/// Goal: PostgreSQL admits a change of state exactly if the new state keeps every claim of the old
+/// one and adds a claim, or is the next state without a decision. Method: all 64 pairs.
+#[test]
+fn postgresql_admits_the_changes_of_state_that_keep_every_claim() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    for old in State::ALL {
+        for new in State::ALL {
+            let claims = |state: State| Op::OF_TRANSFER.map(|op| state.claim(op));
+            let pairs = claims(old).into_iter().zip(claims(new));
+            let kept = pairs.into_iter().all(|(a, b)| a == Claim::Undecided || a == b);
+            let further = claims(old) != claims(new) || old.next(Event::Proceed) == Some(new);
+            let want = if kept && further { "t" } else { "f" };
+            let (from, to) = (old.number(), new.number());
+            let asked = format!("SELECT transfer_state_admits({from}::smallint, {to}::smallint)");
+            assert_eq!(session.sql(&asked), [[want.to_owned()]], "{old:?} {new:?}");
+        }
+    }
+}
+
+/// Goal: PostgreSQL and Rust add up the same operations of Spot below the watermark. Method: every
+/// direction and state, asked of the function.
+#[test]
+fn postgresql_counts_the_operations_of_spot_that_a_terminal_state_claims() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    for direction in Direction::ALL {
+        for state in State::ALL {
+            let decided = state.decided_at(direction, Participant::Spot);
+            let succeeded = decided.filter(|(_, claim)| *claim == Claim::Succeeded);
+            let ops =
+                succeeded.filter(|_| state.is_terminal()).map(|(op, _)| op.number().to_string());
+            let want = format!("{{{}}}", ops.collect::<Vec<_>>().join(","));
+            let (kind, number) = (direction as u8, state.number());
+            let asked =
+                format!("SELECT spot_operations({kind}::smallint, {number}::smallint)::text");
+            assert_eq!(session.sql(&asked), [[want]], "{direction:?} {state:?}");
+        }
+    }
+}
+
+/// Every status of an account, and none.
+const STATUSES: [Option<AccountStatus>; 4] =
+    [None, Some(AccountStatus::Active), Some(AccountStatus::Frozen), Some(AccountStatus::Disabled)];
+/// The amount of each operation, in smallest units of USDT.
+const UNITS: u64 = 1_000_000_000;
+
+/// A new user with an account of this status and a balance.
+fn user(session: &Session, number: u64, status: Option<AccountStatus>, units: u64) -> u64 {
+    let user = 5_000_000 + number;
+    if let Some(status) = status {
+        let status = status as u8;
+        session.sql(&format!(
+            "INSERT INTO accounts_tb (user_id, account_type, status) VALUES ({user}, 1, {status})"
+        ));
+    }
+    session.sql(&format!(
+        "INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
+         VALUES ({user}, 3, 1, {units} / 100000000.0)"
+    ));
+    user
+}
+
+/// The Funding balance of a user, smallest units.
+fn units(session: &Session, user: u64) -> i128 {
+    let asked =
+        format!("SELECT (available * 100000000)::bigint FROM balances_tb WHERE user_id = {user}");
+    session.sql(&asked)[0][0].parse().expect("a number")
+}
+
+/// The verdict as PostgreSQL writes it: the code of a refusal, or nothing.
+fn written(verdict: Result<(), Code>) -> String {
+    verdict.map_or_else(|code| code.name().to_owned(), |()| String::new())
+}
+
+/// Goal: Rust and PostgreSQL give one verdict for every operation, account status and balance.
+/// Method: every cell with an account of its own, enough money or one unit less, decided by the
+/// functions that the service calls one at a time; the balance afterwards is the row's effect.
+#[test]
+fn rust_and_postgresql_give_one_verdict_in_every_cell() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    let mut cells = 0;
+    for op in Op::ALL {
+        assert!(op.is_external() || op.place_in_transfer().is_some(), "{op} is not on Funding");
+        for status in STATUSES {
+            for held in [UNITS, UNITS - 1] {
+                cells += 1;
+                let user = user(&session, cells, status, held);
+                let (number, name) = (op.number(), format!("cell-{cells}"));
+                if let Some(undone) = op.row().undoes {
+                    let undone = undone.number();
+                    session.sql(&format!(
+                        "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
+                         VALUES ('{name}', {undone}, 1, {user}, 3, 10)"
+                    ));
+                }
+                let decided = match op.is_external() {
+                    true => format!(
+                        "SELECT COALESCE(o_code, '') FROM external_operate('{name}', {number}::smallint, \
+                         {user}, 3, 10, 'test', NULL)"
+                    ),
+                    false => format!(
+                        "SELECT COALESCE(funding_operate('{name}', {number}::smallint, {user}, 3, 10), '')"
+                    ),
+                };
+                let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
+                let cell = format!("{op} {status:?} {held}");
+                assert_eq!(session.sql(&decided), [[written(verdict)]], "{cell}");
+                let decision = verdict.map_or_else(Decision::Refused, |()| Decision::Success);
+                let after = i128::from(held) + op.effect(decision, UNITS);
+                assert_eq!(units(&session, user), after, "{cell}");
+            }
+        }
+    }
+    assert_eq!(cells, 40);
+}
+
+/// Goal: the set functions, which have the account rule a second time, give the same verdict.
+/// Method: every cell of the WITHDRAW of an accept and of the DEPOSIT of a step.
+#[test]
+fn rust_and_the_set_functions_give_one_verdict_in_every_cell() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    let mut cells = 0;
+    for op in [Op::Withdraw, Op::Deposit] {
+        for status in STATUSES {
+            for held in [UNITS, UNITS - 1] {
+                cells += 1;
+                let user = user(&session, cells, status, held);
+                let (name, order) = (format!("cell-{cells}"), 1_000_000 + cells);
+                let (decided, success, refused) = match op.takes() {
+                    true => (
+                        format!(
+                            "transfers_accept(ARRAY['{name}']::varchar[], '{{NULL}}'::varchar[], \
+                             '{{x}}'::varchar[], ARRAY[{user}]::bigint[], '{{3}}'::integer[], \
+                             '{{10}}'::numeric[], ARRAY[{order}]::bigint[], 1::smallint, \
+                             '{{0,10}}'::smallint[], 1::smallint, '{{20}}'::smallint[], \
+                             '{{-10}}'::smallint[], 'test')"
+                        ),
+                        State::SourceDone,
+                        State::Failed,
+                    ),
+                    false => {
+                        session.sql(&format!(
+                            "INSERT INTO transfers_tb (req_id, fingerprint, user_id, asset_id, amount, \
+                               order_number, transfer_type, source_type, state) \
+                             VALUES ('{name}', 'x', {user}, 3, 10, {order}, 2, 2, 30)"
+                        ));
+                        (
+                            format!(
+                                "transfers_step(ARRAY['{name}']::varchar[], '{{NULL}}'::varchar[], \
+                                 '{{NULL}}'::bigint[], '{{0}}'::integer[], 30::smallint, \
+                                 '{{}}'::smallint[], 2::smallint, '{{40}}'::smallint[], \
+                                 '{{-20}}'::smallint[], 'test')"
+                            ),
+                            State::Committed,
+                            State::Compensating,
+                        )
+                    }
+                };
+                let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
+                let state = if verdict.is_ok() { success } else { refused };
+                let want = [state.number().to_string(), written(verdict)];
+                let cell = format!("{op} {status:?} {held}");
+                let decided = format!("SELECT state, COALESCE(error_code, '') FROM {decided}");
+                assert_eq!(session.sql(&decided), [want], "{cell}");
+                let decision = verdict.map_or_else(Decision::Refused, |()| Decision::Success);
+                let after = i128::from(held) + op.effect(decision, UNITS);
+                assert_eq!(units(&session, user), after, "{cell}");
+            }
+        }
+    }
+}
+
+/// An operator's refusal is recorded where the row says that the operation can be refused.
+#[test]
+fn postgresql_refuses_for_an_operator_what_the_row_says_is_refusable() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    for op in Op::OF_TRANSFER {
+        let number = op.number();
+        let refused = format!("SELECT funding_refuse('op-{number}', {number}::smallint, 1, 3, 10)");
+        match op.row().refusable {
+            true => {
+                let code = Code::ResolvedByOperator.name().to_owned();
+                assert_eq!(session.sql(&refused), [[code]], "{op}");
+            }
+            false => assert_eq!(session.sql_refused(&refused), "UB002", "{op}"),
+        }
     }
 }
 

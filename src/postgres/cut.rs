@@ -17,7 +17,7 @@ use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::{AccountStatus, UserId};
 use domain::asset::Catalog;
-use domain::transfer::{Direction, ReqId, State};
+use domain::transfer::{Direction, Op, Participant, ReqId, State};
 
 /// Who cuts, in `admin_audit`: whoever may write the data directory.
 const ACTOR: &str = "ubscore wal repair";
@@ -179,12 +179,12 @@ impl Witness {
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn transfers_paying_spot(&self, catalog: &Catalog) -> Result<Vec<Transfer>, Error> {
-        let states = [
-            (Direction::FundingToSpot, State::TargetPending),
-            (Direction::SpotToFunding, State::Compensating),
-        ];
+        let pairs = Direction::ALL.into_iter().flat_map(|way| State::ALL.map(|state| (way, state)));
+        let pays = |(way, state): &(Direction, State)| {
+            state.asks(*way, Participant::Spot).is_some_and(Op::pays)
+        };
         let mut all = Vec::new();
-        for (direction, state) in states {
+        for (direction, state) in pairs.filter(pays) {
             let query = format!(
                 "SELECT {TRANSFER_COLUMNS} FROM transfers_tb                  WHERE transfer_type = $1 AND state = $2 ORDER BY order_number"
             );

@@ -54,8 +54,7 @@ pub(super) fn event_from_row(row: &Row, catalog: &Catalog) -> Result<Event, Erro
     let states = states.collect::<Result<Vec<State>, Error>>()?;
     transfer.state = *states.last().ok_or_else(|| bad("no state".to_owned()))?;
     // Why it was refused stands in its row from the refusal on, and was not there before.
-    let refused = matches!(transfer.state, State::Failed | State::Compensating | State::RolledBack);
-    transfer.code = transfer.code.filter(|_| refused);
+    transfer.code = transfer.code.filter(|_| transfer.state.has_refusal());
     Ok(Event { id, at: row.try_get(EVENT_FROM + 2)?, states, transfer })
 }
 

@@ -19,6 +19,7 @@ use super::store::fingerprint;
 use super::{Address, Error, Limits, connect};
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
+use domain::transfer::op::Effect;
 use domain::transfer::{Decision, Intent, Op, State};
 
 /// Who repairs and why, as `admin_audit` has it.
@@ -324,9 +325,10 @@ async fn write_repair(
         return Ok(Repaired::Occupied);
     }
     for Posting { op, decision, moves } in postings {
-        let function = match op {
-            Op::Withdraw => "SELECT funding_debit($1, $2, $3)",
-            _ => "SELECT funding_credit($1, $2, $3)",
+        let function = match op.row().available {
+            Effect::Less => "SELECT funding_debit($1, $2, $3)",
+            Effect::More => "SELECT funding_credit($1, $2, $3)",
+            Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
         };
         let function = if *moves { function } else { "SELECT NULL::numeric, $1, $2, $3" };
         let types = [Type::INT8, Type::INT4, Type::NUMERIC];

@@ -11,7 +11,7 @@ use super::queued::Queued;
 use crate::adapters::Adapter;
 use crate::postgres::store::Call;
 use domain::account::UserId;
-use domain::transfer::{Op, ReqId};
+use domain::transfer::ReqId;
 
 /// Users remembered. At the bound those before the last clean round go; if all are later, every user counts as having moved now.
 const MOVED_MAX: usize = 100_000;
@@ -40,7 +40,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         };
         let moved = self.moved.users.get(&external.user).copied();
         let moved_ns = moved.unwrap_or(self.moved.others_ns);
-        external.op == Op::ExtWithdraw && !clean.has_one_after(moved_ns)
+        external.op.takes() && !clean.has_one_after(moved_ns)
     }
 
     /// A commit is answered: its user has moved money, or may have.

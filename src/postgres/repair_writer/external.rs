@@ -12,7 +12,8 @@ use crate::postgres::columns::{asset_number, bigint};
 use domain::amount::{PRECISION_MAX, units_text};
 use domain::asset::Catalog;
 use domain::code::Code;
-use domain::transfer::{Decision, ExternalOperation, Op};
+use domain::transfer::op::Effect;
+use domain::transfer::{Decision, ExternalOperation};
 
 /// What brings one external operation back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,15 +108,16 @@ async fn write(
         .ok_or_else(|| Error::Row { table: "assets_tb", what: format!("asset {}", asset.0) })?;
     let amount = amount.decimal(known.precision);
     let (user, asset) = (user.bigint(), asset_number(*asset));
-    if operation.decision == Decision::Success && *op == Op::ExtDeposit {
+    if operation.decision == Decision::Success && op.pays() {
         let account = "INSERT INTO accounts_tb (user_id, account_type) VALUES ($1, 1) \
                        ON CONFLICT DO NOTHING";
         transaction.execute(account, &[&user]).await?;
     }
     if operation.decision == Decision::Success && *way == Way::Carry {
-        let function = match op {
-            Op::ExtDeposit => "SELECT funding_credit($1, $2, $3)",
-            _ => "SELECT funding_debit($1, $2, $3)",
+        let function = match op.row().available {
+            Effect::More => "SELECT funding_credit($1, $2, $3)",
+            Effect::Less => "SELECT funding_debit($1, $2, $3)",
+            Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
         };
         let types = [Type::INT8, Type::INT4, Type::NUMERIC];
         let statement = transaction.prepare_typed(function, &types).await?;
