@@ -8,6 +8,7 @@ pub struct UserId(u64);
 
 impl UserId {
     /// The user with this number, `None` outside 1..=2^63-1.
+    #[inline]
     pub fn new(number: u64) -> Option<UserId> {
         (number >= 1 && i64::try_from(number).is_ok()).then_some(UserId(number))
     }

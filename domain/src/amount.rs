@@ -17,6 +17,7 @@ pub struct Amount(NonZeroU64);
 
 impl Amount {
     /// An amount of `units` smallest units, `None` for zero.
+    #[inline]
     pub fn new(units: u64) -> Option<Amount> {
         NonZeroU64::new(units).map(Amount)
     }

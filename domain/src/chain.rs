@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// An error and its sources in one line, for logs. A source that repeats the end of the line is left out.
+/// An error and its sources in one line, for logs. A source that repeats the end of the line is
+/// left out.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -23,6 +23,7 @@ pub struct Form {
 ///
 /// # Errors
 /// [`Code::InvalidRequest`]: no name or no such user. [`Code::InvalidAsset`]: unknown. [`Code::InvalidAmount`]: zero.
+#[inline]
 pub fn check_form(form: Form) -> Result<(ReqId, UserId, Amount), Code> {
     let req_id = ReqId::new(form.req_id).ok_or(Code::InvalidRequest)?;
     let user = UserId::new(form.user).ok_or(Code::InvalidRequest)?;

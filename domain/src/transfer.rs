@@ -42,6 +42,7 @@ impl fmt::Debug for ReqId {
 
 impl ReqId {
     /// The transfer with this number, `None` for zero.
+    #[inline]
     pub fn new(number: u128) -> Option<ReqId> {
         (number != 0).then_some(ReqId(number))
     }

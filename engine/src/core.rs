@@ -69,6 +69,7 @@ impl<M: Medium> Core<M> {
     fn append(&mut self, entry: &Entry) -> Answer {
         let length = entry.encode(&mut self.payload);
         let payload = &self.payload[..length];
+        debug_assert_eq!(Entry::decode(entry.kind() as u8, payload), Ok(*entry), "reads back");
         crash::point("engine_before_append");
         match self.writer.append(entry.kind() as u8, self.time_ns, payload) {
             Ok(sequence) => {

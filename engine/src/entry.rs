@@ -331,7 +331,7 @@ mod tests {
         });
         bytes[62] = 9;
         assert_eq!(Entry::decode(1, &bytes), Err(Error::Field { field: "op", number: 9 }));
-        // A refusal is none, or of what has none.
+        // A refusal of kind 8 has a code, and its operation can be refused.
         bytes[62] = 1;
         assert_eq!(Entry::decode(8, &bytes), Err(Error::Field { field: "code", number: 0 }));
         (bytes[60], bytes[62]) = (24, 3);

@@ -286,6 +286,7 @@ impl Fact {
         }
         let mut buffer = [0; FACT_BYTES_MAX];
         let (tag, length) = self.encode(&mut buffer);
+        debug_assert_eq!(Fact::bytes_of(tag), Some(length), "{self:?}");
         // One piece: hashing a stream of two costs several times as much, at every order.
         let mut tagged = [0; FACT_BYTES_MAX + 1];
         tagged[0] = tag;

@@ -13,8 +13,8 @@
 //! 3. The state: [`ledger`] holds it, `op` changes it with one file for each command, [`builder`]
 //!    makes it from facts, [`snapshot`] keeps it in a file, [`replay`] makes it from the log.
 //! 4. The threads: [`ring`] (commands in, answers out), [`core`] (state and log together),
-//!    `threads` (the core thread, the sync thread, the preparing thread), `guard` (a thread whose
-//!    panic ends the process), `running` (all of them together), [`notice`] (their reports to the
+//!    `threads` (the core thread, the sync thread, the preparing thread), `guard` (their
+//!    panics end the process), `running` (all of them together), [`notice`] (their reports to the
 //!    process), `open` (from the files to a running engine). `crash` has the points at which tests
 //!    kill the process.
 //!

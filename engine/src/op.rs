@@ -153,13 +153,13 @@ mod tests {
         let refused = Decision::Refused(Code::InsufficientBalance);
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 11, 1, 101)), refused);
         assert_eq!(decide(&mut ledger, order(Op::Deposit, 12, 1, 900)), Decision::Success);
-        // The money is there now, yet the door is closed.
+        // The balance suffices now, but the refusal stands.
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 11, 1, 101)), refused);
         assert_eq!(balance(&mut ledger, 1), Some(1000));
     }
 
-    /// Found by a seed of a fuzz target: a log with a larger one was replayed, and stopped the
-    /// start that looked for the next.
+    /// Found by a fuzz target: a log with a larger number was replayed, and its start failed when
+    /// it looked for the next number.
     #[test]
     fn an_order_number_that_postgres_cannot_hold_is_no_order() {
         let mut ledger = ledger();
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(balance(&mut ledger, 7), Some(500));
     }
 
-    /// Goal: from an operator's refusal on nothing else is ever decided, what was decided stands,
-    /// and a refund is never refused.
+    /// Goal: after an operator's refusal the operation is never decided otherwise, an earlier
+    /// decision stands, and a refund is never refused.
     #[test]
     fn an_operators_refusal_closes_the_door_and_changes_nothing_that_is_decided() {
         let refuse = |ledger: &mut Ledger, order| run(ledger, refusal(order));
@@ -197,7 +197,7 @@ mod tests {
         decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
         decide(&mut ledger, order(Op::Withdraw, 2, 7, 100));
         decide(&mut ledger, order(Op::Withdraw, 3, 7, 900));
-        // Whatever the balance would have said.
+        // With and without the balance for it.
         for (op, req_id, amount) in
             [(Op::Withdraw, 4, 50), (Op::Withdraw, 5, 9_000), (Op::Deposit, 6, 50)]
         {
@@ -208,10 +208,10 @@ mod tests {
             assert_eq!(told(refuse(&mut ledger, late)), (resolved, 400), "and a repeat");
             assert_eq!(ledger.sequence(), recorded);
         }
-        // Of somebody who has no account, none is made.
+        // A refusal makes no account.
         assert_eq!(told(refuse(&mut ledger, order(Op::Deposit, 7, 8, 50))), (resolved, 0));
         assert_eq!(balance(&mut ledger, 8), None);
-        // What was decided before stands, either way.
+        // An earlier decision stands.
         let short = Decision::Refused(Code::InsufficientBalance);
         for (op, req_id, amount, want) in [
             (Op::Deposit, 1, 500, Decision::Success),
@@ -231,14 +231,14 @@ mod tests {
             let answer = refuse(&mut ledger, bad);
             assert!(matches!(answer, Answer::Violation(_)), "{bad:?} {answer:?}");
         }
-        // A refused withdraw needs no refund, and has none.
+        // A refused withdraw has no refund.
         let answer = run(&mut ledger, Command::Order(order(Op::Refund, 4, 7, 50)));
         assert!(matches!(answer, Answer::Violation(_)), "{answer:?}");
         run(&mut ledger, Command::RaiseWatermark { order_number: 2 });
         assert_eq!(refuse(&mut ledger, order(Op::Deposit, 9, 7, 1)), Answer::Forgotten);
         assert_eq!(ledger.sequence(), recorded + 1);
         assert_eq!(balance(&mut ledger, 7), Some(400));
-        // It needs a place, as every outcome does.
+        // The refusal needs a place, as every outcome does.
         let mut small = Ledger::new(Places { accounts_max: 1, outcomes_max: 1 });
         refuse(&mut small, order(Op::Deposit, 1, 7, 1));
         assert_eq!(refuse(&mut small, order(Op::Deposit, 2, 7, 1)), Answer::Overloaded);
@@ -297,7 +297,7 @@ mod tests {
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
         decide(&mut ledger, order(Op::Withdraw, 2, 7, 100));
-        // Three places are taken: the deposit, the withdraw and the refund it may need.
+        // Three places are taken: the deposit, the withdraw, and the refund that may come.
         let again = Command::Order(order(Op::Withdraw, 3, 7, 100));
         assert_eq!(run(&mut ledger, again), Answer::Overloaded);
         decide(&mut ledger, order(Op::Deposit, 4, 7, 1));
@@ -319,13 +319,13 @@ mod tests {
         assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 5 }), Answer::Done);
         let raised = ledger.sequence();
         assert_eq!(run(&mut ledger, Command::RaiseWatermark { order_number: 4 }), Answer::Done);
-        // Held still: a repeat is told, under its own number only.
+        // Not evicted yet: a repeat gets its decision, under its own number only.
         assert_eq!(decide(&mut ledger, order(Op::Deposit, 1, 7, 500)), Decision::Success);
         for number in [0, 2, 5, 9] {
             let answer = run(&mut ledger, numbered(Op::Deposit, 1, 500, number));
             assert!(matches!(answer, Answer::Violation(_)), "{number} {answer:?}");
         }
-        // Not decided yet, and too late.
+        // Not decided yet, and now too late.
         assert_eq!(run(&mut ledger, numbered(Op::Refund, 2, 200, 1)), Answer::Forgotten);
         assert_eq!(run(&mut ledger, numbered(Op::Deposit, 9, 1, 4)), Answer::Forgotten);
         ledger.forget_all();
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(foreseen(&mut ledger, deposit(2, 8, 1)), no_place);
         let step = ledger.step(&Command::Order(deposit(2, 8, 1)));
         let refuse = Command::Refuse { order: deposit(2, 8, 1), code: Code::Overloaded };
-        // What replay decides from the record, whatever the places are.
+        // Replay decides so from the record, with any number of places.
         assert_eq!(step, ledger.step(&refuse));
         let large = Ledger::new(Places { accounts_max: 100, outcomes_max: 100 });
         assert_eq!(step, large.step(&refuse));
@@ -372,24 +372,24 @@ mod tests {
         let set =
             |ledger: &mut Ledger, user, status| run(ledger, Command::SetStatus { user, status });
         assert_eq!(set(&mut ledger, 8, AccountStatus::Active), Answer::Overloaded);
-        // A person can stop users who have no account, and let them go on again; up to a bound.
+        // An operator can stop and release users without an account, up to a bound.
         for user in 8..8 + STATUS_ACCOUNTS_MIN as u64 {
             assert_eq!(set(&mut ledger, user, AccountStatus::Frozen), Answer::Done, "{user}");
         }
         assert_eq!(set(&mut ledger, 8, AccountStatus::Active), Answer::Done);
         assert_eq!(set(&mut ledger, 1_000, AccountStatus::Frozen), Answer::Overloaded);
         assert_eq!(decide(&mut ledger, deposit(2, 8, 1)), overloaded, "the door is closed");
-        // Two balances an account.
+        // There are two balances per account.
         decide(&mut ledger, deposit(3, 7, 2));
         assert_eq!(decide(&mut ledger, deposit(4, 7, 3)), overloaded);
-        // What needs no new place goes on, refusals included.
+        // Orders without a new place continue, and so do refusals.
         decide(&mut ledger, deposit(5, 7, 1));
         let refused = Decision::Refused(Code::SourceAccountNotFound);
         assert_eq!(decide(&mut ledger, order(Op::Withdraw, 6, 1_000, 9)), refused);
     }
 
-    /// Goal: every command that is no order is decided as its table says. Method: the table,
-    /// written down a second time.
+    /// Goal: every command other than an order is decided by its table. Method: the table, written
+    /// down a second time.
     #[test]
     fn commands_are_decided_by_this_table() {
         use AccountStatus::{Active, Frozen};
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// Goal: UBSCore records what PostgreSQL has decided outside, once, and moves nothing. Method:
+    /// Goal: UBSCore records an external operation of PostgreSQL once, and moves nothing. Method:
     /// deposits, a withdrawal and a refusal; repeats, contradictions, bad forms, the watermark, a
     /// full map.
     #[test]
@@ -528,8 +528,8 @@ mod tests {
         assert_eq!(ledger.balances(), [(7, USDT, 0)]);
     }
 
-    /// Order numbers from [`Ledger::order_numbers_end`] on are free, also when what was decided
-    /// under the last one is forgotten; what lies below a number is settled from the watermark on.
+    /// Order numbers from [`Ledger::order_numbers_end`] on are free, also after the last outcome is
+    /// evicted. The operations below a number are known from the watermark on.
     #[test]
     fn order_numbers_end_behind_the_last_and_settle_from_the_watermark_on() {
         let mut ledger = ledger();
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!((ledger.order_numbers_end(), ledger.outcome_count()), (21, 1));
     }
 
-    /// A digest is the sum of the facts, whatever has been set, changed, raised and forgotten.
+    /// The digest is the sum of the facts after every change and every eviction.
     #[test]
     fn the_digest_is_the_sum_of_the_facts() {
         let mut ledger = ledger();
@@ -589,7 +589,7 @@ mod tests {
         assert_eq!((ledger.digest(), sum(&ledger)), (before, before));
     }
 
-    /// What the balances of each asset add up to, one by one.
+    /// The sum of each asset, counted balance by balance.
     fn recounted(ledger: &Ledger) -> BTreeMap<u32, u128> {
         let mut totals = BTreeMap::new();
         for (_, asset, units) in ledger.balances() {
@@ -599,9 +599,9 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: an asset's total is what its balances add up to, whatever the orders were, and is
-        /// the same when the log is replayed and when the facts of a snapshot are read back.
-        /// Method: random orders of few names, users and assets.
+        /// Goal: an asset's total is the sum of its balances, also after a replay of the log and
+        /// after a restore from the facts of a snapshot. Method: random orders of few names, users
+        /// and assets.
         #[test]
         fn a_total_is_what_the_balances_add_up_to(
             orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..4u32, 1..50u64), 1..200)

@@ -206,6 +206,7 @@ impl Closed {
             (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),
         }
         let ledger = replay.finish()?;
+        assert!(ledger.sequence() >= stands_at, "the log ends before its snapshot");
         let (sequence, outcomes) = (ledger.sequence(), ledger.outcome_count());
         info!(target: LOG_TARGET, snapshot = stands_at, records, sequence, outcomes, "log replayed");
         Ok(Replayed { options, recovery, ledger, snapshot: stands_at, log_bytes })

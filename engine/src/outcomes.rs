@@ -215,6 +215,11 @@ impl Outcomes {
     fn evict(&mut self, position: usize) {
         let outcome = self.table.remove(position);
         // Its transfer has ended below the watermark: the refund with the kept place cannot come.
+        debug_assert!(
+            self.reserved >= usize::from(outcome.reserves()),
+            "{} reserved",
+            self.reserved
+        );
         self.reserved -= usize::from(outcome.reserves());
         self.evicted = self.evicted.wrapping_add(outcome.fact().digest());
     }

@@ -360,9 +360,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Goal: whichever snapshot a start begins with, it ends where the whole log ends. Method:
-        /// random histories with digests among them; a snapshot at each; the rest of the log from
-        /// there.
+        /// Goal: a start from any snapshot ends with the ledger of the whole log. Method: random
+        /// histories with digests among them; a snapshot at each digest; the rest of the log after
+        /// it.
         #[test]
         fn every_snapshot_leads_where_the_whole_log_leads(
             steps in prop::collection::vec((0..14_u8, 1..40_u64, 1..4_u64, 1..50_u64), 1..120)
@@ -391,9 +391,9 @@ mod tests {
         }
     }
 
-    /// Goal: a log may hold a refusal of a WITHDRAW or a DEPOSIT that nobody has decided, whatever
-    /// the balance says, and of nothing else; nor what no state leads to. Method: one record each,
-    /// written as a log has it, behind a deposit and a withdraw.
+    /// Goal: a log may hold an imposed refusal of a WITHDRAW or a DEPOSIT, with any balance, and of
+    /// no other operation; and no record that no state leads to. Method: one record each, written
+    /// as in a log, after a deposit and a withdraw.
     #[test]
     fn a_log_holds_imposed_refusals_of_withdraws_and_deposits_only() {
         let order = |step, number| match command(&(step, number, 7, 100)) {

@@ -354,16 +354,18 @@ pub fn write(
         digest: header.digest.into(),
     };
     out.write(page.as_bytes()).map_err(&failed)?;
-    let mut buffer = [0; 1 + FACT_BYTES_MAX];
+    let (mut buffer, mut written) = ([0; 1 + FACT_BYTES_MAX], 0);
     for fact in ledger.facts() {
         let (tag, bytes) = buffer.split_first_mut().expect("one more than a fact");
         let length;
         (*tag, length) = fact.encode(bytes.try_into().expect("as long as a fact"));
         out.write(&buffer[..1 + length]).map_err(&failed)?;
+        written += 1;
         if !go_on() {
             return Ok(None);
         }
     }
+    assert_eq!(written, header.facts, "the header has the number of facts");
     crash::meet(path, "write").map_err(&failed)?;
     let crc = out.hasher.finalize();
     let mut out = out.out;

@@ -18,6 +18,7 @@ impl<const N: usize> Text<N> {
 
     /// A copy of `text`; `None` if it is longer than `N` bytes or not UTF-8.
     pub(crate) fn from_bytes(text: &[u8]) -> Option<Text<N>> {
+        const { assert!(N <= u8::MAX as usize, "the length is one byte") };
         std::str::from_utf8(text).ok()?;
         let mut bytes = [0; N];
         bytes.get_mut(..text.len())?.copy_from_slice(text);

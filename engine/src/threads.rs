@@ -100,8 +100,8 @@ pub(crate) fn run<M: Medium>(
     shared.sync_bell.ring();
 }
 
-/// Decides the commands of a batch, and answers those whose records are durable already. Returns
-/// whether an answer waits for a sync.
+/// Decides the commands of a batch, and answers those with durable records. Returns whether an
+/// answer waits for a sync.
 fn decide_all<'a, M: Medium>(
     slots: &mut impl Iterator<Item = &'a Slot>,
     core: &mut Core<M>,

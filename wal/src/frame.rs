@@ -105,6 +105,7 @@ pub struct Record<'a> {
 }
 
 /// Length on disk of a record with a payload of `payload` bytes, with header and padding.
+#[inline]
 pub const fn record_bytes(payload: usize) -> u64 {
     (RECORD_HEADER_BYTES + payload).next_multiple_of(ALIGNMENT) as u64
 }

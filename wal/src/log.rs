@@ -97,16 +97,19 @@ pub struct Durable {
 
 impl Durable {
     /// The last record appended; a crash may lose it.
+    #[inline]
     pub fn appended(&self) -> Sequence {
         self.marks.appended()
     }
 
     /// The last record that no crash can lose.
+    #[inline]
     pub fn durable(&self) -> Sequence {
         self.marks.durable()
     }
 
     /// Whether the log is dead: a sync or a preparation has failed.
+    #[inline]
     pub fn poisoned(&self) -> bool {
         self.marks.poisoned()
     }

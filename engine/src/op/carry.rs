@@ -91,7 +91,7 @@ mod tests {
         Command::CarryTotals { user, asset: USDT, totals }
     }
 
-    /// Goal: totals are carried once, to a balance that nothing has moved. Method: the same again,
+    /// Goal: totals are carried once, to a balance without operations. Method: the same again,
     /// others, and totals that no history leaves.
     #[test]
     fn totals_begin_a_balance_and_change_none() {

@@ -41,6 +41,7 @@ pub(super) fn step(ledger: &Ledger, external: &External) -> Step {
 
 /// Records an operation and counts it for its asset.
 pub(super) fn apply(ledger: &mut Ledger, external: &External, time_ns: u64) -> Answer {
+    debug_assert!(external.op.is_external(), "{external:?}");
     let recorded = Recorded::of_external(external, ledger.sequence, time_ns);
     let (req_id, op, asset) = (external.key(), external.op, external.asset);
     ledger.outcomes.insert(req_id, op, recorded);

@@ -87,6 +87,7 @@ pub(super) fn apply(
     let (req_id, op) = (order.req_id, order.op);
     ledger.outcomes.insert(req_id, op, recorded);
     ledger.exchange(None, Fact::Outcome { req_id, op, recorded });
+    debug_assert_eq!(ledger.balance(order.user, order.asset), balance_after, "{order:?}");
     Answer::Decided(recorded)
 }
 
