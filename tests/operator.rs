@@ -111,7 +111,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
-        let found = eventually("it is stuck", || list(&server, "stuck=true").pop());
+        let found = eventually("the stuck transfer", || list(&server, "stuck=true").pop());
         for (key, want) in [
             ("req_id", json!(req_id)),
             ("state", json!("TARGET_PENDING")),
@@ -125,7 +125,7 @@ fn a_deposit_that_funding_does_not_decide_is_found_and_ended() {
         }
         assert!(found["age_ms"].as_u64().is_some_and(|age| age >= 100), "{found}");
         let tried = || list(&server, "").pop().filter(|row| row["retry_count"] != json!(0));
-        let tried = eventually("it was tried", tried);
+        let tried = eventually("the next try", tried);
         assert!(tried["next_retry_at"].is_string(), "{tried}");
         for (query, count) in [
             ("state=TARGET_PENDING", 1),
@@ -692,7 +692,7 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     let lock = site.lock_usdt(&[USER]);
     let req_id = stick(&site, &server, Way::ToFunding, "stuck", "30");
 
-    let (code, out, err) = eventually("it is stuck", || {
+    let (code, out, err) = eventually("the stuck transfer", || {
         let answered =
             on("transfer list --stuck --state target_pending --user-id 1001 --limit 5", &[]);
         answered.1.contains("FUNDING DEPOSIT").then_some(answered)

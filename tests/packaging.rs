@@ -78,7 +78,7 @@ fn settings(unit: &str) -> Vec<(String, String)> {
 /// The one value of a setting.
 fn setting(settings: &[(String, String)], key: &str) -> String {
     let found: Vec<_> = settings.iter().filter(|(name, _)| name == key).collect();
-    let [(_, value)] = found[..] else { panic!("{key} is there {} times", found.len()) };
+    let [(_, value)] = found[..] else { panic!("{key} occurs {} times", found.len()) };
     value.clone()
 }
 

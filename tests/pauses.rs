@@ -191,7 +191,7 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
         }
         for _ in 0..5 {
             let before = count(1);
-            eventually("some are accepted", || (count(1) > before + 5).then_some(()));
+            eventually("the first accepts", || (count(1) > before + 5).then_some(()));
             change(&server, Some("FUNDING_TO_SPOT"), None, true);
             let (there, back) = (count(1), count(2));
             eventually("the other direction goes on", || (count(2) > back + 20).then_some(()));

@@ -64,7 +64,9 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
         let server = restored.start();
         assert_eq!(server.ready(), 503);
         for (_, reply) in &lost {
-            eventually("it to be named", || server.has_named(reply).then_some(()));
+            eventually("the transfer in the audit's output", || {
+                server.has_named(reply).then_some(())
+            });
         }
         // A running service is only read, not repaired.
         let (code, planned, why) = repair(&restored, &["--plan"]);

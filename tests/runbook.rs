@@ -172,7 +172,7 @@ impl Desk {
                 let named = names.zip(crowd(2, stuck)).collect::<Vec<_>>();
                 self.environment.extend(named);
                 let listed = "ubscore transfer list --stuck --config ubscore.toml";
-                eventually("both to be stuck", || {
+                eventually("both stuck transfers", || {
                     let said = String::from_utf8(self.bash(listed).stdout).expect("text");
                     (said.matches("TARGET_PENDING").count() == 2).then_some(())
                 });

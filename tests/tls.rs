@@ -217,7 +217,7 @@ fn a_client_that_does_not_finish_a_handshake_gives_its_place_back() {
         let (code, output) = curl(&certificate.issuer, &["-w", "%{http_code}", &url]);
         (code == 0 && output.ends_with("401")).then_some(())
     };
-    eventually("its place", answered);
+    eventually("a free place", answered);
     let _silent = connect(server.http);
     let mut server = server;
     server.signal(Signal::TERM);

@@ -153,7 +153,7 @@ fn assert_aside(site: &Site, before: &BTreeMap<String, Vec<u8>>) -> usize {
     let changed = before.iter().filter(|(name, bytes)| now.get(*name) != Some(bytes));
     let mut count = 0;
     for (name, bytes) in changed {
-        assert!(aside.get(name) == Some(bytes), "{name} is not aside as it was");
+        assert!(aside.get(name) == Some(bytes), "{name} is not set aside unchanged");
         count += 1;
     }
     count

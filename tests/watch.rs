@@ -268,13 +268,13 @@ fn what_is_in_flight_is_told_while_it_is() {
     let says = |line: &str| server.metrics().lines().any(|found| found == line);
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
     server.transfer_held(&site, USER, Way::ToSpot, "12.5");
-    eventually("it to be seen", || {
+    eventually("the refund in the gauges", || {
         let pending = "ubscore_transfers_nonterminal{state=\"COMPENSATING\"} 1";
         (says(pending) && says("ubscore_in_flight_amount{asset=\"USDT\"} 12.5")).then_some(())
     });
     let oldest = "ubscore_oldest_transfer_age_seconds ";
     let older = |line: &str| line.strip_prefix(oldest)?.parse::<f64>().ok();
-    eventually("it to grow old", || {
+    eventually("the age in the gauges", || {
         let age = server.metrics().lines().find_map(older).expect("a gauge");
         (age > 0.0).then_some(())
     });
@@ -563,7 +563,7 @@ mod traces {
         for _ in 0..20 {
             assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
         }
-        crate::harness::eventually("it to be said", || (away(&server) == 1).then_some(()));
+        crate::harness::eventually("the warning", || (away(&server) == 1).then_some(()));
         for _ in 0..20 {
             assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
         }

@@ -430,7 +430,7 @@ fn what_a_database_has_lost_and_ubscore_has_forgotten_is_found_and_repaired() {
     let server = restored.start();
     assert_eq!(server.ready(), 503);
     for reply in &lost {
-        eventually("it to be named", || server.has_named(reply).then_some(()));
+        eventually("the transfer in the audit's output", || server.has_named(reply).then_some(()));
     }
     let resume = |server: &Server| server.resume("a test").status;
     assert_eq!(resume(&server), 503);
@@ -482,7 +482,7 @@ fn a_death_at_every_point_of_raising_the_watermark_is_recovered_from() {
                 Err(ended) => ended,
                 Ok(mut dying) => {
                     let mut generation = 100 * index + 10 * visit;
-                    eventually("its death", || {
+                    eventually("the server's death", || {
                         if !dying.has_ended() {
                             all.extend(load(&dying, generation, 4));
                             generation += 1;

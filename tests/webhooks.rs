@@ -80,9 +80,9 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
         let other = delivery.body.replace("1.5", "9.5");
         assert!(verifier.verify(other.as_bytes(), &headers).is_err());
     }
-    eventually("it to be written down", || all_delivered(&site));
+    eventually("the record of the deliveries", || all_delivered(&site));
     assert_in_order(&endpoint.delivered());
-    eventually("it to be counted", || {
+    eventually("the deliveries in the metrics", || {
         let counted = "ubscore_webhook_deliveries_total{outcome=\"delivered\"}";
         (server.metric(counted) == 2).then_some(())
     });
@@ -114,7 +114,7 @@ fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_serv
     }
     let server = site.start();
     site.wait_for_rest();
-    eventually("everything to be delivered", || all_delivered(&site));
+    eventually("all deliveries", || all_delivered(&site));
     let delivered = endpoint.delivered();
     let mut by_transfer: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for delivery in delivered.iter().filter(|delivery| delivery.status == 200) {
@@ -148,7 +148,7 @@ fn a_kill_between_the_delivery_and_its_note_tells_the_same_again() {
               UPDATE webhook_deliveries SET next_at = NULL WHERE status = 1; UPDATE webhook_deliveries \
               SET status = 1, attempts = 0, ended_at = NULL, next_at = clock_timestamp() WHERE status = 2");
     let server = site.start();
-    eventually("everything to be delivered", || all_delivered(&site));
+    eventually("all deliveries", || all_delivered(&site));
     let again = endpoint.delivered();
     assert_eq!((&again[1].id, &again[1].body), (&first[0].id, &first[0].body));
     drop(server);
@@ -211,7 +211,7 @@ fn a_dead_letter_holds_nobody_back_and_is_sent_again_by_an_operator() {
         (code == 0).then_some(out)
     });
     assert_eq!(out, format!("due now: event {event_id}\n"));
-    eventually("everything to be delivered", || all_delivered(&site));
+    eventually("all deliveries", || all_delivered(&site));
     let last = endpoint.delivered().pop().expect("a delivery");
     assert_eq!((last.id.as_str(), last.status), (event_id, 200));
     assert_eq!(list(&[]).1, "no dead letters\n");
@@ -297,9 +297,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
         server.transfer_committed(USER, Way::ToSpot, "1");
         stream.transfer();
         stream.transfer();
-        eventually("both to be delivered", || {
-            (endpoint.delivered().len() >= expected).then_some(())
-        });
+        eventually("both deliveries", || (endpoint.delivered().len() >= expected).then_some(()));
     }
     drop(stream);
     stop(&site, server);
@@ -334,9 +332,7 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     let server = site.start();
     for expected in [2, 4, 6] {
         server.transfer_committed(USER, Way::ToSpot, "1");
-        eventually("both to be delivered", || {
-            (endpoint.delivered().len() >= expected).then_some(())
-        });
+        eventually("both deliveries", || (endpoint.delivered().len() >= expected).then_some(()));
     }
     stop(&site, server);
     assert!(read() < before + 1_000, "{} entries were read", read() - before);

@@ -259,7 +259,7 @@ fn f20_log_and_snapshots_are_private() {
     let mut places = vec![site.data_dir.clone()];
     let mut files = 0;
     while let Some(place) = places.pop() {
-        let found = fs::metadata(&place).expect("it is there");
+        let found = fs::metadata(&place).expect("the file exists");
         let mode = found.permissions().mode() & 0o777;
         assert_eq!(mode, if found.is_dir() { 0o700 } else { 0o600 }, "{}", place.display());
         if found.is_dir() {

@@ -70,7 +70,7 @@ fn f04_events_of_a_clock_that_was_ahead_are_purged() {
     server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     let events = "SELECT count(*) FROM events_tb";
-    eventually("its event", || (site.sql_value(events) != "0").then_some(()));
+    eventually("the transfer's event", || (site.sql_value(events) != "0").then_some(()));
     server.stop();
     let year = (365_i64 * 86_400_000) << 20;
     site.sql(&format!(
@@ -88,7 +88,7 @@ fn f04_events_of_a_clock_that_was_ahead_are_purged() {
     server.stop();
     // Short enough for a test, long enough not to be over at once.
     let server = site.clone().with("UBSCORE__EVENTS__KEEP_HOURS", 0.000_05).start();
-    eventually("all of them to go", || (site.sql_value(events) == "0").then_some(()));
+    eventually("the purge of all events", || (site.sql_value(events) == "0").then_some(()));
     server.stop();
 }
 

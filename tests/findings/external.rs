@@ -99,7 +99,7 @@ fn f01_a_lost_external_operation_is_found_over_a_restart_and_repaired() {
     assert!(output.status.code() == Some(1) && names_all(&said), "{said}");
     let server = copy.start();
     assert_eq!(server.ready(), 503, "halted");
-    eventually("each to be named", || names_all(&server.said()).then_some(()));
+    eventually("each operation in the output", || names_all(&server.said()).then_some(()));
     server.says("conservation_violated");
     server.kill();
     assert_repaired(&copy, "8501");
@@ -120,7 +120,7 @@ fn f01_a_lost_external_operation_is_found_under_the_service() {
         answered(&server);
         go_back(&site, &copy);
         eventually("the halt", || (server.ready() == 503).then_some(()));
-        eventually("each to be named", || names_all(&server.said()).then_some(()));
+        eventually("each operation in the output", || names_all(&server.said()).then_some(()));
         server.kill();
         if every_ms == 300 {
             assert_repaired(&site, "8501");
@@ -153,7 +153,7 @@ fn f01_external_rows_deleted_by_hand_are_written_again() {
         ));
         let server = site.start();
         assert_eq!(server.ready(), 503, "halted");
-        eventually("each to be named", || names_all(&server.said()).then_some(()));
+        eventually("each operation in the output", || names_all(&server.said()).then_some(()));
         server.kill();
         assert_repaired(&site, "8500");
     }

@@ -302,7 +302,7 @@ fn f07_a_log_without_its_first_segment_is_set_aside() {
     let done = adopt(&site, &APPLY).with_code(0);
     let aside = done.lines().find_map(|line| line.split_once("set aside to ")).expect("named").1;
     let kept = PathBuf::from(aside).join(last.file_name().expect("a name"));
-    assert!(fs::read(kept).expect("kept") == last_bytes, "kept as it was");
+    assert!(fs::read(kept).expect("kept") == last_bytes, "the set-aside file equals the original");
     assert_as_before(&site, &before);
 }
 

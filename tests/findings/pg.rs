@@ -76,7 +76,7 @@ fn f01_a_promoted_replica_that_lags_lets_nothing_move() {
         assert_eq!(
             site.sql_value("SELECT count(*) FROM transfers_tb"),
             "0",
-            "it is as it was copied"
+            "the rows equal the copy"
         );
         // An operator who resumes gets the same answer again.
         assert_eq!(server.resume("go on").status, 503);

@@ -61,7 +61,7 @@ pub(crate) fn assert_kept(server: &Server, plan: &[Planned], answered: &[Option<
         // A transfer without a promise may begin only now, and be in progress for a while.
         let promised = answer.as_ref().is_some_and(|first| first.status == 200);
         let allowed: &[u16] = if promised { &[200] } else { &[200, 202] };
-        let now = eventually("its end", || {
+        let now = eventually("the transfer's end", || {
             let now = server.post_taken(planned.user, &planned.body);
             assert!(allowed.contains(&now.status), "{now:?}, and before {answer:?}");
             (now.status == 200).then_some(now)

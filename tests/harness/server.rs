@@ -23,7 +23,7 @@ use super::{
 /// PostgreSQL is too slow to take it. With short lock timeouts, a slow disk or a busy machine
 /// causes that.
 fn taken(ask: impl Fn() -> Reply) -> Reply {
-    eventually("it to be taken", || Some(ask()).filter(|reply| reply.status != 503))
+    eventually("an answer other than 503", || Some(ask()).filter(|reply| reply.status != 503))
 }
 
 /// Waits for the last output of a process that has ended.
@@ -360,7 +360,7 @@ impl Server {
     pub(crate) fn transfer_committed(&self, user: u64, way: Way, amount: &str) -> String {
         let body = way.body_with_cid("USDT", amount, &format!("some-{}", unique()));
         let reply = self.post_taken(user, &body);
-        let now = eventually("its end", || {
+        let now = eventually("the transfer's end", || {
             let now = self.look(user, &reply.req_id());
             (now["final"] == json!(true)).then_some(now)
         });
@@ -404,7 +404,7 @@ impl Server {
             while send(http, &request).is_ok_and(|reply| reply.status == 503) {}
         });
         let session = site.session();
-        eventually("it is accepted", || session.sql(&find).first().map(|row| row[0].clone()))
+        eventually("the accept", || session.sql(&find).first().map(|row| row[0].clone()))
     }
 
     /// The same with a transfer of USDT.
@@ -419,7 +419,7 @@ impl Server {
     /// Posts a transfer with a cid until its answer is final, a success or not.
     pub(crate) fn post_ended(&self, user: u64, body: &Value) -> Reply {
         assert!(body["cid"].is_string(), "{body}");
-        eventually("its end", || {
+        eventually("the transfer's end", || {
             Some(self.post(user, body)).filter(|reply| ![202, 503].contains(&reply.status))
         })
     }

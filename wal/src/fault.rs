@@ -102,12 +102,17 @@ struct Faults {
 
 static FAULTS: OnceLock<Faults> = OnceLock::new();
 
+/// The part of a list of faults that is invalid.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a fault")]
+pub struct Unknown(String);
+
 /// Arms faults, which strike only while the file `while_there` exists, if one is named.
 ///
 /// # Errors
-/// The part of `faults` that is invalid.
-pub fn begin(faults: &str, while_there: Option<PathBuf>) -> Result<(), String> {
-    let parse = |text: &str| Fault::parse(text).ok_or_else(|| format!("{text:?} is not a fault"));
+/// [`Unknown`] with the part of `faults` that is invalid.
+pub fn begin(faults: &str, while_there: Option<PathBuf>) -> Result<(), Unknown> {
+    let parse = |text: &str| Fault::parse(text).ok_or_else(|| Unknown(text.to_owned()));
     let faults = faults.split(',').map(parse).collect::<Result<_, _>>()?;
     let sync_failed = AtomicBool::new(false);
     FAULTS.set(Faults { faults, while_there, sync_failed }).expect("once");

@@ -7,8 +7,8 @@
 //! - A record up to [`Durable::durable`] comes back after any crash, kill or power cut. If it
 //!   cannot, the log refuses to open and names the place. Records beyond that mark may come back or
 //!   not, but never one without all before it.
-//! - The log refuses to open if the damage may have hit a durable record. It opens in every other
-//!   case: no crash makes the log refuse. No record is ever skipped.
+//! - The log refuses to open if its state cannot be distinguished from damage to a durable record.
+//!   It opens in every other case: no crash makes the log refuse. No record is ever skipped.
 //! - After a failed sync the log is dead: see [`Error::Sync`].
 //!
 //! The log never interprets a payload or a kind, reads no clock and no random number, and starts no
