@@ -306,7 +306,7 @@ fn refused<'a>(
 
 const CLEAN: (i32, &str) = (0, "clean");
 const TORN: (i32, &str) = (0, "torn_tail");
-const SAYS_TORN: Serve = Serve::Starts("the log's end was torn");
+const SAYS_TORN: Serve = Serve::Starts("the log's end is torn");
 const SAYS_NOTHING: Serve = Serve::Starts("");
 
 /// Ends of the log: cut ends, and ends that only look cut.
