@@ -235,7 +235,7 @@ fn rust_and_the_set_functions_give_one_verdict_in_every_cell() {
     }
 }
 
-/// An operator's refusal is recorded where the row says that the operation can be refused.
+/// An operator's refusal is recorded for the operations that are refusable by their rows.
 #[test]
 fn postgresql_refuses_for_an_operator_what_the_row_says_is_refusable() {
     let site = Site::new();

@@ -89,7 +89,7 @@ fn pattern(text: &str) -> &str {
     text
 }
 
-/// Places where `text` decides by hand what a table knows, each with its variant.
+/// Places where `text` decides by hand instead of by a table, each with its variant.
 fn by_hand(text: &str) -> Vec<String> {
     let code = code(text);
     // `approval` has a `State` of its own.

@@ -6,7 +6,7 @@ use std::fmt;
 /// Declares [`Code`] and its columns from the one table below.
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal, $status:literal, $retry:ident, $message:literal;)+) => {
-        /// A refusal a client can act on. The number is what the log stores; a number is never reused.
+        /// A refusal that a client can act on. The log stores its number, which is never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Code {
@@ -22,7 +22,7 @@ macro_rules! codes {
                 match self { $(Code::$variant => $name,)+ }
             }
 
-            /// The HTTP status this code is answered with, unless a route says otherwise.
+            /// The HTTP status of an answer with this code, unless a route names another one.
             pub fn http_status(self) -> u16 {
                 match self { $(Code::$variant => $status,)+ }
             }

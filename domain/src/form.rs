@@ -1,12 +1,13 @@
-//! The form of an order: the checks that the coordinator, both adapters and UBSCore repeat, so that no layer trusts the
-//! layer above it.
+//! The form of an order: the checks that the coordinator, both adapters and UBSCore repeat, so that
+//! no layer trusts the layer above it.
 
 use crate::account::UserId;
 use crate::amount::Amount;
 use crate::code::Code;
 use crate::transfer::ReqId;
 
-/// The part of a transfer whose validity no time can change, in the numbers every layer below the API passes on.
+/// The part of a transfer that stays valid for ever once it is valid, in the numbers of the layers
+/// below the API.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     /// [`ReqId`] as a number.
@@ -19,10 +20,11 @@ pub struct Form {
     pub asset_known: bool,
 }
 
-/// What every layer below the API checks again: a request with a name, a user, a known asset and an amount.
+/// The check that every layer below the API repeats: a name, a user, a known asset and an amount.
 ///
 /// # Errors
-/// [`Code::InvalidRequest`]: no name or no such user. [`Code::InvalidAsset`]: unknown. [`Code::InvalidAmount`]: zero.
+/// [`Code::InvalidRequest`]: no name or no such user. [`Code::InvalidAsset`]: unknown.
+/// [`Code::InvalidAmount`]: zero.
 #[inline]
 pub fn check_form(form: Form) -> Result<(ReqId, UserId, Amount), Code> {
     let req_id = ReqId::new(form.req_id).ok_or(Code::InvalidRequest)?;

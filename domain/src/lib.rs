@@ -1,13 +1,14 @@
-//! The nouns of a transfer, one definition each. This crate has no I/O, no async code and no clock, so every other
-//! crate and every process role can use it.
+//! The nouns of a transfer, one definition each. This crate has no I/O, no async code and no clock,
+//! so every other crate and every process role can use it.
 //!
 //! - [`account`]: a user and the kinds of accounts.
 //! - [`asset`]: an asset, its precision and its limits; the catalog of all assets.
 //! - [`amount`]: a positive number of smallest units.
 //! - [`code`]: every code that an answer can have, with its HTTP status.
-//! - [`transfer`]: the states of a transfer and the one table of its transitions; in [`transfer::op`] the table of
-//!   operations, in [`transfer::claims`] what each state says about each operation.
-//! - [`form`]: the checks that each layer repeats on what reaches it.
+//! - [`transfer`]: the states of a transfer and the one table of its transitions; in
+//!   [`transfer::op`] the table of operations, in [`transfer::claims`] the claims of each state
+//!   about each operation.
+//! - [`form`]: the checks that each layer repeats on its input.
 //! - [`chain`]: an error with its causes as one line of text.
 //! - [`shortage`]: a resource that is short, and how much of it is left.
 

@@ -355,7 +355,7 @@ impl Op {
     }
 
     /// Whether an account with this status lets the operation pass, and if not, the refusal.
-    /// `status` is `None` where `at` has no account of the user, `enough` tells that the available
+    /// `status` is `None` where `at` has no account of the user, `enough` means that the available
     /// balance is not below the amount.
     ///
     /// The form of a command is checked before, and so is the success of the operation that this
