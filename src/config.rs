@@ -1,14 +1,13 @@
-//! Configuration: what it is, where it comes from, and what it may be.
+//! The configuration: its keys, its sources and its bounds.
 //!
 //! Defaults, then a TOML file, then the environment (`UBSCORE__SECTION__KEY`), then flags; the
-//! later one wins. `config/ubscore.toml` explains every key and a test keeps it equal to the
+//! later source wins. `config/ubscore.toml` explains every key and a test keeps it equal to the
 //! defaults in the code. This is the only place that reads the environment.
 //!
-//! A section is a file: its keys, their defaults, their bounds, and what else it demands of itself.
-//! What one section demands of another is here.
+//! Each section has a file: its keys, their defaults, their bounds, and the checks within it.
+//! Checks between sections are here.
 //!
-//! Every error names the key, so that the operator need not guess which line is meant, and none
-//! quotes a secret.
+//! Every error names the key, so that the operator finds the line. No error quotes a secret.
 
 pub mod alert;
 pub mod amount;
@@ -72,52 +71,52 @@ use self::telemetry::Telemetry;
 use self::wal::Wal;
 use self::webhooks::Webhooks;
 
-/// Everything the program can be told. `config/ubscore.toml` says what each key means, its unit
-/// and why it is what it is.
+/// All keys. `config/ubscore.toml` explains the meaning of each key, its unit, and the reason for
+/// its default.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where the log, snapshots and the embedded PostgreSQL live.
+    /// The directory of the log, the snapshots and the embedded PostgreSQL.
     pub data_dir: PathBuf,
     /// The public listener.
     pub http: Http,
     /// The operators' listener.
     pub ops: Ops,
-    /// Who may ask.
+    /// How tokens are verified.
     pub auth: Auth,
-    /// Files that are read again while the service runs.
+    /// How often key files and certificates are read again while the service runs.
     pub reload: Reload,
     /// Funding's database.
     pub postgres: Postgres,
     /// UBSCore's thread and its bounds.
     pub engine: Engine,
-    /// How long what was decided is remembered.
+    /// How long UBSCore keeps outcomes in its map.
     pub outcomes: Outcomes,
     /// The log's files.
     pub wal: Wal,
-    /// Snapshots, and what goes once they are made.
+    /// Snapshots, and the archive of the segments that they replace.
     pub snapshot: Snapshot,
     /// The workers that drive transfers.
     pub coordinator: Coordinator,
-    /// When a quiet transfer is picked up again.
+    /// When a transfer without progress is driven again.
     pub recovery: Recovery,
     /// The continuous audit.
     pub conservation: Conservation,
     /// Bounds of an amount.
     pub amount: AmountBounds,
-    /// What one user may ask for.
+    /// Limits of one user.
     pub limits: UserLimits,
-    /// What becomes of transfers, told to their users as it happens.
+    /// Events about transfers, sent to their users.
     pub events: Events,
-    /// The same told to an endpoint of the operator's.
+    /// The same events, sent to an endpoint of the operator.
     pub webhooks: Webhooks,
-    /// When somebody is alerted, and who.
+    /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
-    /// What needs two operators.
+    /// Actions that need two operators.
     pub approval: Approval,
-    /// What is logged, and how.
+    /// The filter and the format of log lines.
     pub log: Log,
-    /// Where spans are sent.
+    /// The collector of spans.
     pub telemetry: Telemetry,
 }
 
@@ -150,13 +149,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Loads and validates the configuration, and reads the files that secrets are in.
+    /// Loads and validates the configuration, and reads the files that hold secrets.
     ///
-    /// `file`: the TOML file, if `--config` named one; otherwise [`default_file`]. `dev`: whether the development secret may
-    /// stand in for a missing one; then no default file is read.
+    /// `file`: the TOML file that `--config` names. If it is `None`, [`default_file`] is read.
+    /// `dev`: the development secret replaces a missing one, and no default file is read.
     ///
     /// # Errors
-    /// [`Error`]: the operator must change what it names.
+    /// [`Error`] names the key or the file that the operator must change.
     pub fn load(file: Option<&Path>, overrides: Overrides, dev: bool) -> Result<Self, Error> {
         let default = if dev { None } else { default_file() };
         let file = file.or(default.as_deref());
@@ -173,8 +172,8 @@ impl Config {
         dev: bool,
     ) -> Result<Self, Error> {
         let mut lower = file.map_or_else(|| Ok(Layer::empty()), Layer::read)?;
-        // Alone and strictly first: merging below is lenient about types, because the environment
-        // knows only text, and a file is not to profit from that.
+        // The file's types are checked strictly and before the merge. The merge below is lenient,
+        // because the environment has only text; a file must still have the right types.
         lower.extract_strictly()?;
         let upper = Layer::from_environment(environment)?;
         lower.refuse_twins()?;
@@ -191,7 +190,7 @@ impl Config {
         if dev {
             config.auth.use_development_secret();
         }
-        // Whoever tries it out is not to be stopped by what they have not asked for.
+        // A development server has no limits that its operator has not set.
         if dev && !requests_given {
             config.limits.user_requests_per_second_max = 0;
         }
@@ -202,10 +201,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks everything that types do not.
+    /// Checks all that the types cannot express.
     ///
     /// # Errors
-    /// [`Error::Range`] or [`Error::Missing`], for the first key that is wrong.
+    /// [`Error::Range`] or [`Error::Missing`] for the first wrong key.
     pub fn validate(&self, dev: bool) -> Result<(), Error> {
         bounds().try_for_each(|bound| bound.check(self))?;
         if self.data_dir.as_os_str().is_empty() {
@@ -227,7 +226,8 @@ impl Config {
         self.keep_public_tokens_at_home()
     }
 
-    /// Everyone knows the development secret, so everyone who can connect is everyone's user and admin.
+    /// The development secret is public. With it any client can act as any user and as an admin, so
+    /// both listeners must stay on the loopback address.
     fn keep_public_tokens_at_home(&self) -> Result<(), Error> {
         for (key, listen) in [("http.listen", self.http.listen), ("ops.listen", self.ops.listen)] {
             if self.auth.is_public() && !listen.ip().is_loopback() {
@@ -237,7 +237,7 @@ impl Config {
         Ok(())
     }
 
-    /// Replaces the names of files by what they hold, and what means nothing by nothing.
+    /// Replaces the names of files by their contents, and empty values by `None`.
     fn read_secrets(&mut self) -> Result<(), Error> {
         self.auth.read_secrets()?;
         self.postgres.read_secrets()?;
@@ -246,9 +246,9 @@ impl Config {
     }
 }
 
-/// The variable that names the configuration file where `--config` does not.
+/// The variable that names the configuration file if `--config` does not.
 pub const FILE_VARIABLE: &str = "UBSCORE_CONFIG";
-/// The configuration file where neither names one, if it exists.
+/// The configuration file if neither names one and this one exists.
 pub const FILE_DEFAULT: &str = "/etc/ubscore/ubscore.toml";
 
 /// The configuration file of a command without `--config`, outside development.
@@ -256,7 +256,7 @@ pub fn default_file() -> Option<PathBuf> {
     choose_file(env::var_os(FILE_VARIABLE), Path::new(FILE_DEFAULT))
 }
 
-/// The file that `variable` names, else `default` if it exists or cannot be looked at.
+/// The file that `variable` names, else `default` if it exists or its existence cannot be checked.
 fn choose_file(variable: Option<OsString>, default: &Path) -> Option<PathBuf> {
     match variable.filter(|name| !name.is_empty()) {
         Some(name) => Some(PathBuf::from(name)),
@@ -297,7 +297,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The configuration file is not TOML. The line itself is not quoted: it may hold a secret.
@@ -307,7 +307,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's message.
         problem: String,
     },
     /// A key that does not exist, or a value of the wrong type.
@@ -315,36 +315,36 @@ pub enum Error {
     Key {
         /// `section.key`.
         key: String,
-        /// What is wrong, and what is allowed.
+        /// The mistake and the allowed values.
         problem: String,
         /// The file or the environment.
         origin: String,
     },
-    /// A value that its key does not allow.
+    /// A value outside of its key's bounds.
     #[error("{key} = {value}: must be {allowed}")]
     Range {
         /// `section.key`.
         key: &'static str,
         /// The value; `***` for a secret.
         value: String,
-        /// What is allowed, with the unit.
+        /// The allowed values, with the unit.
         allowed: String,
     },
-    /// A key without which the program cannot start.
+    /// A required key that is missing.
     #[error("{key} is missing: {advice}")]
     Missing {
         /// `section.key`.
         key: &'static str,
-        /// How to give it.
+        /// How to set it.
         advice: &'static str,
     },
     /// There is no configuration file, and nothing else names a secret.
     #[error(
-        "no --config was given, {FILE_VARIABLE} is not set, and {FILE_DEFAULT} does not exist: give --config FILE, or --dev \
-         for the development secret (auth.secret is missing)"
+        "no --config was given, {FILE_VARIABLE} is not set, and {FILE_DEFAULT} does not exist: give \
+         --config FILE, or --dev for the development secret (auth.secret is missing)"
     )]
     NoFile,
-    /// A secret given as a value and as a file, in one place.
+    /// A secret given both as a value and as a file in the same source.
     #[error("{key} and {key}_file are both given (in {origin}): give one")]
     Twice {
         /// `section.key`.
@@ -359,12 +359,12 @@ pub enum Error {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the command line says about the configuration; absent fields change nothing.
+/// Keys that flags of the command line override; `None` overrides nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// For `data_dir`.
@@ -400,7 +400,7 @@ impl Overrides {
     }
 }
 
-/// Whether a text names something that can be called by HTTP.
+/// Whether a text is an HTTP or HTTPS URL with a host.
 pub fn is_http_url(text: &str) -> bool {
     let url = text.parse::<hyper::Uri>().ok();
     url.is_some_and(|url| {
@@ -409,7 +409,7 @@ pub fn is_http_url(text: &str) -> bool {
     })
 }
 
-/// What is said of a value that `key`, as `section.key`, does not allow.
+/// The error for a value that `key` does not allow. `key`: `section.key`.
 fn range(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>) -> Error {
     Error::Range { key, value: value.to_string(), allowed: allowed.into() }
 }
@@ -453,7 +453,7 @@ mod tests {
         load(text, environment).expect_err(text).to_string()
     }
 
-    /// Each text is refused with what begins like this.
+    /// Asserts that each text is refused with an error that begins with the second text.
     pub(super) fn assert_refused(cases: &[(&str, &str)]) {
         for (text, start) in cases {
             let said = refusal(text, &[]);
@@ -461,7 +461,7 @@ mod tests {
         }
     }
 
-    /// Every key the code knows, as `section.key`: what the refusal of an unknown one lists.
+    /// Every key of the code as `section.key`, read from the error for an unknown key.
     fn known_keys() -> BTreeSet<String> {
         let known = |text: &str| {
             let keys = toml::from_str(text).expect("TOML");
@@ -505,8 +505,8 @@ mod tests {
         assert_eq!(from_file, Config::default());
     }
 
-    /// Goal: nothing can be configured that the file does not explain. Method: uncomment the
-    /// optional keys; the set of keys is the code's, each has a comment above it, and types fit.
+    /// Goal: the file explains every key. Method: uncomment the optional keys. Then the set of keys
+    /// is that of the code, each key has a comment above it, and the types fit.
     #[test]
     fn the_file_explains_every_key() {
         let mut section = String::new();

@@ -1,4 +1,4 @@
-//! When somebody is alerted, and who.
+//! When alerts are raised, and the webhook that they are posted to.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,18 @@ use super::{Error, is_http_url, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Alert {
-    /// Where alerts are posted; absent: nowhere. Secret: whoever knows it can raise false alarms.
+    /// The URL that alerts are posted to; absent: alerts are only logged. Secret: any holder of the
+    /// URL can raise false alarms.
     pub webhook_url: Option<Secret>,
     /// A file that holds the URL.
     pub webhook_url_file: Option<PathBuf>,
-    /// Time for the webhook's answer, ms.
+    /// Timeout for the webhook's answer, ms.
     pub webhook_timeout_ms: u64,
-    /// The same alert about the same subject is said again after this, ms.
+    /// The same alert about the same subject is raised again after this, ms.
     pub repeat_ms: u64,
-    /// Under way for longer, a transfer is stuck, ms.
+    /// A transfer that is under way for longer is stuck, ms.
     pub stuck_ms: u64,
-    /// More transfers of one user in a minute are abnormal.
+    /// One user's transfers in a minute above which an alert is raised.
     pub user_requests_per_minute_max: u64,
 }
 
@@ -40,7 +41,7 @@ impl Default for Alert {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("alert.webhook_timeout_ms", |c| Some(c.alert.webhook_timeout_ms), 100, MINUTE_MS, "ms"),
@@ -50,14 +51,14 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Alert {
-    /// Replaces the name of a file by what it holds. An empty URL is none.
+    /// Replaces the name of a file by its content. An empty URL becomes `None`.
     pub(super) fn read_secrets(&mut self) -> Result<(), Error> {
         read_secret("alert.webhook_url_file", &mut self.webhook_url, &self.webhook_url_file)?;
         self.webhook_url.take_if(|url| url.expose().is_empty());
         Ok(())
     }
 
-    /// Checks what is no whole number.
+    /// Checks the keys that are not whole numbers.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if let Some(url) = &self.webhook_url
             && !is_http_url(url.expose())

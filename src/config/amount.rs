@@ -1,4 +1,4 @@
-//! How much one transfer may hold.
+//! The bound of one transfer's amount.
 
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ impl Default for AmountBounds {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),

@@ -1,4 +1,4 @@
-//! What needs two operators.
+//! Actions that need two operators.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -10,10 +10,10 @@ use crate::approval::Action;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approval {
-    /// What one operator asks for and another one has to approve.
+    /// Actions that one operator requests and another operator must approve.
     #[serde(deserialize_with = "actions")]
     pub required: Vec<Action>,
-    /// How long that may be approved and carried out, ms.
+    /// A request expires after this: it can no longer be approved or carried out, ms.
     pub expires_after_ms: u64,
 }
 
@@ -23,13 +23,13 @@ impl Default for Approval {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("approval.expires_after_ms", |c| Some(c.approval.expires_after_ms), 1_000, WEEK_MS, "ms"),
 ];
 
-/// A list of names, or, from the environment, one text with commas between them.
+/// A list of names or, from the environment, one text with commas between the names.
 fn actions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Action>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! Who may ask: how tokens are signed, by whom, and for whom.
+//! The tokens of clients: their signature, issuer and audience.
 
 use std::path::PathBuf;
 
@@ -13,24 +13,24 @@ use super::{Error, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
-    /// How tokens are signed; what a token says about itself is not believed.
+    /// The algorithm of all tokens. The algorithm in a token's header is never trusted.
     pub algorithm: Algorithm,
-    /// The shared secret of HS256. After loading it holds the file's content too.
+    /// The shared secret of HS256. After loading this is also the content of `secret_file`.
     pub secret: Option<Secret>,
     /// A file that holds the secret.
     pub secret_file: Option<PathBuf>,
-    /// The secret before this one, while tokens that it has signed are about. After loading it holds the file's content
-    /// too, and is absent where that is empty.
+    /// The secret before this one, as long as tokens that it signed are valid. After loading this
+    /// is also the content of `previous_secret_file`, and absent if that file is empty.
     pub previous_secret: Option<Secret>,
-    /// A file that holds the secret before this one, or nothing.
+    /// A file that holds the previous secret, or an empty file.
     pub previous_secret_file: Option<PathBuf>,
-    /// The public keys of the other algorithms: one as PEM, or a JWK Set.
+    /// The public keys of the other algorithms: one key as PEM, or a JWK Set.
     pub public_key_file: Option<PathBuf>,
-    /// What `iss` must be.
+    /// The required value of `iss`.
     pub issuer: Option<String>,
-    /// What `aud` must contain.
+    /// The value that `aud` must contain.
     pub audience: Option<String>,
-    /// How far the issuer's clock may differ from ours, s.
+    /// The allowed difference between the issuer's clock and this one, s.
     pub leeway_s: u64,
 }
 
@@ -63,11 +63,11 @@ impl Algorithm {
     }
 }
 
-/// The secret of `--dev`. It is public, so it is accepted nowhere else, and no address but
-/// loopback is bound with it.
+/// The secret of `--dev`. It is public. So it is accepted only with `--dev`, and only loopback
+/// addresses are bound with it.
 pub const DEVELOPMENT_SECRET: &str = "ubscore-development-secret-known-to-everyone";
 
-/// Shortest secret of HS256, bytes: RFC 7518, 3.2 asks for the size of the hash.
+/// The shortest secret of HS256, bytes: RFC 7518, 3.2 demands the size of the hash.
 const SECRET_BYTES_MIN: usize = 32;
 
 const _: () = assert!(DEVELOPMENT_SECRET.len() >= SECRET_BYTES_MIN);
@@ -88,18 +88,19 @@ impl Default for Auth {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("auth.leeway_s", |c| Some(c.auth.leeway_s), 0, 5, "s"),
 ];
 
 impl Auth {
-    /// The same with the secrets that its files hold now, where it has any use for them.
+    /// The same section with the secrets that its files hold now. Other algorithms than HS256 have
+    /// no secrets; their section is returned unchanged.
     ///
     /// # Errors
-    /// As of [`Config::load`](super::Config::load); the development secret is refused, since nobody looks at the
-    /// listeners' addresses again.
+    /// As [`Config::load`](super::Config::load). The development secret is refused, because the
+    /// listeners' addresses are not checked again.
     pub fn read_again(&self) -> Result<Auth, Error> {
         let mut auth = self.clone();
         if auth.algorithm != Algorithm::Hs256 {
@@ -117,20 +118,20 @@ impl Auth {
         Ok(auth)
     }
 
-    /// Whether what vouches for a token is the secret that everyone knows.
+    /// Whether tokens are verified with the development secret, which is public.
     pub(super) fn is_public(&self) -> bool {
         let known = |secret: &Secret| secret.expose() == DEVELOPMENT_SECRET;
         self.algorithm == Algorithm::Hs256 && self.secret.as_ref().is_some_and(known)
     }
 
-    /// Lets the development secret stand in for a missing one.
+    /// Uses the development secret if no secret is set.
     pub(super) fn use_development_secret(&mut self) {
         if self.algorithm == Algorithm::Hs256 && self.secret.is_none() {
             self.secret = Some(Secret::new(DEVELOPMENT_SECRET));
         }
     }
 
-    /// Replaces the names of files by what they hold. An empty secret from before is none.
+    /// Replaces the names of files by their contents. An empty previous secret becomes `None`.
     pub(super) fn read_secrets(&mut self) -> Result<(), Error> {
         read_secret("auth.secret_file", &mut self.secret, &self.secret_file)?;
         read_secret(
@@ -142,7 +143,7 @@ impl Auth {
         Ok(())
     }
 
-    /// Checks that tokens can be verified; `dev`: whether by the secret that everyone knows.
+    /// Checks that tokens can be verified. `dev`: the development secret is allowed.
     pub(super) fn validate(&self, dev: bool) -> Result<(), Error> {
         for (key, text) in [("auth.issuer", &self.issuer), ("auth.audience", &self.audience)] {
             if text.as_deref() == Some("") {
@@ -173,7 +174,7 @@ impl Auth {
     }
 }
 
-/// Whether a secret may sign tokens; `dev`: whether it may be the one that everyone knows.
+/// Refuses a secret that is too short. `dev`: the development secret is allowed.
 fn check_secret(key: &'static str, secret: &Secret, dev: bool) -> Result<(), Error> {
     if secret.expose().len() < SECRET_BYTES_MIN {
         return Err(range(key, secret, format!("at least {SECRET_BYTES_MIN} bytes")));

@@ -1,4 +1,4 @@
-//! What a whole number may be: one table, read by the check and by the text of a type error.
+//! The bounds of whole numbers: one table, read by the check and by the text of a type error.
 
 use super::{Config, Error, range};
 
@@ -13,17 +13,17 @@ pub(super) const DAY_MS: u64 = 86_400_000;
 /// A week, ms.
 pub(super) const WEEK_MS: u64 = 604_800_000;
 
-/// The least and the most of one key. Each section has a table of its own.
+/// The least and the greatest value of one key. Each section has its own table.
 pub(super) struct Bound {
     /// `section.key`.
     pub(super) key: &'static str,
-    /// None: an optional key that is absent.
+    /// Reads the key; `None` if it is optional and absent.
     value: fn(&Config) -> Option<u64>,
-    /// The least that is allowed.
+    /// The least allowed value.
     pub(super) min: u64,
-    /// The most that is allowed.
+    /// The greatest allowed value.
     pub(super) max: u64,
-    /// The unit, and what else is asked of the number.
+    /// The unit, and further demands on the number.
     unit: &'static str,
 }
 
@@ -39,12 +39,12 @@ pub(super) const fn bound(
 }
 
 impl Bound {
-    /// What is allowed, with the unit.
+    /// The allowed values, with the unit.
     pub(super) fn allowed(&self) -> String {
         format!("{}..={} {}", self.min, self.max, self.unit)
     }
 
-    /// Refuses a number below the least or above the most.
+    /// Refuses a number out of bounds.
     pub(super) fn check(&self, config: &Config) -> Result<(), Error> {
         let value = (self.value)(config);
         match value.filter(|value| !(self.min..=self.max).contains(value)) {

@@ -1,4 +1,4 @@
-//! How often the continuous audit runs, and what it may ask of PostgreSQL.
+//! How often the continuous audit runs, and the time limits of its queries.
 
 use serde::Deserialize;
 
@@ -8,13 +8,14 @@ use super::bound::{Bound, FIVE_MINUTES_MS, HOUR_MS, bound};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Conservation {
-    /// Between two rounds of the audit, ms.
+    /// Time between two rounds of the audit, ms.
     pub every_ms: u64,
-    /// Whether a withdrawal to the outside waits for a clean round that began after the user's last movement.
+    /// Whether an external withdrawal waits for a clean round that began after the user's last
+    /// movement.
     pub before_withdrawal: bool,
-    /// How long it waits for one, ms.
+    /// Timeout of that wait, ms.
     pub before_withdrawal_wait_ms: u64,
-    /// What PostgreSQL may take over one statement of it, ms.
+    /// Timeout of one SQL statement of the audit, ms.
     pub statement_timeout_ms: u64,
 }
 
@@ -29,7 +30,7 @@ impl Default for Conservation {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("conservation.every_ms", |c| Some(c.conservation.every_ms), 10, HOUR_MS, "ms"),

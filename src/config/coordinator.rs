@@ -1,4 +1,4 @@
-//! The workers that drive transfers: how many, how much each takes on, and how long it waits.
+//! The workers that drive transfers: their number, their queues, their batches and their timeouts.
 
 use serde::Deserialize;
 
@@ -9,21 +9,21 @@ use super::{Error, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coordinator {
-    /// Workers; accounts are divided among them.
+    /// Number of workers; accounts are divided among them.
     pub shards: usize,
-    /// Whether steps without an answer between them share one commit.
+    /// Whether consecutive steps share one commit if no answer is awaited between them.
     pub fuse: bool,
-    /// Transfers waiting for one worker.
+    /// The most transfers that wait for one worker.
     pub queue_max: usize,
-    /// Transfers committed together.
+    /// The most transfers in one commit.
     pub batch_max: usize,
-    /// Transfers one worker has under way; more are refused.
+    /// The most transfers under way in one worker; above it, new transfers are refused.
     pub active_max: usize,
-    /// Time for an adapter's answer, ms.
+    /// Timeout for an adapter's answer, ms.
     pub adapter_timeout_ms: u64,
-    /// The first wait before a step is tried again, ms.
+    /// The first wait before a step is retried, ms.
     pub backoff_base_ms: u64,
-    /// The longest wait, ms.
+    /// The longest wait before a retry, ms.
     pub backoff_cap_ms: u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for Coordinator {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("coordinator.shards", |c| Some(c.coordinator.shards as u64), 1, 64, "workers"),
@@ -55,7 +55,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Coordinator {
-    /// Checks what one key demands of another.
+    /// Checks the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if self.batch_max > self.queue_max {
             let allowed = format!("at most coordinator.queue_max, {}", self.queue_max);

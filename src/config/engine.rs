@@ -1,4 +1,4 @@
-//! UBSCore's thread: how it waits, and how much it keeps.
+//! UBSCore's thread: its waiting, and the bounds of its memory.
 
 use serde::Deserialize;
 
@@ -9,19 +9,19 @@ use super::{Error, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Engine {
-    /// How the thread waits.
+    /// How the thread waits for work.
     pub wait: Wait,
-    /// The CPU it is pinned to, by index.
+    /// Index of the CPU that the thread is pinned to; absent: none.
     pub core: Option<u64>,
     /// Slots of the ring, a power of two.
     pub ring_slots: usize,
-    /// Orders published and not yet answered.
+    /// The most orders that are published and not yet answered.
     pub in_flight_max: usize,
-    /// Spot accounts kept in memory.
+    /// The most Spot accounts in memory.
     pub accounts_max: usize,
-    /// Outcomes kept in memory.
+    /// The most outcomes in memory.
     pub outcomes_max: usize,
-    /// Quiet time before a mark is appended, ms.
+    /// Idle time before a mark is appended to the log, ms.
     pub idle_mark_ms: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Spins, yields, parks; the producer wakes it.
+    /// Spins, yields, then parks; the producer wakes the thread.
     Adaptive,
-    /// Spins for ever: for a core of its own.
+    /// Spins without end: needs a core of its own.
     Busy,
 }
 
@@ -49,7 +49,7 @@ impl Default for Engine {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("engine.core", |c| c.engine.core, 0, 1_023, "as a CPU index"),
@@ -61,7 +61,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Engine {
-    /// Checks what one key demands of another.
+    /// Checks the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if !self.ring_slots.is_power_of_two() {
             return Err(range("engine.ring_slots", self.ring_slots, "a power of two"));

@@ -1,4 +1,4 @@
-//! What becomes of transfers, told to their users as it happens.
+//! Events about transfers, sent to their users.
 
 use serde::Deserialize;
 
@@ -10,17 +10,17 @@ use super::hours::Hours;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
-    /// Whether events are made and told.
+    /// Whether events are made and sent.
     pub enabled: bool,
-    /// After so long without an event a stream is told that it is alive, ms.
+    /// A stream without an event for this long gets a heartbeat, ms.
     pub heartbeat_ms: u64,
-    /// Streams in all.
+    /// The most open streams.
     pub streams_max: usize,
-    /// Streams of one user.
+    /// The most open streams of one user.
     pub streams_per_user_max: usize,
-    /// Events waiting for one stream; with more it is ended.
+    /// The most events that wait for one stream; at more the stream is ended.
     pub queue_max: usize,
-    /// How long events and notes of what was delivered are kept, hours.
+    /// How long events and the records of their delivery are kept, hours.
     pub keep_hours: Hours,
 }
 
@@ -37,7 +37,7 @@ impl Default for Events {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("events.heartbeat_ms", |c| Some(c.events.heartbeat_ms), 10, FIVE_MINUTES_MS, "ms"),
@@ -47,7 +47,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Events {
-    /// Checks what is no whole number.
+    /// Checks the keys that are not whole numbers.
     pub(super) fn validate(&self) -> Result<(), Error> {
         self.keep_hours.check("events.keep_hours")
     }

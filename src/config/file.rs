@@ -1,4 +1,4 @@
-//! The files that keys name: secrets, public keys, certificates. None is read for ever.
+//! The files that keys name: secrets, public keys, certificates. Reads are bounded in length.
 
 use std::fs;
 use std::io;
@@ -7,22 +7,23 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use super::secret::Secret;
 
-/// Longest file that is read for a secret, bytes. A larger one is another file by mistake.
+/// The longest file of a secret, bytes. A longer file was named by mistake.
 const SECRET_FILE_BYTES_MAX: u64 = 65_536;
 
-/// Longest file of public keys or certificates, bytes: an issuer's set is some thousand.
+/// The longest file of public keys or certificates, bytes: an issuer's set has some thousand.
 const KEY_FILE_BYTES_MAX: u64 = 1_048_576;
 
 /// Reads a file of public keys or certificates.
 ///
 /// # Errors
-/// What the system said; or it is no file, or longer than any such file is.
+/// The system's error; or the path is not a file, or the file is too long.
 pub fn read_key_file(path: &Path) -> io::Result<Vec<u8>> {
     check(path, KEY_FILE_BYTES_MAX)?;
     fs::read(path)
 }
 
-/// Puts what the file holds, where one is named, into `secret`; `key` is the file's, as `section.key`.
+/// Puts the content of the file, if one is named, into `secret`. `key`: the file's key as
+/// `section.key`.
 pub(super) fn read_secret(
     key: &'static str,
     secret: &mut Option<Secret>,
@@ -32,7 +33,7 @@ pub(super) fn read_secret(
     let failed = |source| Error::SecretFile { key, path: path.clone(), source };
     check(path, SECRET_FILE_BYTES_MAX).map_err(failed)?;
     let mut text = fs::read_to_string(path).map_err(failed)?;
-    // Editors and `echo` end the line; nobody means that as part of the secret.
+    // Editors and `echo` add a line break at the end. It is not part of the secret.
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -43,7 +44,7 @@ pub(super) fn read_secret(
     Ok(())
 }
 
-/// A device or a pipe would be read for ever.
+/// Refuses a device and a pipe, because reading one may never end.
 fn check(path: &Path, bytes_max: u64) -> io::Result<()> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > bytes_max {

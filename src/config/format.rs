@@ -1,9 +1,9 @@
-//! How output is written, be it the log's or a subcommand's.
+//! The format of output: of log lines and of subcommands.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// How output is written: for eyes or for machines.
+/// The format of output: for people or for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {

@@ -1,4 +1,4 @@
-//! How long something is kept.
+//! A time in hours: how long something is kept.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use serde::Deserialize;
 
 use super::{Error, range};
 
-/// The least: a test's patience.
+/// The least, hours: 36 ms, short enough for tests.
 const HOURS_MIN: f64 = 0.000_01;
-/// The most: ten years.
+/// The most, hours: ten years.
 const HOURS_MAX: f64 = 87_600.0;
 
-/// A time in hours, which need not be whole ones. Within its bounds once it is loaded.
+/// A time in hours; fractions are allowed. It is within its bounds after loading.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(from = "f64")]
 pub struct Hours(f64);
 
 impl Hours {
-    /// The time itself.
+    /// The same as a [`Duration`].
     pub fn duration(self) -> Duration {
         Duration::from_secs(3_600).mul_f64(self.0)
     }
 
-    /// Refuses what is out of bounds; `key` is `section.key`. NaN is in no range.
+    /// Refuses a time out of bounds, and NaN, which is in no range. `key`: `section.key`.
     pub(super) fn check(self, key: &'static str) -> Result<(), Error> {
         if (HOURS_MIN..=HOURS_MAX).contains(&self.0) {
             return Ok(());

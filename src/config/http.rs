@@ -1,4 +1,4 @@
-//! The public listener: where it listens, what it takes from a client, and how long it waits.
+//! The public listener: its address, its size limits and its timeouts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -15,37 +15,40 @@ use super::{Error, range};
 pub struct Http {
     /// Address of the public listener.
     pub listen: SocketAddr,
-    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    /// Its certificate and the chain to its issuer, PEM; absent: no TLS.
     pub tls_certificate_file: Option<PathBuf>,
     /// The certificate's private key, PEM.
     pub tls_key_file: Option<PathBuf>,
-    /// Largest request body, bytes.
+    /// The largest request body, bytes.
     pub body_bytes_max: usize,
-    /// Largest request line and headers together, bytes.
+    /// The largest request line and headers together, bytes.
     pub header_bytes_max: usize,
-    /// Time for the next whole header, and for a TLS handshake, ms; also how long an idle connection is kept.
+    /// Timeout for a whole header and for a TLS handshake, ms. An idle connection is also closed
+    /// after it.
     pub header_read_timeout_ms: u64,
-    /// Time for a whole body, ms.
+    /// Timeout for a whole body, ms.
     pub body_read_timeout_ms: u64,
-    /// Time for an answer, ms; also how long a client may take no bytes of it.
+    /// Timeout for an answer, ms. A client that reads no byte of it for as long is disconnected.
     pub request_timeout_ms: u64,
-    /// Connections held at once.
+    /// The most open connections.
     pub connections_max: usize,
-    /// Most of them from one address; absent: half of them.
+    /// The most open connections from one address; absent: half of `connections_max`.
     pub connections_per_address_max: Option<usize>,
     /// Whether a transfer without an idempotency key is refused.
     pub cid_required: bool,
-    /// How long an answer waits for a transfer to become final, ms.
+    /// How long an answer waits for the transfer's final state, ms.
     pub transfer_wait_ms: u64,
-    /// Time for what is in flight after a signal to stop, ms.
+    /// Time for requests and transfers under way after a signal to stop, ms.
     pub shutdown_timeout_ms: u64,
 }
 
-/// Waiting less for PostgreSQL to commit an accept would refuse what is merely slow.
+/// The least wait for PostgreSQL to commit an accept, ms. A shorter wait would refuse transfers
+/// that are merely slow.
 const ACCEPT_WAIT_MS_MIN: u64 = 2_000;
 
-/// POST waits this much longer for what its user has used and for the coordinator's word, and a name to ask for it is
-/// better than none. What waits is held against it in [`crate::http::public::post`].
+/// POST waits this much longer, ms: for the user's usage and for the coordinator's answer. So a
+/// client gets the transfer's id and can ask for it. [`crate::http::public::post`] asserts that
+/// its waits fit.
 pub(crate) const BESIDE_ACCEPT_MS: u64 = 4_000;
 
 impl Default for Http {
@@ -68,7 +71,7 @@ impl Default for Http {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("http.body_bytes_max", |c| Some(c.http.body_bytes_max as u64), 1_024, 1_048_576, "bytes"),
@@ -83,22 +86,22 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Http {
-    /// How long a transfer may take to be accepted, however short the wait for its end, ms.
+    /// Timeout for accepting a transfer, ms. It does not become shorter with `transfer_wait_ms`.
     pub fn accept_wait_ms(&self) -> u64 {
         self.transfer_wait_ms.max(ACCEPT_WAIT_MS_MIN)
     }
 
-    /// Connections held at once from one address.
+    /// The most open connections from one address.
     pub fn connections_per_address_max(&self) -> usize {
         self.connections_per_address_max.unwrap_or(self.connections_max.div_ceil(2))
     }
 
-    /// What the listener needs to speak TLS, if it is to.
+    /// The files for TLS, if TLS is configured.
     pub fn tls_files(&self) -> Option<TlsFiles> {
         TlsFiles::new("http", &self.tls_certificate_file, &self.tls_key_file)
     }
 
-    /// Checks what one key demands of another.
+    /// Checks the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         tls::check([
             ("http.tls_certificate_file", &self.tls_certificate_file),
@@ -107,8 +110,8 @@ impl Http {
         let accept_ms = self.accept_wait_ms() + BESIDE_ACCEPT_MS;
         if self.request_timeout_ms <= accept_ms {
             let allowed = format!(
-                "above {accept_ms} ms: http.transfer_wait_ms or {ACCEPT_WAIT_MS_MIN}, whichever is more, and \
-                 {BESIDE_ACCEPT_MS}"
+                "above {accept_ms} ms: the greater of http.transfer_wait_ms and \
+                 {ACCEPT_WAIT_MS_MIN}, plus {BESIDE_ACCEPT_MS}"
             );
             return Err(range("http.request_timeout_ms", self.request_timeout_ms, allowed));
         }

@@ -1,4 +1,4 @@
-//! Where keys are given: one layer is one place, with what it says and how it is named in errors.
+//! The sources of keys: one layer is one source, with its keys and its name in errors.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 
 use super::{Config, Error, bounds};
 
-/// How a variable begins that is meant for us.
+/// The prefix of this program's variables.
 const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
 
 /// Keys that may be given as a value or as the name of a file that holds the value.
@@ -26,9 +26,9 @@ const TWINS: [(&str, &str, &str); 6] = [
 /// One source of keys, merged by figment over the one below.
 #[derive(Clone)]
 pub(super) struct Layer {
-    /// Named in errors: "the environment" or a file.
+    /// Its name in errors: "the environment" or a file.
     pub(super) origin: String,
-    /// As they were given: sections, and keys in them.
+    /// Sections, and the keys in them, as given.
     pub(super) keys: Dict,
 }
 
@@ -38,7 +38,8 @@ impl Layer {
         Self { origin: "the defaults".to_owned(), keys: Dict::new() }
     }
 
-    /// Reads a TOML file. Not figment's own reader: its errors quote the line, secret or not.
+    /// Reads a TOML file. Figment's own reader is not used, because its errors quote the line,
+    /// which may hold a secret.
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let text = fs::read_to_string(path)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -53,13 +54,13 @@ impl Layer {
         Ok(Self { origin: path.display().to_string(), keys })
     }
 
-    /// `UBSCORE__HTTP__LISTEN=…` becomes `http.listen`; every value is text for now.
+    /// `UBSCORE__HTTP__LISTEN=…` becomes `http.listen`. Every value is text until the merge.
     pub(super) fn from_environment(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
         let mut layer = Self { origin: "the environment".to_owned(), keys: Dict::new() };
         for (name, value) in variables {
-            // A name that is not text cannot be one of ours.
+            // A name that is not UTF-8 is not a key.
             let Some(path) = name.to_str().and_then(|name| name.strip_prefix(ENVIRONMENT_PREFIX))
             else {
                 continue;
@@ -73,7 +74,7 @@ impl Layer {
             let Some(value) = value.to_str() else {
                 return Err(refuse("not UTF-8"));
             };
-            // Of two spellings of one name, which wins would depend on the environment's order.
+            // Two spellings of one name are refused: the environment's order would choose.
             match path.split_once("__") {
                 None => {
                     if layer.keys.contains_key(&path) {
@@ -99,12 +100,12 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Refuses what does not fit the types, as they are.
+    /// Refuses values of a wrong type, without conversions.
     pub(super) fn extract_strictly(&self) -> Result<(), Error> {
         Figment::from(self.clone()).extract::<Config>().map(drop).map_err(describe)
     }
 
-    /// Refuses a value that is given beside its file.
+    /// Refuses a value that is given together with its file.
     pub(super) fn refuse_twins(&self) -> Result<(), Error> {
         for (section, value, file) in TWINS {
             if self.holds(section, value) && self.holds(section, file) {
@@ -115,7 +116,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Drops a secret of which `upper` gives another, be it as a value or as a file.
+    /// Removes a secret that `upper` gives, as a value or as a file.
     pub(super) fn yield_twins(&mut self, upper: &Self) {
         for (section, value, file) in TWINS {
             if (upper.holds(section, value) || upper.holds(section, file))
@@ -127,7 +128,7 @@ impl Layer {
         }
     }
 
-    /// Whether it gives this key.
+    /// Whether it has this key.
     pub(super) fn holds(&self, section: &str, key: &str) -> bool {
         self.keys.get(section).and_then(Value::as_dict).is_some_and(|keys| keys.contains_key(key))
     }
@@ -148,13 +149,13 @@ pub(super) fn describe(error: figment::Error) -> Error {
     let mut path = error.path.clone();
     let problem = match &error.kind {
         Kind::UnknownField(name, known) => {
-            // Figment puts the unknown name at the end of the path in some cases only.
+            // Figment appends the unknown name to the path in some cases only.
             if path.last() != Some(name) {
                 path.push(name.clone());
             }
             format!("unknown key; known are {}", known.join(", "))
         }
-        // The value itself is in the kind's text.
+        // The kind's own text would quote the value, which may be a secret.
         _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
             "must be text".to_owned()
         }

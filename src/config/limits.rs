@@ -1,4 +1,4 @@
-//! What one user may ask for.
+//! Limits of one user.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -9,11 +9,11 @@ use super::bound::{Bound, bound};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UserLimits {
-    /// Transfers posted by one user in a second; 0: no limit.
+    /// The most transfers posted by one user in a second; 0: no limit.
     pub user_requests_per_second_max: u32,
-    /// Transfers accepted of one user in a day of UTC; 0: no limit.
+    /// The most transfers accepted from one user in a day of UTC; 0: no limit.
     pub user_transfers_per_day_max: u64,
-    /// Amounts transferred by one user in a day of UTC.
+    /// The largest amounts transferred by one user in a day of UTC, by asset.
     pub user_amounts_per_day_max: AmountsBySymbol,
 }
 
@@ -50,7 +50,7 @@ impl Default for UserLimits {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("limits.user_requests_per_second_max", |c| Some(c.limits.user_requests_per_second_max.into()), 0, 10_000, "requests"),

@@ -1,4 +1,4 @@
-//! What is logged, and how.
+//! The filter and the format of log lines.
 
 use serde::Deserialize;
 
@@ -11,9 +11,9 @@ use super::{Error, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// How a line is written.
+    /// The format of a line.
     pub format: Format,
-    /// What is logged, as [`EnvFilter`] reads it.
+    /// The filter of lines, in the syntax of [`EnvFilter`].
     pub filter: String,
 }
 
@@ -24,7 +24,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Checks what only the reader of filters knows.
+    /// Checks that the filter can be parsed.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if EnvFilter::try_new(&self.filter).is_ok() {
             return Ok(());

@@ -14,7 +14,7 @@ use super::tls::{self, TlsFiles};
 pub struct Ops {
     /// Address of the operators' listener.
     pub listen: SocketAddr,
-    /// Its certificate and what leads to its issuer, PEM; absent: it speaks no TLS.
+    /// Its certificate and the chain to its issuer, PEM; absent: no TLS.
     pub tls_certificate_file: Option<PathBuf>,
     /// The certificate's private key, PEM.
     pub tls_key_file: Option<PathBuf>,
@@ -31,12 +31,12 @@ impl Default for Ops {
 }
 
 impl Ops {
-    /// What the listener needs to speak TLS, if it is to.
+    /// The files for TLS, if TLS is configured.
     pub fn tls_files(&self) -> Option<TlsFiles> {
         TlsFiles::new("ops", &self.tls_certificate_file, &self.tls_key_file)
     }
 
-    /// Checks what one key demands of another.
+    /// Checks the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         tls::check([
             ("ops.tls_certificate_file", &self.tls_certificate_file),

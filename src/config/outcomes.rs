@@ -1,4 +1,4 @@
-//! How long what was decided is remembered.
+//! How long UBSCore keeps outcomes in its map.
 
 use serde::Deserialize;
 
@@ -10,9 +10,9 @@ use super::hours::Hours;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Outcomes {
-    /// How long a transfer has been terminal before UBSCore may forget it, hours.
+    /// A transfer must be terminal for this long before UBSCore may evict its outcomes, hours.
     pub keep_hours: Hours,
-    /// Time between two looks at what may be forgotten, ms.
+    /// Time between two evictions, ms.
     pub evict_every_ms: u64,
 }
 
@@ -22,14 +22,14 @@ impl Default for Outcomes {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("outcomes.evict_every_ms", |c| Some(c.outcomes.evict_every_ms), 10, HOUR_MS, "ms"),
 ];
 
 impl Outcomes {
-    /// Checks what is no whole number.
+    /// Checks the keys that are not whole numbers.
     pub(super) fn validate(&self) -> Result<(), Error> {
         self.keep_hours.check("outcomes.keep_hours")
     }

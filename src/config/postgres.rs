@@ -14,25 +14,25 @@ use crate::postgres::Address;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Postgres {
-    /// Where the server is; after loading, absent means embedded. Secret: it may hold a password.
+    /// URL of the server; absent after loading: embedded. Secret: it may hold a password.
     pub url: Option<Secret>,
     /// A file that holds the URL.
     pub url_file: Option<PathBuf>,
     /// Directory of the embedded server's programs.
     pub bin: Option<PathBuf>,
-    /// Connections for reads.
+    /// The most connections for reads.
     pub connections_max: usize,
-    /// Time to connect and log in, ms.
+    /// Timeout to connect and log in, ms.
     pub connect_timeout_ms: u64,
-    /// Time for a statement, ms; kept by the server.
+    /// Timeout of a statement, ms; the server enforces it.
     pub statement_timeout_ms: u64,
-    /// Time for a lock, ms; kept by the server.
+    /// Timeout of a wait for a lock, ms; the server enforces it.
     pub lock_timeout_ms: u64,
-    /// Time for a transaction that nobody goes on with, ms; kept by the server.
+    /// Timeout of an idle open transaction, ms; the server enforces it.
     pub idle_in_transaction_timeout_ms: u64,
 }
 
-/// What `postgres.url` says when we are to run the server ourselves.
+/// The value of `postgres.url` for the embedded server.
 const EMBEDDED: &str = "embedded";
 
 impl Default for Postgres {
@@ -50,7 +50,7 @@ impl Default for Postgres {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("postgres.connections_max", |c| Some(c.postgres.connections_max as u64), 1, 512, "connections"),
@@ -61,14 +61,14 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Postgres {
-    /// Replaces the name of a file by what it holds, and "embedded" by nothing.
+    /// Replaces the name of a file by its content, and "embedded" by `None`.
     pub(super) fn read_secrets(&mut self) -> Result<(), Error> {
         read_secret("postgres.url_file", &mut self.url, &self.url_file)?;
         self.url.take_if(|url| url.expose() == EMBEDDED);
         Ok(())
     }
 
-    /// Checks what is no whole number, and what one key demands of another.
+    /// Checks the keys that are not whole numbers, and the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if self.lock_timeout_ms > self.statement_timeout_ms {
             let allowed =

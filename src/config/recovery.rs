@@ -1,4 +1,4 @@
-//! When a quiet transfer is picked up again.
+//! When a transfer without progress is driven again.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use super::bound::{Bound, HOUR_MS, bound};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Recovery {
-    /// A transfer without progress for this long is picked up again, ms.
+    /// A transfer without progress for this long is driven again, ms.
     pub stale_ms: u64,
 }
 
@@ -18,7 +18,7 @@ impl Default for Recovery {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("recovery.stale_ms", |c| Some(c.recovery.stale_ms), 1_000, HOUR_MS, "ms"),

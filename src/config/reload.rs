@@ -1,4 +1,4 @@
-//! Files that are read again while the service runs.
+//! How often key files and certificates are read again while the service runs.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use super::bound::{Bound, HOUR_MS, bound};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reload {
-    /// Between two looks at the files of keys, secrets of tokens and certificates, ms.
+    /// Time between two checks of the files of keys, token secrets and certificates, ms.
     pub every_ms: u64,
 }
 
@@ -18,7 +18,7 @@ impl Default for Reload {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("reload.every_ms", |c| Some(c.reload.every_ms), 100, HOUR_MS, "ms"),

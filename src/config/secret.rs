@@ -1,10 +1,10 @@
-//! Text that is configured and never shown.
+//! Configured text that is never shown.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-/// Text that is never printed: not by `{}`, not by `{:?}`.
+/// Text that is never printed: neither by `{}` nor by `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -14,7 +14,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the one call that needs it.
+    /// The text itself, for the call that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,7 +49,7 @@ mod tests {
     use crate::config::secret::Secret;
     use crate::config::tests::{OWN_SECRET, load};
 
-    /// Goal: no way to print a configuration, or to get it wrong, shows a secret.
+    /// Goal: neither a printed configuration nor an error about it shows a secret.
     #[test]
     fn no_text_shows_a_secret() {
         let text = format!(

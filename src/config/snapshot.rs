@@ -1,4 +1,4 @@
-//! When a snapshot is made, and what goes once it is.
+//! When a snapshot is made, and the archive of the segments that it replaces.
 
 use serde::Deserialize;
 
@@ -8,13 +8,13 @@ use super::bound::{Bound, bound};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Snapshot {
-    /// A snapshot is made after so many records.
+    /// A snapshot is made after this many records.
     pub every_records: u64,
-    /// Or after so many bytes of the log.
+    /// Or after this many bytes of the log.
     pub every_bytes: u64,
-    /// Snapshots kept.
+    /// Number of snapshots kept.
     pub keep: usize,
-    /// Run for every closed segment before it is removed; empty for none.
+    /// Command run for each closed segment before it is removed; empty: none.
     pub archive_command: String,
 }
 
@@ -29,7 +29,7 @@ impl Default for Snapshot {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("snapshot.every_records", |c| Some(c.snapshot.every_records), 100, 1_000_000_000_000, "records"),

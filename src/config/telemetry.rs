@@ -1,4 +1,4 @@
-//! Where spans are sent.
+//! The collector of spans.
 
 use serde::Deserialize;
 
@@ -8,9 +8,9 @@ use super::{Error, is_http_url, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
-    /// Where spans are posted as OTLP, the whole path; absent: nowhere.
+    /// URL with its path that spans are posted to as OTLP; absent: spans are not sent.
     pub otlp_endpoint: Option<String>,
-    /// The share of traces that is sent, 0 to 1, where the client has not decided.
+    /// The share of traces that is sent, 0 to 1, if the client has not decided.
     pub sample_ratio: f64,
 }
 
@@ -21,7 +21,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Checks what types do not.
+    /// Checks all that the types cannot express.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if let Some(url) = &self.otlp_endpoint
             && !is_http_url(url)

@@ -1,22 +1,22 @@
-//! What a listener needs to speak TLS: the same two keys in `[http]` and in `[ops]`.
+//! The files of TLS: the same two keys in `[http]` and in `[ops]`.
 
 use std::path::PathBuf;
 
 use super::Error;
 
-/// The files of a listener that speaks TLS.
+/// The files of a listener with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// `http` or `ops`.
     pub section: &'static str,
-    /// The certificate and what leads to its issuer.
+    /// The certificate and the chain to its issuer.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// None where either is absent.
+    /// `None` if either file is absent.
     pub(super) fn new(
         section: &'static str,
         certificate: &Option<PathBuf>,
@@ -26,7 +26,8 @@ impl TlsFiles {
     }
 }
 
-/// Refuses a certificate without its key and a key without its certificate; each with its name as `section.key`.
+/// Refuses a certificate without its key, and a key without its certificate. Each file comes with
+/// its `section.key`.
 pub(super) fn check(files: [(&'static str, &Option<PathBuf>); 2]) -> Result<(), Error> {
     let advice = "TLS needs a certificate and its private key";
     match files {

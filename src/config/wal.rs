@@ -11,11 +11,11 @@ use super::{Error, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Wal {
-    /// Size of a segment, bytes, a multiple of a page.
+    /// Size of a segment, bytes; a multiple of a page.
     pub segment_bytes: u64,
-    /// Segments prepared ahead.
+    /// Number of segments prepared ahead.
     pub spares_ready: usize,
-    /// With fewer free bytes on the log's file system it is said; 0: never.
+    /// An alert is raised below this free space on the log's file system, bytes; 0: never.
     pub space_low_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ impl Default for Wal {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("wal.segment_bytes", |c| Some(c.wal.segment_bytes), 65_536, SEGMENT_BYTES_MAX, "bytes, a multiple of 4096"),
@@ -34,7 +34,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Wal {
-    /// Checks what is no bound.
+    /// Checks that a segment is whole pages.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if self.segment_bytes.is_multiple_of(PAGE_BYTES) {
             return Ok(());

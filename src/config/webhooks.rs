@@ -1,4 +1,4 @@
-//! Events told to an endpoint of the operator's: where, signed with what, and how often it is tried.
+//! Events sent to an endpoint of the operator: its URL, the signing secret and the retries.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -16,29 +16,30 @@ use super::{Error, is_http_url, range};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Webhooks {
-    /// Where events are posted; absent: nowhere. Secret: it may hold a password.
+    /// URL that events are posted to; absent: events are not posted. Secret: it may hold a
+    /// password.
     pub url: Option<Secret>,
     /// A file that holds the URL.
     pub url_file: Option<PathBuf>,
-    /// What deliveries are signed with: `whsec_` and 24 to 64 bytes in base64.
+    /// The secret that signs deliveries: `whsec_` and 24 to 64 bytes in base64.
     pub secret: Option<Secret>,
     /// A file that holds the secret.
     pub secret_file: Option<PathBuf>,
-    /// Time for one try, ms.
+    /// Timeout of one try, ms.
     pub timeout_ms: u64,
-    /// Transfers told of at the same time.
+    /// The most transfers with a delivery under way at the same time.
     pub parallel: usize,
-    /// Tries of one event before it is a dead letter.
+    /// Number of tries before an event is a dead letter.
     pub attempts_max: u32,
-    /// The first wait before another try, ms.
+    /// The first wait before a retry, ms.
     pub backoff_base_ms: u64,
-    /// The longest wait, ms.
+    /// The longest wait before a retry, ms.
     pub backoff_cap_ms: u64,
     /// How long dead letters are kept, hours.
     pub dead_keep_hours: Hours,
 }
 
-/// How the secret of a webhook begins, and how many characters of base64 24 to 64 bytes are.
+/// The prefix of a webhook's secret, and the number of base64 characters of 24 to 64 bytes.
 ///
 /// Source: Standard Webhooks, "Signature scheme".
 const SECRET_PREFIX: &str = "whsec_";
@@ -61,7 +62,7 @@ impl Default for Webhooks {
     }
 }
 
-/// What its whole numbers may be.
+/// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("webhooks.timeout_ms", |c| Some(c.webhooks.timeout_ms), 100, MINUTE_MS, "ms"),
@@ -72,7 +73,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Webhooks {
-    /// Replaces the names of files by what they hold. An empty URL is none.
+    /// Replaces the names of files by their contents. An empty URL becomes `None`.
     pub(super) fn read_secrets(&mut self) -> Result<(), Error> {
         read_secret("webhooks.url_file", &mut self.url, &self.url_file)?;
         read_secret("webhooks.secret_file", &mut self.secret, &self.secret_file)?;
@@ -80,7 +81,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Checks what is no whole number, and what one key demands of another.
+    /// Checks the keys that are not whole numbers, and the relations between keys.
     pub(super) fn validate(&self, events: &Events) -> Result<(), Error> {
         self.dead_keep_hours.check("webhooks.dead_keep_hours")?;
         if self.backoff_cap_ms < self.backoff_base_ms {
