@@ -142,7 +142,7 @@ sbom: need-rust need-linters
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
 	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
 
-# Built apart, with the build machine's paths replaced: they say nothing to others, and two builds of one commit are then alike. The
+# Built apart, with the build machine's paths replaced: they mean nothing elsewhere, and two builds of one commit are then alike. The
 # symbols lie beside the stripped binary, which names their file: backtraces and debuggers find them there.
 dist: need-rust sbom
 	@home=$${CARGO_HOME:-$$HOME/.cargo}

@@ -30,7 +30,8 @@
 //! - An answer is released: UBSCore's in `engine/src/core.rs` (`release`), the client's in
 //!   `src/coordinator/worker.rs` (`on_reply`), after the commit.
 //! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called by `release`.
-//! - A route is declared: `ROUTES` in `src/http/api.rs` (public) and `src/http/ops.rs` (operators).
+//! - A route is declared: `ROUTES` in `src/http/public/routes.rs` (users) and in
+//!   `src/http/ops/routes.rs` (operators).
 //!
 //! The rule of every operation is one row of `domain/src/transfer/op.rs`; the claims of every state
 //! are in `domain/src/transfer/claims.rs`. `docs/decisions.md` gives the reasons.

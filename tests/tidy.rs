@@ -207,7 +207,8 @@ fn the_readme_tells_every_code_as_the_table_has_it() {
     let readme = fs::read_to_string(root.join("README.md")).expect("a README");
     for code in domain::code::Code::ALL {
         let retry = if code.retryable() { "yes" } else { "no" };
-        let row = format!("| `{}` | {} | {retry} |", code.name(), code.http_status());
+        let (name, status) = (code.name(), code.http_status());
+        let row = format!("| `{name}` | {status} | {retry} | {}", code.message());
         assert!(readme.contains(&row), "the README lacks {row}");
     }
 }
