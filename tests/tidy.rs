@@ -76,8 +76,8 @@ fn every_crash_point_is_in_a_list_that_tests_walk() {
     assert_eq!(placed, listed.into_iter().map(str::to_owned).collect());
 }
 
-/// Story: release builds aborted on a panic. The last words of a thread after a failed disk, and its
-/// exit code, were then those of the tests only.
+/// Story: release builds aborted on a panic. The last words of a thread after a failed disk, and
+/// its exit code, were then those of the tests only.
 #[test]
 fn panics_unwind_in_every_profile() {
     let manifest = include_str!("../Cargo.toml");
@@ -151,8 +151,8 @@ fn acceptance_id<'a>(ids: &'a [String], name: &str) -> Option<&'a String> {
     ids.iter().find(|id| name.starts_with(id.as_str()))
 }
 
-/// Goal: the list of acceptance tests is complete, and each of its tests exists. Method: the rows of
-/// `acceptance.md` against the tests in the sources, both ways, and both against the ids.
+/// Goal: the list of acceptance tests is complete, and each of its tests exists. Method: the rows
+/// of `acceptance.md` against the tests in the sources, both ways, and both against the ids.
 #[test]
 fn every_acceptance_id_is_tested_and_listed() {
     let ids = acceptance_ids();
