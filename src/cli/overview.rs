@@ -4,7 +4,8 @@ use clap::Subcommand as _;
 
 use super::Command;
 
-/// The groups and their commands, in the order of `--help`. A command without a group stands below "Tools".
+/// The groups and their commands, in the order of `--help`. A command without a group is listed
+/// under "Tools".
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["serve", "doctor", "token", "load"]),
     ("Look", &["verify", "statement", "wal", "snapshot", "pauses"]),
@@ -22,7 +23,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// The width of the column of names.
 const NAME_WIDTH: usize = 12;
 
-/// What clap prints for `ubscore --help`.
+/// The template of clap for `ubscore --help`.
 pub fn template() -> String {
     let all = Command::augment_subcommands(clap::Command::new("ubscore"));
     let about = |name: &str| {
@@ -55,7 +56,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// Goal: nobody looks for a command in vain, and each is read at a glance. Method: every command against the help's lines.
+    /// Goal: the help lists every command on one short line. Method: compare every command with the
+    /// help's lines.
     #[test]
     fn every_command_stands_in_the_help_once_with_one_clause() {
         let help = Cli::command().render_help().to_string();

@@ -1,4 +1,4 @@
-//! What `serve --dev` adds: assets, money for two users, and a guide for the first minutes.
+//! The additions of `serve --dev`: assets, money for two users, and a guide for the first minutes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ use domain::amount::Amount;
 use domain::asset::{Asset, AssetId, AssetStatus, Catalog};
 use domain::transfer::Op;
 
-/// Users that are given money at the first start.
+/// Users that get money at the first start.
 const USERS: [u64; 2] = [1001, 1002];
-/// What each is given, as symbol and whole coins.
+/// The gifts of each user: symbol and whole coins.
 const GIFTS: [(&str, u64); 2] = [("USDT", 10_000), ("BTC", 10)];
-/// How long the printed tokens are good for.
+/// How long the printed tokens are valid.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The data directory of `make run`, which `make reset` removes.
 const DATA_DIR: &str = "./data";
@@ -50,7 +50,8 @@ pub fn assets() -> Vec<Asset> {
     ]
 }
 
-/// Gives the development users their money, once in a database's life: each gift is an external deposit with a name.
+/// Gives the development users their money, once for each database: each gift is an external
+/// deposit with a fixed idempotency key.
 ///
 /// # Errors
 /// A development asset is missing.
@@ -69,17 +70,20 @@ pub async fn give_money<T: Adapter, F: Adapter>(
                 actor: "dev".to_owned(),
                 order_number: 0,
             };
-            // Halted, or behind a transfer that waits for a lock: no reason not to serve.
+            // The service is halted, or a lock delays the gift. Serving goes on.
             if let Err(rejection) = coordinator.external(external).await {
                 let code = rejection.code.name();
-                warn!(user, symbol, code, "the gift is not given now; a later start gives it");
+                warn!(
+                    user,
+                    symbol, code, "the development money was not given; the next start tries again"
+                );
             }
         }
     }
     Ok(())
 }
 
-/// What a new user types first.
+/// The guide with the first commands for a new user.
 ///
 /// # Errors
 /// The configuration cannot sign tokens.
@@ -94,7 +98,7 @@ pub fn guide(
         signed => signed,
     };
     let data = config.data_dir.display();
-    // Nobody else vouches for a certificate of one's own.
+    // A self-made certificate has no public issuer, so curl needs the file.
     let curl = |file: &Option<PathBuf>| match file {
         Some(file) => ("https", format!("curl --cacert {}", file.display())),
         None => ("http", "curl".to_owned()),
@@ -106,7 +110,7 @@ pub fn guide(
         "{curl_http} -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
          {scheme}://{http}/api/v1/internal_transfer \\\n    -d"
     );
-    // The first process of a container may have no name on the disk.
+    // The first process of a container may have no path on the disk.
     let program =
         std::env::current_exe().map_or("ubscore".to_owned(), |path| path.display().to_string());
     let reset = match (config.data_dir == Path::new(DATA_DIR), &config.postgres.url) {

@@ -1,7 +1,8 @@
-//! The operators' listener from the command line.
+//! The client of the operators' listener for the command line.
 //!
-//! A reader of the configuration's secret is any operator; the token made from it lives for a minute. With public keys there
-//! is no secret to sign with: the operator gives a token in a file.
+//! A reader of the configuration's secret can act as any operator. The token made with it is valid
+//! for a minute. With public keys there is no secret to sign with: the operator gives a token in a
+//! file.
 
 use std::fs;
 use std::io;
@@ -19,26 +20,27 @@ use crate::config::{Config, Overrides};
 use crate::http::auth::{self, Role, SignError};
 use crate::release;
 
-/// Until a connection stands.
+/// Timeout for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Until the answer. A halt waits for what is under way, and the check before a resume takes its time.
+/// Timeout for an answer. A halt waits for transfers under way, and the check before a resume is
+/// slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the token is good for.
+/// How long the token is valid.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
 /// A refusal by the service.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} refused: {code}: {message}")]
 pub struct Refused {
-    /// Which command, for people.
+    /// The command, for people.
     what: String,
     /// The code, as in the README's table.
     pub code: String,
-    /// The service's sentence.
+    /// The service's message.
     message: String,
 }
 
-/// Nothing listens at the address, so that no process has read the request.
+/// The service could not be reached, or it did not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer from {url}; is the service running there{tls}?")]
 pub struct Unreachable {
@@ -49,7 +51,7 @@ pub struct Unreachable {
 }
 
 impl Unreachable {
-    /// Whether the connection was refused, as by a machine on which no process listens there.
+    /// Whether the connection was refused: then no process listens at the address.
     pub fn is_refused(&self) -> bool {
         match &self.source {
             ureq::Error::ConnectionFailed => true,
@@ -59,7 +61,7 @@ impl Unreachable {
     }
 }
 
-/// Somebody who may ask it.
+/// A client with an operator's token.
 pub struct Ops {
     url: String,
     token: String,
@@ -67,10 +69,10 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// An operator as the command line names him.
+    /// A client for the operator that the command line names.
     ///
     /// # Errors
-    /// The configuration is wrong, or holds no secret to sign with.
+    /// The configuration is wrong, or it has no secret to sign with.
     pub fn new(access: &AccessArgs, clock: &impl Clock) -> anyhow::Result<Ops> {
         let config = Config::load(access.config.as_deref(), Overrides::default(), access.dev)
             .context("load the configuration")?;
@@ -110,27 +112,28 @@ impl Ops {
         Ok(Ops { url, token, agent })
     }
 
-    /// Asks one of the admin routes, by its path behind `/admin/v1/`; returns the answer's body. `what` is for people.
+    /// Sends GET to an admin route and returns the answer's body. `path`: the path after
+    /// `/admin/v1/`. `what`: the command's name in errors.
     ///
     /// # Errors
-    /// The service cannot be reached, or it refuses: its code and message.
+    /// The service cannot be reached, or it refuses with a code and a message.
     pub fn get(&self, what: &str, path: &str) -> anyhow::Result<Value> {
         let request = self.agent.get(self.address(path)).header("Authorization", self.bearer());
         self.read(what, request.call())
     }
 
-    /// The same with a body.
+    /// The same with POST and a body.
     ///
     /// # Errors
-    /// As of [`Ops::get`].
+    /// As [`Ops::get`].
     pub fn post(&self, what: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(what, self.agent.post(self.address(path)), body)
     }
 
-    /// The same with a body, and the method PUT.
+    /// The same with PUT and a body.
     ///
     /// # Errors
-    /// As of [`Ops::get`].
+    /// As [`Ops::get`].
     pub fn put(&self, what: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(what, self.agent.put(self.address(path)), body)
     }

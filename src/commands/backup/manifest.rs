@@ -1,4 +1,5 @@
-//! What a backup says of itself: `manifest.json`, written last. Every byte of it and of every file it names is summed.
+//! `manifest.json`, the description of a backup, written last. Checksums cover every byte of it and
+//! of every file that it names.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,14 +15,14 @@ use crate::data_dir::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY};
 
 /// The manifest's file.
 pub const FILE: &str = "manifest.json";
-/// What `pg_dump` wrote.
+/// The file that `pg_dump` wrote.
 pub const DUMP: &str = "postgres.dump";
 /// The version of the format that this program writes and reads.
 const FORMAT: u32 = 1;
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// What a backup holds.
+/// The content of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -31,15 +32,15 @@ pub struct Manifest {
     pub program: String,
     /// When it was finished, RFC 3339.
     pub created_at: String,
-    /// The log's half.
+    /// The log's part.
     pub log: Log,
-    /// PostgreSQL's half.
+    /// PostgreSQL's part.
     pub postgres: Postgres,
-    /// Every file but this one.
+    /// Every file except the manifest.
     pub files: Vec<Summed>,
 }
 
-/// What a backup holds of the log.
+/// The log in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
@@ -49,11 +50,11 @@ pub struct Log {
     pub first: Sequence,
     /// Its last record; 0 for none.
     pub last: Sequence,
-    /// The records at which snapshots stand, newest first.
+    /// The sequences of the snapshots, newest first.
     pub snapshots: Vec<Sequence>,
 }
 
-/// What a backup holds of PostgreSQL.
+/// PostgreSQL in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Postgres {
@@ -61,31 +62,31 @@ pub struct Postgres {
     pub version: String,
     /// Its major version.
     pub major: u32,
-    /// Which cluster it was taken from.
+    /// The cluster that was dumped.
     pub system_identifier: String,
-    /// In which of the cluster's histories.
+    /// The timeline of the cluster.
     pub timeline: i32,
-    /// Up to where the server's log was written then.
+    /// The end of the server's log at that time.
     pub lsn: String,
     /// The database.
     pub database: String,
-    /// The last incarnation it had given.
+    /// The last incarnation that it had assigned.
     pub incarnation: u64,
-    /// Order numbers below it may have left UBSCore's outcome map.
+    /// Outcomes with order numbers below it may be evicted from UBSCore's map.
     pub watermark: u64,
-    /// The highest sequence that a lease holder had seen durable.
+    /// The highest sequence that a lease holder reported as durable.
     pub durable_sequence: Sequence,
-    /// The highest sequence that anything in it claims to be durable.
+    /// The highest sequence that any row of it records as durable.
     pub claimed_sequence: Sequence,
-    /// How many transfers it holds.
+    /// Number of its transfers.
     pub transfers: u64,
 }
 
-/// A file, and what it adds up to.
+/// A file with its length and checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summed {
-    /// Below the backup's directory.
+    /// The path below the backup's directory.
     pub path: PathBuf,
     /// Its length.
     pub bytes: u64,
@@ -98,18 +99,18 @@ pub struct Summed {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     backup: Manifest,
-    /// Of `backup`, written as compactly as JSON goes.
+    /// The checksum of `backup` in compact JSON.
     xxh3: String,
 }
 
 impl Manifest {
-    /// A manifest of what this program has written.
+    /// A manifest of this program's format and version.
     pub fn new(created_at: String, log: Log, postgres: Postgres, files: Vec<Summed>) -> Manifest {
         let program = env!("CARGO_PKG_VERSION").to_owned();
         Manifest { format: FORMAT, program, created_at, log, postgres, files }
     }
 
-    /// What names this backup and no other.
+    /// The checksum of the manifest, which identifies the backup.
     pub fn sum(&self) -> String {
         let text = serde_json::to_vec(self).expect("text and numbers");
         format!("{:032x}", xxh3_128(&text))
@@ -126,7 +127,7 @@ impl Manifest {
     /// Reads the manifest of the backup in `directory`.
     ///
     /// # Errors
-    /// There is none, it is of another version, or a byte of it is not as it was written.
+    /// There is no manifest, it has another format, or a byte of it has changed.
     pub fn read(directory: &Path) -> anyhow::Result<Manifest> {
         let path = directory.join(FILE);
         let shown = path.display();
@@ -146,7 +147,7 @@ impl Manifest {
         ensure!(found == FORMAT, "{shown} has format {found}, and this program reads {FORMAT}");
         let sealed: Sealed = serde_json::from_slice(&bytes).with_context(damaged)?;
         let manifest = sealed.backup;
-        // Whatever was changed, a number or a blank, it is written otherwise again.
+        // Written again, the manifest must have the same bytes: so any change is found.
         ensure!(manifest.to_bytes() == bytes, damaged());
         for file in &manifest.files {
             ensure!(file.is_known(), "{shown} names {}", file.path.display());
@@ -154,17 +155,18 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Reads every file that is named, and compares.
+    /// Reads every named file, and compares its length and checksum.
     ///
     /// # Errors
-    /// The first one that is not what was written, by name.
+    /// The first file that has changed, by name.
     pub fn check_files(&self, directory: &Path) -> anyhow::Result<()> {
         for file in &self.files {
             let found = Summed::of(directory, &file.path)?;
             let path = directory.join(&file.path);
             ensure!(
                 found == *file,
-                "{} is damaged: it has {} bytes that add up to {}, and was written with {} that add up to {}",
+                "{} is damaged: it has {} bytes with checksum {}, but was written with {} bytes and \
+                 checksum {}",
                 path.display(),
                 found.bytes,
                 found.xxh3,
@@ -201,7 +203,7 @@ impl Summed {
         read().with_context(|| format!("read {}", whole.display()))
     }
 
-    /// Whether it is a name that a backup has: no other is ever opened.
+    /// Whether a backup has files of this name. No other file is opened.
     fn is_known(&self) -> bool {
         let plain = self.path.components().all(|part| matches!(part, Component::Normal(_)));
         let folder = self.path.parent().and_then(Path::to_str);
@@ -214,7 +216,7 @@ impl Summed {
     }
 }
 
-/// A file that is summed while it is read.
+/// A file with a checksum that is computed while it is read.
 pub struct Summing {
     file: File,
     sum: Box<Xxh3>,
@@ -222,12 +224,12 @@ pub struct Summing {
 }
 
 impl Summing {
-    /// Nothing read yet.
+    /// Starts at the beginning of the file.
     pub fn new(file: File) -> Summing {
         Summing { file, sum: Box::new(Xxh3::new()), bytes: 0 }
     }
 
-    /// What was read so far.
+    /// Length and checksum of the bytes read so far.
     pub fn summed(&self, path: &Path) -> Summed {
         let xxh3 = format!("{:032x}", self.sum.digest128());
         Summed { path: path.to_owned(), bytes: self.bytes, xxh3 }
@@ -236,7 +238,7 @@ impl Summing {
     /// Copies all of it to `to`.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     pub fn copy(&mut self, to: &mut File) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {

@@ -1,4 +1,4 @@
-//! The checks: each takes what was seen and says what is to be thought of it. Nothing here looks at anything.
+//! The checks. Each one takes the observations and returns its findings. No check does I/O.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::{Finding, Seen, Unasked, Verdict};
 use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
 
-/// Every check, in the order in which they are told.
+/// Every check, in the order of the report.
 pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
     |seen| postgres(seen.postgres.as_ref(), connections_needed(seen)),
     |seen| seen.pair.iter().map(pair).collect(),
@@ -40,17 +40,18 @@ fn fine(check: &'static str, found: impl Into<String>) -> Finding {
 }
 
 fn unseen(check: &'static str, what: &str) -> Finding {
-    finding(check, Verdict::Warn, format!("{what} cannot be seen"), "look at it by hand")
+    finding(check, Verdict::Warn, format!("cannot read {what}"), "check it by hand")
 }
 
 /// The oldest major version that is tested.
 const POSTGRES_MAJOR_MIN: i32 = 14;
-/// Connections of ours beside those for reads and one a shard: Funding's own, the audit's, its check's, the watermark's, the
-/// relay's, the webhooks', the one that watches the server, and one for a command.
+/// Connections of the service beside the pool for reads and one for each worker: Funding, the
+/// audit, the audit's check, the watermark, the relay, the webhooks, the server's watch, and one
+/// command.
 const CONNECTIONS_BESIDE: u64 = 8;
-/// A difference of the clocks that is no more than a slow answer, ms.
+/// The largest difference of the clocks that a slow answer explains, ms.
 const CLOCKS_APART_MS: u64 = 250;
-/// One that makes times in answers and in tokens disagree, ms.
+/// Above this difference the times in answers and in tokens disagree, ms.
 const CLOCKS_FAR_APART_MS: u64 = 5_000;
 
 fn connections_needed(seen: &Seen) -> i64 {
@@ -63,12 +64,12 @@ fn postgres(asked: Result<&Settings, &Unasked>, needed: i64) -> Vec<Finding> {
     let settings = match asked {
         Ok(settings) => settings,
         Err(Unasked::NotRunning) => {
-            let found = "the embedded server does not run, and was not asked";
-            let change = "ask again while the service runs";
+            let found = "the embedded server does not run, so it was not checked";
+            let change = "repeat the check while the service runs";
             return vec![finding("postgres", Verdict::Warn, found, change)];
         }
         Err(Unasked::Failed(why)) => {
-            let change = "see that it runs, takes writes, and that postgres.url leads to it";
+            let change = "check that PostgreSQL runs and takes writes, and check postgres.url";
             return vec![finding("postgres", Verdict::Bad, why.clone(), change)];
         }
     };
@@ -94,7 +95,8 @@ fn postgres_version(settings: &Settings) -> Finding {
 fn postgres_on(check: &'static str, setting: &str, value: &str) -> Finding {
     let verdict = if value == "on" { Verdict::Ok } else { Verdict::Bad };
     let change = format!(
-        "ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf(); a power cut loses what was acknowledged"
+        "ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf(); without it a power cut loses \
+         acknowledged transfers"
     );
     finding(check, verdict, value, change)
 }
@@ -102,11 +104,13 @@ fn postgres_on(check: &'static str, setting: &str, value: &str) -> Finding {
 fn synchronous_commit(settings: &Settings) -> Finding {
     let check = "postgres synchronous_commit";
     match settings.synchronous_commit.as_str() {
-        value @ ("on" | "remote_apply") => fine(check, format!("{value} on our connections")),
+        value @ ("on" | "remote_apply") => {
+            fine(check, format!("{value} on the service's connections"))
+        }
         value => {
-            let change = "let nothing between us and the server drop the startup option \
-                          synchronous_commit=on, as some poolers do";
-            finding(check, Verdict::Bad, format!("{value} on our connections"), change)
+            let change = "connect without a pooler that drops the startup option \
+                          synchronous_commit=on";
+            finding(check, Verdict::Bad, format!("{value} on the service's connections"), change)
         }
     }
 }
@@ -117,24 +121,24 @@ fn standbys(settings: &Settings) -> Finding {
     match (names.is_empty(), settings.synchronous_standbys) {
         (true, _) => {
             let found =
-                "no commit waits for a standby: what is acknowledged is on one machine only";
+                "no commit waits for a standby: acknowledged transfers are on one machine only";
             let change =
                 "for a second copy: synchronous_standby_names = 'ANY 1 (a, b)' and two standbys";
             finding(check, Verdict::Warn, found, change)
         }
         (false, None) => {
-            let found = format!("{names}; whether they are connected cannot be seen");
+            let found = format!("{names}; no right to read whether they are connected");
             let change = "GRANT pg_read_all_stats TO the service's role";
             finding(check, Verdict::Warn, found, change)
         }
         (false, Some(0)) => {
             let found = format!("{names}; none of them is connected, so no commit ends");
-            let change = "start a standby, or take it out of synchronous_standby_names";
+            let change = "start a standby, or remove it from synchronous_standby_names";
             finding(check, Verdict::Bad, found, change)
         }
         (false, Some(1)) => {
-            let found = format!("{names}; one is connected: when it goes, no commit ends");
-            finding(check, Verdict::Warn, found, "run a second one")
+            let found = format!("{names}; one is connected: if it stops, no commit ends");
+            finding(check, Verdict::Warn, found, "run a second standby")
         }
         (false, Some(count)) => fine(check, format!("{names}; {count} are connected")),
     }
@@ -144,8 +148,8 @@ fn wal_level(settings: &Settings) -> Finding {
     let (check, level) = ("postgres wal_level", settings.wal_level.as_str());
     match level {
         "minimal" => {
-            let change = "ALTER SYSTEM SET wal_level = replica, and restart it: without, there is neither a standby \
-                          nor an archive";
+            let change = "ALTER SYSTEM SET wal_level = replica, and restart PostgreSQL: minimal allows \
+                          neither a standby nor an archive";
             finding(check, Verdict::Warn, level, change)
         }
         level => fine(check, level),
@@ -157,14 +161,14 @@ fn connections(settings: &Settings, needed: i64) -> Finding {
     let Settings { connections_max, connections_reserved, connections_of_others, .. } = settings;
     let free = connections_max - connections_reserved - connections_of_others;
     let found = format!(
-        "{connections_max}, of which {connections_reserved} are reserved and {connections_of_others} in use by \
-         others; {needed} are needed"
+        "{connections_max}: {connections_reserved} reserved, {connections_of_others} in use by other \
+         programs; the service needs {needed}"
     );
     let want = connections_reserved + connections_of_others + 2 * needed;
-    let change = format!("ALTER SYSTEM SET max_connections = {want}, and restart it");
+    let change = format!("ALTER SYSTEM SET max_connections = {want}, and restart PostgreSQL");
     let verdict = match free {
         free if free < needed => Verdict::Bad,
-        // While one process takes over from another, both hold theirs.
+        // During a takeover two processes hold their connections.
         free if free < 2 * needed => Verdict::Warn,
         _ => Verdict::Ok,
     };
@@ -176,7 +180,8 @@ fn checksums(settings: &Settings) -> Finding {
     match settings.data_checksums.as_str() {
         "on" => fine(check, "on"),
         value => {
-            let change = "stop it, and run pg_checksums --enable: without, a page that the disk has spoiled is believed";
+            let change = "stop PostgreSQL, and run pg_checksums --enable: without checksums a damaged \
+                          page is not detected";
             finding(check, Verdict::Warn, value, change)
         }
     }
@@ -185,7 +190,7 @@ fn checksums(settings: &Settings) -> Finding {
 fn clocks(ahead_ms: i64) -> Finding {
     let apart_ms = ahead_ms.unsigned_abs();
     let word = if ahead_ms < 0 { "behind" } else { "ahead of" };
-    let found = format!("PostgreSQL's is {apart_ms} ms {word} ours");
+    let found = format!("PostgreSQL's clock is {apart_ms} ms {word} this machine's");
     let verdict = if apart_ms <= CLOCKS_APART_MS {
         Verdict::Ok
     } else if apart_ms <= CLOCKS_FAR_APART_MS {
@@ -193,7 +198,7 @@ fn clocks(ahead_ms: i64) -> Finding {
     } else {
         Verdict::Bad
     };
-    finding("clocks", verdict, found, "keep both by the same time servers")
+    finding("clocks", verdict, found, "use the same time servers on both machines")
 }
 
 fn pair(seen: &Pair) -> Finding {
@@ -205,40 +210,40 @@ fn pair(seen: &Pair) -> Finding {
     let Some((database, bound, claimed)) = bound else {
         return match log.identity {
             Some(found) if log.last > 0 => bad(
-                format!("the log is {found}, the database has never used one: they are not a pair"),
-                "name the database that belongs to this log in postgres.url",
+                format!("the log is {found}, the database has never had one: they are not a pair"),
+                "set postgres.url to the database of this log",
             ),
-            _ => fine(check, "neither has been used"),
+            _ => fine(check, "both are unused"),
         };
     };
     if bound.begun {
         return bad(
-            format!("the rebuild of log {database} has begun, and is not finished"),
+            format!("the rebuild of log {database} has begun and is not finished"),
             "ubscore engine adopt --apply --reason TEXT",
         );
     }
     match (log.identity, &log.unreadable) {
         (_, _) if !log.is_there => bad(
             format!("the database belongs to log {database}, and there is no log"),
-            "mount or name the right data_dir; if the log is lost, ubscore restore --only-log with a backup, or \
-             ubscore engine adopt --plan",
+            "mount or set the right data_dir; if the log is lost, ubscore restore --only-log with a \
+             backup, or ubscore engine adopt --plan",
         ),
         (Some(found), _) if found != database => bad(
             format!(
                 "the log is {found}, the database belongs to log {database}: they are not a pair"
             ),
-            "name the data_dir and the postgres.url that belong together",
+            "set data_dir and postgres.url to a log and its database",
         ),
         (_, Some(why)) => bad(
             format!("log {database} cannot be read: {why}"),
-            "ubscore wal repair, or ubscore engine adopt --plan if that finds nothing to begin with",
+            "ubscore wal repair; if it finds no beginning, ubscore engine adopt --plan",
         ),
         (None, None) => {
             bad(format!("no header of log {database} can be read"), "ubscore wal repair")
         }
         (Some(_), None) if log.last < claimed => bad(
             format!(
-                "log {database} ends at record {}, and PostgreSQL knows record {claimed} to have been durable",
+                "log {database} ends at record {}, but PostgreSQL recorded record {claimed} as durable",
                 log.last
             ),
             "ubscore wal repair",
@@ -249,20 +254,20 @@ fn pair(seen: &Pair) -> Finding {
     }
 }
 
-/// More than this, and the log's sync is what a transfer waits for, p50 and p99.
+/// Slower syncs of the log dominate the time of a transfer, p50 and p99.
 const SYNC_SLOW: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(20)];
-/// More than this, and every transfer is felt.
+/// A slower p50 delays every transfer noticeably.
 const SYNC_BAD: Duration = Duration::from_millis(200);
-/// Less than this, and no medium has kept it that we know of.
+/// No known medium makes a page durable faster than this.
 const SYNC_UNLIKELY: Duration = Duration::from_micros(8);
 
 fn disk_sync(syncs: &Result<Vec<Duration>, String>) -> Finding {
     let check = "disk sync";
     let syncs = match syncs {
         Ok(syncs) if !syncs.is_empty() => syncs,
-        Ok(_) => return unseen(check, "it"),
+        Ok(_) => return unseen(check, "the time of a sync"),
         Err(why) => {
-            let change = "run it as the service's user";
+            let change = "run this command as the service's user";
             return finding(check, Verdict::Warn, format!("not measured: {why}"), change);
         }
     };
@@ -276,29 +281,28 @@ fn disk_sync(syncs: &Result<Vec<Duration>, String>) -> Finding {
         SYNC_SLOW[0].as_micros(),
         SYNC_SLOW[1].as_micros(),
     );
-    let faster =
-        "put data_dir on a disk whose cache survives a power cut, which nobody else writes to";
+    let faster = "put data_dir on its own disk with a cache that survives a power cut";
     if p50 > SYNC_BAD {
         finding(check, Verdict::Bad, found, faster)
     } else if p50 > SYNC_SLOW[0] || p99 > SYNC_SLOW[1] {
         finding(check, Verdict::Warn, found, faster)
     } else if p50 < SYNC_UNLIKELY {
         let change =
-            "no disk keeps a page as fast: see that it, and whatever lies between, honours a flush";
+            "no disk is as fast: check that the disk and all layers above it honour a flush";
         finding(check, Verdict::Warn, found, change)
     } else {
         fine(check, found)
     }
 }
 
-/// The type of the file system that a path is on: the one whose mount point is the longest part of it, and of several there
-/// the last, which covers the others.
+/// The type of the file system of a path: the mount with the longest mount point above the path. Of
+/// several mounts at one point the last one counts, because it covers the others.
 ///
 /// Source: proc_pid_mountinfo(5).
 fn file_system_type<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let of_line = |line: &'a str| {
         let (before, after) = line.split_once(" - ")?;
-        // Blanks and the like stand as \040.
+        // The kernel writes a blank as \040.
         let point = before.split(' ').nth(4)?.replace("\\040", " ");
         path.starts_with(&point).then(|| (point.len(), after.split(' ').next().unwrap_or("")))
     };
@@ -314,22 +318,22 @@ fn file_system(mounts: Option<&str>, path: &Path) -> Finding {
     let found = format!("{kind}, at {}", path.display());
     match kind {
         "tmpfs" | "ramfs" => {
-            finding(check, Verdict::Bad, format!("{found}: gone with a power cut"), local)
+            finding(check, Verdict::Bad, format!("{found}: lost at a power cut"), local)
         }
         "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "ceph" => finding(
             check,
             Verdict::Bad,
-            format!("{found}: a lock and a sync go over a network"),
+            format!("{found}: locks and syncs go over a network"),
             local,
         ),
         "overlay" | "aufs" => {
-            let found = format!("{found}: a container's own, which goes with it");
+            let found = format!("{found}: removed together with its container");
             finding(check, Verdict::Warn, found, "give the container a volume for data_dir")
         }
         kind if kind.starts_with("fuse") => finding(
             check,
             Verdict::Warn,
-            format!("{found}: whether a sync is one, its program decides"),
+            format!("{found}: its program decides whether a sync is durable"),
             local,
         ),
         _ => fine(check, found),
@@ -338,11 +342,11 @@ fn file_system(mounts: Option<&str>, path: &Path) -> Finding {
 
 fn space(seen: &Seen) -> Finding {
     let check = "disk space";
-    let Some(free) = seen.machine.free_bytes else { return unseen(check, "what is free") };
+    let Some(free) = seen.machine.free_bytes else { return unseen(check, "the free space") };
     let wal = &seen.config.wal;
-    // The segment in use, those ahead of it, and a snapshot at least as large as one.
+    // The segment in use, the prepared segments, and a snapshot at least as large as a segment.
     let needed = wal.segment_bytes * (wal.spares_ready as u64 + 2);
-    // Below 1 MiB in KiB: "0 MiB" says nothing.
+    // Below 1 MiB in KiB, so that the text is never "0 MiB".
     let size = |bytes: u64| match bytes >> 20 {
         0 => format!("{} KiB", bytes >> 10),
         mib => format!("{mib} MiB"),
@@ -353,8 +357,7 @@ fn space(seen: &Seen) -> Finding {
         free if free < wal.space_low_bytes => (Verdict::Warn, wal.space_low_bytes),
         _ => (Verdict::Ok, needed),
     };
-    let change =
-        format!("have {} free: new transfers are refused when there is no room", size(want));
+    let change = format!("free at least {}: without room new transfers are refused", size(want));
     finding(check, verdict, found, change)
 }
 
@@ -363,7 +366,7 @@ fn clocksource(name: Option<&str>) -> Finding {
     match name {
         None => unseen(check, "the kernel's clocksource"),
         Some(slow @ ("hpet" | "acpi_pm" | "jiffies" | "pit" | "refined-jiffies")) => {
-            let change = "boot with clocksource=tsc where the CPU's is constant: each look at the clock is a slow one";
+            let change = "boot with clocksource=tsc if the CPU's TSC is constant: reading this clock is slow";
             finding(check, Verdict::Warn, slow, change)
         }
         Some(name) => fine(check, name),
@@ -374,30 +377,30 @@ fn clock_kept(keepers: &[String]) -> Finding {
     let check = "clock";
     match keepers {
         [] => {
-            let found = "nothing that keeps it right is seen from here";
-            let change = "run chronyd or systemd-timesyncd here, or on the container's host";
+            let found = "no time service is visible from here";
+            let change = "run chronyd or systemd-timesyncd, or check the container's host";
             finding(check, Verdict::Warn, found, change)
         }
         keepers => fine(check, format!("kept by {}", keepers.join(", "))),
     }
 }
 
-/// Files beside connections of clients: segments, snapshots, PostgreSQL, pipes.
+/// Open files beside the connections of clients: segments, snapshots, PostgreSQL, pipes.
 const FILES_BESIDE: u64 = 256;
 
 fn files_needed(seen: &Seen) -> u64 {
     let config = &seen.config;
-    // The operators' listener holds as many.
+    // The operators' listener may hold as many connections.
     2 * config.http.connections_max as u64 + config.postgres.connections_max as u64 + FILES_BESIDE
 }
 
 fn open_files(limit: Option<u64>, needed: u64) -> Finding {
     let check = "open files";
     let Some(limit) = limit else { return fine(check, "no limit") };
-    let found = format!("{limit} at most, {needed} are needed for http.connections_max");
+    let found = format!("the limit is {limit}; http.connections_max needs {needed}");
     let verdict = if limit < needed { Verdict::Bad } else { Verdict::Ok };
     let change =
-        format!("LimitNOFILE={needed} in the service's unit, or a smaller http.connections_max");
+        format!("set LimitNOFILE={needed} in the service's unit, or lower http.connections_max");
     finding(check, verdict, found, change)
 }
 
@@ -405,18 +408,19 @@ fn cpus(seen: &Seen) -> Finding {
     let check = "cpus";
     let (count, shards) = (seen.machine.cpus.len(), seen.config.coordinator.shards);
     if count == 0 {
-        return unseen(check, "the CPUs that we may use");
+        return unseen(check, "the CPUs of this process");
     }
     let busy = seen.config.engine.wait == Wait::Busy;
     let word = if busy { "busy" } else { "adaptive" };
-    let found = format!("{count} for us, engine.wait = {word}, coordinator.shards = {shards}");
+    let found = format!("{count} CPUs, engine.wait = {word}, coordinator.shards = {shards}");
     if busy && count < 3 {
-        let change = "engine.wait = \"adaptive\": a thread that spins for ever leaves too little for the others";
+        let change =
+            "set engine.wait = \"adaptive\": a spinning thread leaves too little for the others";
         return finding(check, Verdict::Bad, found, change);
     }
     if shards > count {
         let change = format!(
-            "coordinator.shards = {count}: more workers than CPUs only make batches smaller"
+            "set coordinator.shards = {count}: more workers than CPUs only make batches smaller"
         );
         return finding(check, Verdict::Warn, found, change);
     }
@@ -425,13 +429,13 @@ fn cpus(seen: &Seen) -> Finding {
             check,
             Verdict::Warn,
             found,
-            "give it two or more: UBSCore wants one to itself",
+            "use two or more CPUs: UBSCore needs one of its own",
         );
     }
     fine(check, found)
 }
 
-/// Whether a list of CPUs as the kernel writes it, such as `2-5,8`, has one.
+/// Whether a list of CPUs in the kernel's format, such as `2-5,8`, contains this one.
 fn lists(list: &str, cpu: usize) -> bool {
     let holds = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -451,7 +455,7 @@ fn core(seen: &Seen) -> Finding {
                 check,
                 Verdict::Warn,
                 found,
-                "engine.core = a CPU of its own, since engine.wait = \"busy\"",
+                "set engine.core to a reserved CPU, because engine.wait = \"busy\"",
             ),
             false => fine(check, found),
         };
@@ -459,28 +463,30 @@ fn core(seen: &Seen) -> Finding {
     let found = format!("engine.core = {cpu}");
     if !seen.machine.cpus.contains(&cpu) {
         let cpus = &seen.machine.cpus;
-        let change = format!("one of {cpus:?}, or let us run on it: the thread runs unpinned");
+        let change = format!(
+            "choose one of {cpus:?}, or allow this CPU to the service: now the thread runs unpinned"
+        );
         return finding(check, Verdict::Bad, found, change);
     }
     if busy && !seen.machine.isolated.as_deref().is_some_and(|list| lists(list, cpu)) {
-        let found = format!("{found}, which others are scheduled on too");
-        let change = format!("boot with isolcpus={cpu}, or keep others off it by cpusets");
+        let found = format!("{found}; other processes are scheduled on this CPU too");
+        let change = format!("boot with isolcpus={cpu}, or reserve the CPU with cpusets");
         return finding(check, Verdict::Warn, found, change);
     }
     fine(check, found)
 }
 
-/// What an account and an outcome take, as the configuration's file tells.
+/// Memory of an account and of an outcome, bytes, as `config/ubscore.toml` states them.
 const ACCOUNT_BYTES: u64 = 200;
 const OUTCOME_BYTES: u64 = 100;
-/// The rest of the process.
+/// Memory of the rest of the process, bytes.
 const BESIDE_BYTES: u64 = 256 << 20;
 
 fn memory_needed(seen: &Seen) -> u64 {
     let engine = &seen.config.engine;
     let state =
         engine.accounts_max as u64 * ACCOUNT_BYTES + engine.outcomes_max as u64 * OUTCOME_BYTES;
-    // While a snapshot is made, a second copy is in memory.
+    // During a snapshot a second copy is in memory.
     2 * state + BESIDE_BYTES
 }
 
@@ -495,11 +501,11 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 fn memory(text: Option<&str>, needed: u64) -> Finding {
     let check = "memory";
     let Some(total) = text.and_then(|text| kilobytes(text, "MemTotal")) else {
-        return unseen(check, "how much there is");
+        return unseen(check, "the size of the memory");
     };
     let mib = |bytes: u64| bytes >> 20;
-    let found = format!("{} MiB, {} MiB are needed at most", mib(total), mib(needed));
-    let change = "a smaller engine.accounts_max or engine.outcomes_max, or more memory";
+    let found = format!("{} MiB; the service needs at most {} MiB", mib(total), mib(needed));
+    let change = "lower engine.accounts_max or engine.outcomes_max, or add memory";
     let verdict = match total {
         total if total < needed => Verdict::Bad,
         total if total / 2 < needed => Verdict::Warn,
@@ -508,21 +514,23 @@ fn memory(text: Option<&str>, needed: u64) -> Finding {
     finding(check, verdict, found, change)
 }
 
-/// `swaps`: as in proc_swaps(5), a line of names and one a device. `service`: the running one's status.
+/// `swaps`: in the format of proc_swaps(5), a line of names and one line for each device.
+/// `service`: the status of the running service.
 fn swap(swaps: Option<&str>, service: Option<&str>) -> Finding {
     let check = "swap";
-    let Some(swaps) = swaps else { return unseen(check, "whether there is any") };
+    let Some(swaps) = swaps else { return unseen(check, "the swap devices") };
     let swapped = service.and_then(|status| kilobytes(status, "VmSwap")).unwrap_or(0);
     if swapped > 0 {
         let found = format!("{} KiB of the running service are swapped out", swapped >> 10);
-        let change = "swapoff -a, and restart the service: a page of UBSCore's that is read from a disk stops everybody";
+        let change = "swapoff -a, and restart the service: UBSCore stops all transfers while it reads \
+                      a page from disk";
         return finding(check, Verdict::Bad, found, change);
     }
     match swaps.lines().count().saturating_sub(1) {
         0 => fine(check, "none"),
         devices => {
-            let found = format!("{devices} in use by the machine, none of it by the service");
-            let change = "MemorySwapMax=0 in the service's unit, or swapoff -a";
+            let found = format!("the machine uses {devices} swap devices, the service none");
+            let change = "set MemorySwapMax=0 in the service's unit, or swapoff -a";
             finding(check, Verdict::Warn, found, change)
         }
     }
@@ -534,7 +542,8 @@ fn huge_pages(enabled: Option<&str>) -> Finding {
     let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("");
     match chosen {
         "never" => {
-            let change = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: UBSCore's tables ask for them";
+            let change = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: UBSCore's tables use \
+                          huge pages";
             finding(check, Verdict::Warn, chosen, change)
         }
         chosen => fine(check, chosen),
@@ -563,7 +572,7 @@ mod tests {
         }
     }
 
-    /// What is told of settings: the findings that are not ok.
+    /// The findings about settings that are not ok.
     fn told(settings: &Settings, needed: i64) -> Vec<(&'static str, Verdict)> {
         let findings = postgres(Ok(settings), needed);
         let odd = findings.into_iter().filter(|finding| finding.verdict != Verdict::Ok);

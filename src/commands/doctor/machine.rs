@@ -1,4 +1,5 @@
-//! What there is to see of the machine: texts of the kernel's, taken as they are, and a measurement of the log's disk.
+//! Observations of the machine: texts of the kernel, unchanged, and a measurement of the log's
+//! disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,26 +10,26 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::clock::Clock;
 
-/// Syncs measured, unless they take too long.
+/// Number of syncs to measure, unless they take too long.
 const SYNCS: usize = 200;
-/// And so many at least.
+/// The least number of syncs to measure.
 const SYNCS_MIN: usize = 20;
-/// How long they may take.
+/// Time limit of the measurement.
 const SYNCS_TIME: Duration = Duration::from_secs(3);
-/// What each of them writes: a page.
+/// Bytes that each sync writes: a page.
 const SYNC_BYTES: usize = 4_096;
-/// The longest text of the kernel's that is read.
+/// The longest kernel text that is read, bytes.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// The machine as it was seen. Absent: it does not say.
+/// Observations of the machine. `None`: the machine does not show it.
 pub(super) struct Machine {
-    /// The log's directory, or the nearest above it.
+    /// The log's directory, or the nearest existing directory above it.
     pub(super) log_dir: PathBuf,
     /// The same without links, as `/proc/self/mountinfo` names it.
     pub(super) log_dir_resolved: PathBuf,
     /// How long each sync took, sorted; or why it was not measured.
     pub(super) syncs: Result<Vec<Duration>, String>,
-    /// Free for us on the log's file system, bytes.
+    /// Free space for this process on the log's file system, bytes.
     pub(super) free_bytes: Option<u64>,
     /// `/proc/self/mountinfo`.
     pub(super) mounts: Option<String>,
@@ -38,22 +39,23 @@ pub(super) struct Machine {
     pub(super) memory: Option<String>,
     /// `/proc/PID/status` of the service that has the log open.
     pub(super) service: Option<String>,
-    /// Which clock the kernel reads.
+    /// The clock source that the kernel reads.
     pub(super) clocksource: Option<String>,
-    /// What keeps it right: names of processes that do, or of a mark that one has left.
+    /// The time services: names of their processes, or of a file that one of them wrote.
     pub(super) time_keepers: Vec<String>,
-    /// `enabled` of transparent huge pages.
+    /// The file `enabled` of transparent huge pages.
     pub(super) huge_pages: Option<String>,
-    /// CPUs taken from the scheduler, as `isolated` lists them.
+    /// CPUs that the scheduler leaves alone, as the file `isolated` lists them.
     pub(super) isolated: Option<String>,
-    /// CPUs that we may run on, by index.
+    /// CPUs that this process may run on, by index.
     pub(super) cpus: Vec<usize>,
-    /// Open files that we may raise ourselves to; `None`: any number.
+    /// The hard limit of open files; `None`: no limit.
     pub(super) open_files: Option<u64>,
 }
 
 impl Machine {
-    /// Looks. The only thing that is written is a file of our own in `log_dir`, which is gone afterwards.
+    /// Collects the observations. The measurement writes one file in `log_dir` and removes it
+    /// again.
     pub(super) fn look(log_dir: &Path, clock: &impl Clock) -> Machine {
         let system = Path::new("/sys/devices/system");
         let mut syncs = measure(log_dir, clock).map_err(|error| error.to_string());
@@ -81,29 +83,29 @@ impl Machine {
     }
 }
 
-/// A small text of the kernel's.
+/// A small text file of the kernel.
 fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(TEXT_BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Removed however the measurement ends.
+/// A file that is removed on drop, so also when the measurement fails.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory that has gone meanwhile has taken it along.
+        // An error means that the directory was removed with the file.
         fs::remove_file(&self.0).ok();
     }
 }
 
-/// How long the disk takes to keep a page, again and again: what the log waits for.
+/// The times of repeated syncs of one page, sorted. The log waits for such a sync.
 fn measure(directory: &Path, clock: &impl Clock) -> io::Result<Vec<Duration>> {
-    // A name that the log takes for none of its own.
+    // The log ignores a file with this name.
     let scratch = Scratch(directory.join(format!(".doctor-{}", std::process::id())));
     let mut file = OpenOptions::new().write(true).create_new(true).open(&scratch.0)?;
-    // Laid out before, as the log's segments are: what is measured is the page, not the file's growth.
+    // Allocated before the measurement, like the log's segments: so the file does not grow.
     let page = [0x5a; SYNC_BYTES];
     for _ in 0..SYNCS {
         file.write_all(&page)?;
@@ -124,15 +126,16 @@ fn measure(directory: &Path, clock: &impl Clock) -> io::Result<Vec<Duration>> {
     Ok(syncs)
 }
 
-/// The process that has the log open, by the pid in the log's lock. Nobody is locked out by a look.
+/// The status of the process that has the log open, by the pid in the log's lock file. The lock
+/// itself is not taken.
 fn service(log_dir: &Path) -> Option<String> {
     let pid: u32 = text(&log_dir.join("lock"))?.parse().ok()?;
     let status = text(Path::new(&format!("/proc/{pid}/status")))?;
-    // Another process may have the number by now.
+    // By now another process may have this pid.
     status.starts_with("Name:\tubscore\n").then_some(status)
 }
 
-/// Programs that keep a clock right, as the kernel shortens their names.
+/// Time services, by the process names that the kernel cuts after 15 characters.
 const TIME_KEEPERS: [&str; 6] =
     ["chronyd", "ntpd", "openntpd", "systemd-timesyn", "ptp4l", "phc2sys"];
 

@@ -1,4 +1,4 @@
-//! Whether log and database belong together, as far as reading both tells.
+//! Whether log and database belong together, by reading both.
 
 use std::path::Path;
 
@@ -10,31 +10,31 @@ use crate::postgres::adopt::{Asked, Bound};
 use crate::postgres::{self, Address, Limits};
 use crate::telemetry::chain;
 
-/// What both stores say of each other.
+/// The records of both stores about each other.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// What the database knows of its log, and the last record it knows to have been durable; `None` for a database that
-    /// has not been prepared for ubscore.
+    /// The log that the database is bound to, and the last record that it recorded as durable.
+    /// `None`: the database has no ubscore schema.
     pub(super) database: Option<(Bound, Sequence)>,
-    /// The log that is there.
+    /// The log in the data directory.
     pub(super) log: Log,
 }
 
-/// The log that is there.
+/// The log in the data directory.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// By its headers; none where no segment is there or none can be read.
+    /// The identity in its headers; `None` if there is no readable segment.
     pub(super) identity: Option<Identity>,
-    /// Whether there is any segment.
+    /// Whether a segment exists.
     pub(super) is_there: bool,
     /// The last sound record; 0 for none.
     pub(super) last: Sequence,
-    /// Why it cannot be read from its beginning, or from its newest snapshot on.
+    /// The reason that it cannot be read from its beginning or from its newest snapshot.
     pub(super) unreadable: Option<String>,
 }
 
 impl Pair {
-    /// Asks PostgreSQL first: whatever it claims by then, the log has had before.
+    /// Reads PostgreSQL first: the log already holds every record that PostgreSQL knows by then.
     pub(super) async fn look(
         target: &Address,
         limits: &Limits,
@@ -63,7 +63,7 @@ impl Log {
         let mut survey = Survey::open(Directory::at(log), from, None)?;
         let begins_late = from == 0 && survey.last() > 0;
         while survey.next()?.is_some() {}
-        let late = "it does not begin with record 1, and no snapshot stands in it".to_owned();
+        let late = "it does not begin with record 1, and no snapshot continues it".to_owned();
         Ok(Log {
             identity: survey.identity(),
             is_there: !survey.is_empty(),

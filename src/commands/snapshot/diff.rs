@@ -1,7 +1,8 @@
-//! `ubscore snapshot inspect --diff`: what differs between two snapshots.
+//! `ubscore snapshot inspect --diff`: the differences between two snapshots.
 //!
-//! The facts of a snapshot are in no order. So those of one are held by their keys while the other is read, a part of them
-//! at a time: memory stays bounded, and large files are read several times.
+//! The facts of a snapshot are in no order. So the facts of one snapshot are held by their keys
+//! while the other one is read, a part at a time. Memory stays bounded; large files are read
+//! several times.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
@@ -20,13 +21,13 @@ use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::config::format::Format;
 use domain::amount::{PRECISION_MAX, units_text};
 
-/// Facts held at a time, some 150 bytes each.
+/// The most facts held at a time; each takes some 150 bytes.
 const FACTS_HELD_MAX: u64 = 500_000;
 
-/// Prints what differs; returns whether anything does.
+/// Prints the differences; returns whether there are any.
 ///
 /// # Errors
-/// [`Error`]: one of them is damaged, or contradicts itself.
+/// [`Error`]: a snapshot is damaged, or contradicts itself.
 pub(super) fn diff(
     args: &SnapshotInspectArgs,
     paths: &[PathBuf],
@@ -48,7 +49,7 @@ pub(super) fn diff(
     Ok(comparison.differs)
 }
 
-/// One of the two.
+/// One of the two snapshots.
 struct Side {
     snapshot: Snapshot,
     contents: Contents,
@@ -62,7 +63,8 @@ impl Side {
     }
 }
 
-/// What a fact is about; two facts of one key say different things of it. Facts that are there once have none.
+/// The subject of a fact; two facts with one key are two values of it. Facts that exist once in a
+/// snapshot have no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Key {
     Asset(u32),
@@ -96,10 +98,10 @@ impl Key {
     }
 }
 
-/// What facts are about.
+/// The classes of keys.
 const CLASSES: [&str; 5] = ["assets", "accounts", "balances", "outcomes", "outside"];
 
-/// What has become of one key: before and after.
+/// The facts of one key: before and after.
 type Change = (Option<Fact>, Option<Fact>);
 
 /// The differences of one class of facts.
@@ -108,13 +110,13 @@ struct Class {
     added: u64,
     removed: u64,
     changed: u64,
-    /// The smallest keys, as many as are shown.
+    /// The smallest keys, up to the number shown.
     shown: BTreeMap<Key, Change>,
 }
 
 struct Differences {
     classes: [Class; CLASSES.len()],
-    /// Shown of each class.
+    /// The number of keys shown of each class.
     limit: usize,
 }
 
@@ -203,7 +205,7 @@ impl Serialize for Value {
     }
 }
 
-/// What a fact says, by name. Amounts are in the asset's own decimals.
+/// The values of a fact by name. Amounts have the asset's decimals.
 fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
     let text = Value::Text;
     match fact {
@@ -251,7 +253,7 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
     }
 }
 
-/// Both, side by side.
+/// Both snapshots side by side.
 #[derive(Serialize)]
 struct Comparison {
     verdict: &'static str,
@@ -274,7 +276,7 @@ struct SideObject {
     sequence: Integer,
     facts: Integer,
     watermark: Integer,
-    /// The sum over the outcomes that have been forgotten.
+    /// The sum over the evicted outcomes.
     #[serde(rename = "departed")]
     evicted: String,
     digest: String,
@@ -295,7 +297,7 @@ impl SideObject {
     }
 }
 
-/// One asset's sums on both sides; none where a side has no balance of it.
+/// One asset's sums on both sides; `None` if a side has no balance of it.
 #[derive(Serialize)]
 struct SumsObject {
     #[serde(skip)]
@@ -310,7 +312,7 @@ struct ClassObject {
     removed: Integer,
     changed: Integer,
     shown: Vec<ChangeObject>,
-    /// Differences that are not shown.
+    /// The number of differences that are not shown.
     more: Integer,
 }
 
@@ -338,7 +340,8 @@ impl ClassObject {
 }
 
 impl ChangeObject {
-    /// One side's values, or where both have some, those that differ as `before->after`, behind those that do not.
+    /// One side's values. If both sides have values, equal values come first, then the others as
+    /// `before->after`.
     fn text(&self) -> String {
         let plain = |values: &BTreeMap<&'static str, Value>| {
             values.iter().map(|(name, value)| format!(" {name}={value}")).collect::<String>()
@@ -376,7 +379,7 @@ impl Comparison {
             b: b.contents.sum_object(asset),
         });
         let (side_a, side_b) = (SideObject::of(a), SideObject::of(b));
-        // The header's digest covers every fact, those that have been forgotten included.
+        // The header's digest covers every fact, evicted outcomes included.
         let differs = a.snapshot.header != b.snapshot.header;
         Comparison {
             verdict: if differs { "differs" } else { "same" },

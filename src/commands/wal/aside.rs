@@ -1,5 +1,5 @@
-//! Copies of files that are about to be changed, and a lost log's own files: beside the data, whole, durable, and never in
-//! the place of others.
+//! Copies of files before they are changed, and the moved files of a lost log. Both stand beside
+//! the data in a new directory, whole and durable, and never replace other files.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
 
-/// What a directory of copies is called, before the time.
+/// The prefix of a directory of copies; the time follows.
 const PREFIX: &str = "wal-cut-";
-/// What a directory of a lost log's files is called, before the time.
+/// The prefix of a directory with the files of a lost log; the time follows.
 const PREFIX_LOST: &str = "wal-lost-";
-/// What it is called behind, until every copy in it is durable.
+/// The suffix of a directory until every copy in it is durable.
 const SUFFIX_UNFINISHED: &str = ".unfinished";
 /// Bytes compared in one step.
 const COMPARED_BYTES: usize = 64 * 1024;
 
-/// Copies files into a new directory in `data_dir`, and returns it. `now_ns`: gives it its name, ns since the Unix epoch.
+/// Copies files into a new directory in `data_dir`, and returns its path. `now_ns`: the time in its
+/// name, ns since the Unix epoch.
 ///
-/// When this returns every copy has been compared with what it is of, and is durable under its name.
+/// When this returns, every copy was compared with its original and is durable under its name.
 pub(super) fn copy(data_dir: &Path, files: &[PathBuf], now_ns: u64) -> anyhow::Result<PathBuf> {
     let directory = vacant(data_dir, PREFIX, now_ns)?;
     let unfinished = directory.with_extension(SUFFIX_UNFINISHED.trim_start_matches('.'));
@@ -38,10 +39,11 @@ pub(super) fn copy(data_dir: &Path, files: &[PathBuf], now_ns: u64) -> anyhow::R
     Ok(directory)
 }
 
-/// Moves files into a new directory in `data_dir`, and returns it. `now_ns`: gives it its name, ns since the Unix epoch.
+/// Moves files into a new directory in `data_dir`, and returns its path. `now_ns`: the time in its
+/// name, ns since the Unix epoch.
 ///
-/// When this returns every file is durable under its new name, and gone from its old one. Dying in between leaves some
-/// moved and the others where they were.
+/// When this returns, every file is durable under its new name and its old name is gone. A crash in
+/// between leaves some files moved and the others in place.
 pub(in crate::commands) fn move_away(
     data_dir: &Path,
     files: &[PathBuf],
@@ -64,7 +66,7 @@ pub(in crate::commands) fn move_away(
     Ok(directory)
 }
 
-/// A name that nothing has, finished or not.
+/// A path that is free, both with and without the suffix.
 fn vacant(data_dir: &Path, prefix: &str, now_ns: u64) -> anyhow::Result<PathBuf> {
     let time = Timestamp::from_nanosecond(i128::from(now_ns)).context("the machine's clock")?;
     let time = time.strftime("%Y%m%dT%H%M%SZ");
@@ -84,9 +86,9 @@ fn vacant(data_dir: &Path, prefix: &str, now_ns: u64) -> anyhow::Result<PathBuf>
 
 fn copy_one(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::copy(from, to)?;
-    // By what the disk has now, and not by what the call has said.
+    // Compares the files themselves, because a successful call does not prove the content.
     File::open(to)?.sync_all()?;
-    ensure!(is_same(File::open(from)?, File::open(to)?)?, "the copy is not what it is of");
+    ensure!(is_same(File::open(from)?, File::open(to)?)?, "the copy differs from the original");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! How a log ends, or what is wrong with it: in words, and in objects for machines.
+//! The end of a log, or its damage: as text, and as JSON objects.
 //!
-//! A kind is a stable name; the sentence beside it may change.
+//! The name of a kind is stable; the sentence beside it may change.
 
 use std::fmt::{self, Display};
 
@@ -10,20 +10,20 @@ use wal::{Claim, Ending, Place, SEGMENT_HEADER_BYTES, Torn};
 use super::Error;
 use super::line::Integer;
 
-/// What is wrong in a log.
+/// Damage in a log.
 pub(super) struct Damage<'a> {
-    /// What, as a stable name.
+    /// The kind, a stable name.
     pub(super) kind: &'static str,
     /// The first bad place.
     pub(super) place: &'a Place,
-    /// Who says that the record there was durable, where it is that.
+    /// The evidence that the record at the place was durable, if there is any.
     claim: Option<Claim>,
     /// A sentence that names the place.
     pub(super) reason: String,
 }
 
 impl Error {
-    /// What is wrong in the log, and where; none if it is something else that went wrong.
+    /// The damage in the log and its place; `None` for other errors.
     pub(super) fn damage(&self) -> Option<Damage<'_>> {
         match self {
             Error::Payload { place, source, .. } => {
@@ -43,7 +43,7 @@ impl Error {
     }
 }
 
-/// The name of a refusal.
+/// The kind of an error, if it is damage.
 fn kind(error: &wal::Error) -> Option<&'static str> {
     match error {
         wal::Error::Damaged { claim: Claim::Length { .. }, .. } => Some("short_segment"),
@@ -60,7 +60,7 @@ fn kind(error: &wal::Error) -> Option<&'static str> {
     }
 }
 
-/// The name of an end.
+/// The kind of an end.
 pub(super) fn ending_kind(ending: &Ending) -> &'static str {
     match ending {
         Ending::Clean => "clean",
@@ -68,7 +68,7 @@ pub(super) fn ending_kind(ending: &Ending) -> &'static str {
     }
 }
 
-/// How an end is called in the field `ending`.
+/// The value of the field `ending`.
 pub(super) fn ending_name(ending: &Ending) -> &'static str {
     match ending {
         Ending::Clean => "clean",
@@ -76,7 +76,7 @@ pub(super) fn ending_name(ending: &Ending) -> &'static str {
     }
 }
 
-/// An end in words.
+/// An end as text.
 pub(super) struct EndingText<'a>(pub(super) &'a Ending);
 
 impl Display for EndingText<'_> {
@@ -119,7 +119,7 @@ pub(super) struct TornObject<'a> {
 }
 
 impl<'a> TornObject<'a> {
-    /// None for another end.
+    /// `None` for another end.
     pub(super) fn of(ending: &'a Ending) -> Option<TornObject<'a>> {
         let Ending::Torn(Torn { place, bytes, records }) = ending else { return None };
         Some(TornObject {
@@ -136,7 +136,7 @@ pub(super) struct DamageObject<'a> {
     kind: &'static str,
     #[serde(flatten)]
     at: PlaceObject<'a>,
-    /// Who says that the record at the place was durable: `record`, `header` or `length`.
+    /// The evidence that the record at the place was durable: `record`, `header` or `length`.
     claimed_by: Option<&'static str>,
     reason: &'a str,
 }

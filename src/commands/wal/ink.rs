@@ -1,20 +1,20 @@
-//! Colors, where they are wanted: on a terminal, unless the environment says no.
+//! Colors of the output: on a terminal, unless the environment turns them off.
 
 use std::io::Stdout;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 
-/// What has gone well.
+/// The style of a success.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// What was refused in order.
+/// The style of a proper refusal.
 pub(super) const REFUSED: Style = AnsiColor::Yellow.on_default();
-/// What somebody must look at.
+/// The style of a finding that an operator must check.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What is seldom looked for.
+/// The style of secondary details.
 pub(super) const QUIET: Style = Style::new().dimmed();
 
-/// Whether styles are written or left out.
+/// Whether styles are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Ink {
     colored: bool,
@@ -26,7 +26,8 @@ impl Ink {
     /// All styles.
     pub const COLORED: Ink = Ink { colored: true };
 
-    /// Styles for a terminal that takes them. `NO_COLOR` and its relatives count as everywhere, see [`AutoStream::choice`].
+    /// Styles for a terminal that supports them. `NO_COLOR` and similar variables count, see
+    /// [`AutoStream::choice`].
     pub fn choose(out: &Stdout) -> Ink {
         Ink { colored: AutoStream::choice(out) != ColorChoice::Never }
     }

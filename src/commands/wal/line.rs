@@ -1,4 +1,4 @@
-//! Records of the log as lines, for eyes or for machines.
+//! Records of the log as lines, for people or for machines.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -21,21 +21,21 @@ use domain::amount::{PRECISION_MAX, push_units, units_text};
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::Decision;
 
-/// What a column says that its kind of record does not have.
+/// The text of a column that a kind of record does not have.
 const ABSENT: &str = "-";
 
-/// Assets remembered; at the bound a further one is printed by its number.
+/// The most assets that are remembered; above it an asset is printed by its number.
 pub(super) const ASSETS_MAX: usize = 65_536;
 
-/// The largest integer up to which every reader of JSON can tell neighbors apart.
+/// The largest integer that every reader of JSON represents exactly.
 const JSON_INTEGER_MAX: u128 = 1 << 53;
 
-/// As wide as the widest column that is padded.
+/// Blanks for padding, as wide as the widest padded column.
 const SPACES: [u8; 32] = [b' '; 32];
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What the log, or a snapshot, has said about assets so far.
+/// The assets read so far from a log or a snapshot.
 #[derive(Default)]
 pub(in crate::commands) struct Assets {
     known: HashMap<u32, Asset, foldhash::fast::RandomState>,
@@ -43,24 +43,24 @@ pub(in crate::commands) struct Assets {
 
 struct Asset {
     symbol: Text<SYMBOL_BYTES_MAX>,
-    /// The symbol as it can do nothing to a terminal.
+    /// The symbol, escaped so that it cannot control a terminal.
     escaped: String,
     precision: u8,
 }
 
 impl Assets {
-    /// Remembers an asset, if the entry is one; the newest record about it counts.
+    /// Remembers an asset if the entry is one. The newest record about an asset counts.
     pub(in crate::commands) fn learn(&mut self, entry: &Entry) {
         let Entry::Asset { asset, precision, symbol } = *entry else { return };
         let room = self.known.len() < ASSETS_MAX || self.known.contains_key(&asset);
-        // No such precision is ever registered, and no amount could be written by it.
+        // Such a precision is never registered, and amounts cannot be written with it.
         if room && precision <= PRECISION_MAX {
             let escaped = escape(&symbol);
             self.known.insert(asset, Asset { symbol, escaped, precision });
         }
     }
 
-    /// The symbol of an asset, or `#` and its number.
+    /// The symbol of an asset, or `#` and its number if it is unknown.
     pub(in crate::commands) fn name(&self, asset: u32) -> String {
         self.known.get(&asset).map_or_else(|| format!("#{asset}"), |known| known.escaped.clone())
     }
@@ -70,7 +70,7 @@ impl Assets {
         self.known.get(&asset).map(|known| known.symbol.as_str())
     }
 
-    /// An amount of an asset, or its smallest units and `u`.
+    /// An amount of an asset, or its smallest units and `u` if the asset is unknown.
     pub(in crate::commands) fn amount(&self, asset: u32, units: u128) -> String {
         match self.known.get(&asset) {
             Some(known) => units_text(units, known.precision),
@@ -110,7 +110,7 @@ impl Serialize for Integer {
     }
 }
 
-/// Times as text. Most records share their second with the one before.
+/// Times as text. The second is cached, because most records share it with the record before.
 struct Clock {
     /// The second that `text` begins with; `u64::MAX` for none.
     second: u64,
@@ -121,7 +121,7 @@ struct Clock {
 const FRACTION: usize = "2023-11-14T22:13:20.".len();
 
 impl Clock {
-    /// A time in UTC with so many decimals of a second, 1..=9; the others are cut off.
+    /// A time in UTC with this many decimals of a second, 1..=9; further decimals are cut off.
     fn text(&mut self, time_ns: u64, decimals: usize) -> &str {
         let (second, fraction) = (time_ns / NS_PER_S, time_ns % NS_PER_S);
         if self.second != second {
@@ -131,7 +131,7 @@ impl Clock {
             self.text[..FRACTION].copy_from_slice(&whole.as_bytes()[..FRACTION]);
             self.second = second;
         }
-        // A one in front keeps the zeros at the front of the fraction.
+        // The leading one keeps the zeros at the front of the fraction.
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(NS_PER_S + fraction).as_bytes();
         self.text[FRACTION..FRACTION + 9].copy_from_slice(&digits[1..]);
@@ -140,8 +140,8 @@ impl Clock {
     }
 }
 
-/// Appends a member of a JSON object, not the first: its name, and its value by a function. Serde's way takes twice as
-/// long, and there are millions.
+/// Appends a member of a JSON object, but not the first: its name, and its value by a function.
+/// Serde takes twice as long, and a log has millions of records.
 macro_rules! member {
     ($line:expr, $name:literal, $push:ident, $($value:expr),+) => {
         $line.extend_from_slice(concat!(",\"", $name, "\":").as_bytes());
@@ -149,9 +149,9 @@ macro_rules! member {
     };
 }
 
-/// Prints records, each into the same buffers as the one before.
+/// Prints records into buffers that all records share.
 pub(super) struct Printer {
-    /// The assets known by now.
+    /// The assets known so far.
     pub(super) assets: Assets,
     format: Format,
     ink: Ink,
@@ -162,7 +162,7 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    /// One that knows no asset.
+    /// A printer that knows no asset.
     pub(super) fn new(format: Format, ink: Ink) -> Printer {
         Printer {
             assets: Assets::default(),
@@ -175,7 +175,8 @@ impl Printer {
         }
     }
 
-    /// The record as a line with its end. `entry`: what it says, or why that cannot be read.
+    /// The record as a line with a line break. `entry`: its content, or the reason that it cannot
+    /// be decoded.
     pub(super) fn print(
         &mut self,
         record: &Record<'_>,
@@ -190,11 +191,12 @@ impl Printer {
         &self.line
     }
 
-    /// The columns: sequence, time, kind, req_id or idem_key, op, user, asset, amount, balance after, outcome.
+    /// Appends the columns: sequence, time, kind, req_id or idem_key, op, user, asset, amount,
+    /// balance after, outcome.
     ///
-    /// An asset that is not known yet is `#` and its number, its amounts are smallest units and `u`.
-    /// The outcome of a status is the status, of an asset its number and precision, of a mark how far
-    /// the log was durable. A record that cannot be decoded has its bytes behind the kind.
+    /// An unknown asset is `#` and its number; its amounts are smallest units and `u`. The last
+    /// column of a status is the status, of an asset its number and precision, of a mark the
+    /// durable sequence. A record that cannot be decoded has its bytes after the kind.
     fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let (ink, line) = (self.ink, &mut self.line);
         right(line, itoa::Buffer::new().format(record.sequence), 10);
@@ -334,9 +336,9 @@ impl Printer {
         }
     }
 
-    /// The same as one JSON object, with where the record stands and what the text leaves out: its segment, its offset
-    /// there, its length with header and padding, both in bytes, and the highest sequence known durable when it was
-    /// written.
+    /// Appends the same as one JSON object. It also has the record's segment, its offset there, its
+    /// length with header and padding, both in bytes, and the highest sequence that was known
+    /// durable when the record was written.
     fn json(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let line = &mut self.line;
         line.extend(b"{\"sequence\":");
@@ -430,7 +432,7 @@ impl Printer {
     }
 }
 
-/// Appends a text that consists of nothing that JSON escapes.
+/// Appends a text without characters that JSON escapes.
 fn plain(line: &mut Vec<u8>, text: &str) {
     line.push(b'"');
     line.extend_from_slice(text.as_bytes());
@@ -452,7 +454,8 @@ fn push_integer(line: &mut Vec<u8>, value: u128) {
     }
 }
 
-/// Appends an amount of an asset, `null` where its precision is not known. `text`: overwritten.
+/// Appends an amount of an asset, `null` if its precision is unknown. `text`: a buffer,
+/// overwritten.
 fn push_amount(line: &mut Vec<u8>, asset: Option<&Asset>, units: u128, text: &mut String) {
     let Some(asset) = asset else { return push_text(line, None) };
     text.clear();
@@ -490,13 +493,13 @@ impl Columns<'_> {
     }
 }
 
-/// A column with what is shorter on the left, and the space behind it.
+/// Appends a column that is aligned on the left, and the blank after it.
 fn left(line: &mut Vec<u8>, text: &str, width: usize) {
     line.extend_from_slice(text.as_bytes());
     line.extend_from_slice(&SPACES[..=padding(text, width)]);
 }
 
-/// The same on the right.
+/// Appends a column that is aligned on the right, and the blank after it.
 fn right(line: &mut Vec<u8>, text: &str, width: usize) {
     line.extend_from_slice(&SPACES[..padding(text, width)]);
     line.extend_from_slice(text.as_bytes());

@@ -1,4 +1,4 @@
-//! `ubscore wal verify`: reads and decodes everything, and says in one line what was found.
+//! `ubscore wal verify`: reads and decodes the whole log, and prints the verdict in one line.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ pub(super) fn verify(args: &WalVerifyArgs, out: &mut impl Write, ink: Ink) -> Re
         Ok(ending) => Ok(ending),
         Err(error) => match error.damage() {
             Some(damage) => Err(damage),
-            // Nothing was found out about the log.
+            // Another error proves nothing about the log.
             None => return checked.map(drop),
         },
     };
@@ -42,17 +42,17 @@ pub(super) fn verify(args: &WalVerifyArgs, out: &mut impl Write, ink: Ink) -> Re
             writeln!(out, "{}", json(&VerdictObject { verdict, read, found, ignored }))
         }
     };
-    // Damage first: the exit code must tell it even if nobody reads the verdict.
+    // Damage first: the exit code must report it even if the verdict cannot be printed.
     checked?;
     Ok(written?)
 }
 
-/// What was read of a log.
+/// Counts of a log that was read.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Read {
     /// Its identity.
     pub(super) log: Option<Identity>,
-    /// Those that were heard of.
+    /// Segments that were read.
     pub(super) segments: u64,
     pub(super) passed: Passed,
     pub(super) records: u64,
@@ -61,7 +61,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// Counts that are nothing to speak of are left out.
+    /// Counts of zero are left out.
     pub(super) fn text(&self) -> String {
         let sequence = |sequence: Option<Sequence>| match sequence {
             Some(sequence) => sequence.to_string(),
@@ -108,7 +108,7 @@ fn ignored_text(listing: &Listing) -> String {
     text
 }
 
-/// With what it needs before it.
+/// The end or the damage as text, with the blank before it.
 pub(super) fn found_text(found: &Result<&Ending, Damage<'_>>) -> String {
     match found {
         Ok(ending) => format!(" {}", EndingText(ending)),
@@ -126,7 +126,7 @@ struct VerdictObject<'a> {
     ignored: IgnoredObject,
 }
 
-/// What was read, in JSON.
+/// Counts of a log that was read, in JSON.
 #[derive(Serialize)]
 pub(super) struct ReadObject {
     log: Option<String>,
@@ -134,9 +134,9 @@ pub(super) struct ReadObject {
     first: Option<Integer>,
     last: Option<Integer>,
     segments: Integer,
-    /// Tails that earlier recoveries have cut off.
+    /// Tails that earlier recoveries cut off.
     cut: CutObject,
-    /// Segments that have lost nothing but zeros.
+    /// Segments that lost only zeros at their end.
     short_segments: Integer,
 }
 
@@ -147,7 +147,7 @@ struct CutObject {
     records: Integer,
 }
 
-/// What was found, in JSON.
+/// The end or the damage, in JSON.
 #[derive(Serialize)]
 pub(super) struct FoundObject<'a> {
     kind: &'static str,
@@ -175,7 +175,7 @@ impl<'a> FoundObject<'a> {
     }
 }
 
-/// Names in the directory that do not count.
+/// Files in the directory that are not part of the log.
 #[derive(Serialize)]
 struct IgnoredObject {
     spares: Integer,
@@ -191,8 +191,8 @@ mod tests {
     use crate::commands::wal::tests::{END, Sample, objects, ubscore_wal};
     use crate::data_dir::LOG_DIRECTORY;
 
-    /// Goal: what a start has cut off, and what nobody reads, is told and is no damage. Method: a torn tail, a start, a
-    /// sealed segment that loses zeros, and strange files.
+    /// Goal: cut tails and unread files are reported and are not damage. Method: a torn tail, a
+    /// start, a sealed segment that loses zeros, and strange files.
     #[test]
     fn what_does_not_count_is_counted() {
         let sample = Sample::new();
