@@ -1,7 +1,7 @@
-//! Time, as a value that is passed in: the one place that asks the machine what time it is.
+//! Time as a value that is passed in. Only this file reads the machine's clocks.
 //!
-//! Everything else takes a [`Clock`], so that a simulation can run a year in a second and a
-//! replay never depends on the hour it happens in.
+//! All other code takes a [`Clock`]. So a simulation can run a year in a second, and a replay never
+//! depends on the time of day.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// A wait that is polled like any other.
+/// A wait as a future.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where time comes from: the machine in production, a number in the simulation.
+/// The source of time: the machine in production, a number in the simulation.
 pub trait Clock: Send + Sync + 'static {
-    /// Nanoseconds since the Unix epoch, UTC. It may jump, also backwards: never subtract two of
-    /// them to learn how long something took.
+    /// Nanoseconds since the Unix epoch, UTC. The time may jump, also backwards: never subtract two
+    /// readings to measure a duration.
     fn now_ns(&self) -> u64;
 
-    /// Nanoseconds since an origin of the clock's own; never goes back. Only differences of two
-    /// readings of one clock mean anything.
+    /// Nanoseconds since an arbitrary origin; never goes back. Only the difference of two readings
+    /// of one clock has a meaning.
     fn monotonic_ns(&self) -> u64;
 
-    /// Waits for `duration` to pass by the monotonic reading.
+    /// Waits for `duration` on the monotonic clock.
     fn sleep(&self, duration: Duration) -> Sleep;
 
-    /// Whole seconds since the Unix epoch, UTC, as tokens count them.
+    /// Whole seconds since the Unix epoch, UTC, the unit of tokens.
     fn now_s(&self) -> u64 {
         self.now_ns() / NS_PER_S
     }
@@ -54,7 +54,7 @@ impl Clock for SystemClock {
     fn now_ns(&self) -> u64 {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
-            .expect("the machine's clock stands before 1970: set it");
+            .expect("the machine's clock is before 1970: set it");
         u64::try_from(since_epoch.as_nanos())
             .expect("the machine's clock stands after the year 2554: set it")
     }

@@ -1,4 +1,4 @@
-//! Chance, as a value that is passed in: the one place that draws random numbers.
+//! Randomness as a value that is passed in. Only this file draws random numbers.
 //!
 //! Ids and the jitter of back-off come from an [`Entropy`], so that a simulation can replay a run
 //! from its seed.
@@ -6,21 +6,21 @@
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Where random numbers come from: the kernel in production, a seed in the simulation.
+/// The source of random numbers: the kernel in production, a seed in the simulation.
 pub trait Entropy: Send + 'static {
     /// 64 random bits.
     fn u64(&mut self) -> u64;
 
-    /// 128 random bits: enough for an id that nobody guesses and that never repeats.
+    /// 128 random bits: enough for an id that cannot be guessed and never repeats.
     fn u128(&mut self) -> u128 {
         (u128::from(self.u64()) << u64::BITS) | u128::from(self.u64())
     }
 }
 
-/// The kernel's generator, asked each time.
+/// The kernel's generator, called for each number.
 ///
-/// Not the `rand` crate: a few draws a transfer do not need a generator in user space, and one
-/// that lives there must be reseeded after a fork and can be read out of a core dump.
+/// Not the `rand` crate: a few numbers for each transfer need no generator in user space. Such a
+/// generator must be reseeded after a fork and can be read from a core dump.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 
@@ -29,12 +29,12 @@ impl SystemEntropy {
         let mut bytes = [0; N];
         loop {
             match getrandom(&mut bytes, GetRandomFlags::empty()) {
-                // Up to 256 bytes come whole or not at all (getrandom(2)).
+                // Up to 256 bytes are returned whole or not at all (getrandom(2)).
                 Ok(count) => {
                     assert_eq!(count, N, "getrandom gave {count} of {N} bytes");
                     return bytes;
                 }
-                // A signal while the pool was not yet seeded, early in the machine's life.
+                // A signal arrived before the pool was seeded, soon after the machine's start.
                 Err(Errno::INTR) => {}
                 Err(error) => panic!("the kernel gives no random numbers: {error}"),
             }

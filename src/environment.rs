@@ -1,13 +1,15 @@
-//! What child processes get of our environment: what every program needs, and nothing else. Ours may hold secrets
-//! (`UBSCORE__AUTH__SECRET`), and the processes of a user, or of a database's superuser, can read that of a child.
+//! The environment of child processes: only the variables that every program needs. This process's
+//! environment may hold secrets (`UBSCORE__AUTH__SECRET`). Other processes of the same user, and a
+//! superuser of the database, can read the environment of a child.
 
 use std::env;
 use std::process::Command;
 
-/// What is passed on.
+/// The variables that are passed on.
 pub const KEPT: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 
-/// Clears the environment that a child will have, but for [`KEPT`]. To be called before anything is added.
+/// Clears the environment of a child except for [`KEPT`]. Must be called before variables are
+/// added.
 pub fn clean(command: &mut Command) -> &mut Command {
     command.env_clear();
     for name in KEPT {

@@ -1,6 +1,6 @@
-//! What operators see of the running process: log lines on stderr and Prometheus metrics.
+//! The operators' view of the running process: log lines on stderr and Prometheus metrics.
 //!
-//! Every metric has its name, unit and help here, once; those who count use the constants.
+//! Every metric has its name, unit and help here, once. Other modules use the constants.
 
 pub mod lines;
 #[cfg(feature = "otel")]
@@ -28,17 +28,17 @@ use domain::shortage::Shortage;
 pub const TRANSFERS_TOTAL: &str = "ubscore_transfers_total";
 /// Histogram, s: from accept to the final state, by `direction`.
 pub const TRANSFER_SECONDS: &str = "ubscore_transfer_seconds";
-/// Histogram, s: one commit of a batch or one question to a participant, by `step`, see [`Step`].
+/// Histogram, s: one commit of a batch or one call of a participant, by `step`, see [`Step`].
 pub const STEP_SECONDS: &str = "ubscore_step_seconds";
 /// Gauge: transfers that are not final, by `state`.
 pub const TRANSFERS_NONTERMINAL: &str = "ubscore_transfers_nonterminal";
-/// Gauge, s: age of the oldest transfer that is not final, 0 where there is none.
+/// Gauge, s: age of the oldest transfer that is not final; 0 if there is none.
 pub const OLDEST_TRANSFER_AGE_SECONDS: &str = "ubscore_oldest_transfer_age_seconds";
-/// Gauge: paid by the source and not yet given to the target, by `asset`, in whole ones of it.
+/// Gauge: paid by the source and not yet given to the target, by `asset`, in whole units of it.
 pub const IN_FLIGHT_AMOUNT: &str = "ubscore_in_flight_amount";
 /// Gauge: orders in the ring.
 pub const RING_DEPTH: &str = "ubscore_ring_depth";
-/// Gauge: the depth from which on orders are refused.
+/// Gauge: the depth of the ring at which orders are refused.
 pub const RING_DEPTH_MAX: &str = "ubscore_ring_depth_max";
 /// Gauge: slots of the ring.
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
@@ -50,13 +50,13 @@ pub const WAL_BYTES: &str = "ubscore_wal_bytes";
 pub const WAL_SYNC_SECONDS: &str = "ubscore_wal_sync_seconds";
 /// Gauge, s: how long the last replay took.
 pub const REPLAY_SECONDS: &str = "ubscore_replay_seconds";
-/// Gauge, bytes: what is free on the log's file system.
+/// Gauge, bytes: free space on the log's file system.
 pub const WAL_FREE_BYTES: &str = "ubscore_wal_free_bytes";
 /// Gauge, s: how long the last snapshot took.
 pub const SNAPSHOT_SECONDS: &str = "ubscore_snapshot_seconds";
 /// Gauge, bytes: how large the last snapshot is.
 pub const SNAPSHOT_BYTES: &str = "ubscore_snapshot_bytes";
-/// Gauge: the record at which the last snapshot stands.
+/// Gauge: the sequence of the last snapshot.
 pub const SNAPSHOT_SEQUENCE: &str = "ubscore_snapshot_sequence";
 /// Gauge, s since the Unix epoch: when the last snapshot was made.
 pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds";
@@ -64,35 +64,36 @@ pub const SNAPSHOT_TIMESTAMP_SECONDS: &str = "ubscore_snapshot_timestamp_seconds
 pub const SEGMENTS_REMOVED_TOTAL: &str = "ubscore_segments_removed_total";
 /// Gauge: Spot accounts.
 pub const ACCOUNTS: &str = "ubscore_accounts";
-/// Gauge: Spot accounts that there is room for.
+/// Gauge: Spot accounts that the table has room for.
 pub const ACCOUNTS_MAX: &str = "ubscore_accounts_max";
 /// Gauge: Spot balances.
 pub const BALANCES: &str = "ubscore_balances";
-/// Gauge: Spot balances that there is room for.
+/// Gauge: Spot balances that the table has room for.
 pub const BALANCES_MAX: &str = "ubscore_balances_max";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
 /// Gauge: outcomes that the engine's map has room for.
 pub const OUTCOMES_MAX: &str = "ubscore_outcomes_max";
-/// Gauge: connections of the pool for reads that are lent out.
+/// Gauge: connections of the pool for reads that are in use.
 pub const POSTGRES_POOL_IN_USE: &str = "ubscore_postgres_pool_in_use";
 /// Gauge: the most connections that pool opens.
 pub const POSTGRES_POOL_MAX: &str = "ubscore_postgres_pool_max";
-/// Gauge: those who wait for one of its connections.
+/// Gauge: reads that wait for one of its connections.
 pub const POSTGRES_POOL_WAITING: &str = "ubscore_postgres_pool_waiting";
 /// Counter: writes that PostgreSQL refused because another process has taken over.
 pub const FENCED_WRITES_TOTAL: &str = "ubscore_fenced_writes_total";
-/// Gauge: the order number below which outcomes may be forgotten.
+/// Gauge: the order number below which outcomes may be evicted.
 pub const WATERMARK: &str = "ubscore_watermark";
 /// Gauge, s: age of the oldest transfer that is not below the watermark.
 pub const WATERMARK_OLDEST_SECONDS: &str = "ubscore_watermark_oldest_transfer_seconds";
-/// Counter: steps whose outcome was unknown and that are tried again.
+/// Counter: steps that were retried after an unknown outcome.
 pub const RETRIES_TOTAL: &str = "ubscore_retries_total";
 /// Counter: HTTP requests answered, by `route` and `status`.
 pub const HTTP_REQUESTS_TOTAL: &str = "ubscore_http_requests_total";
-/// Counter: transfers refused because of a limit of their user's, by `limit`: second, day, amount.
+/// Counter: transfers refused at a limit of their user, by `limit`: second, day, amount.
 pub const HTTP_LIMITED_TOTAL: &str = "ubscore_http_limited_total";
-/// Counter: requests that were refused because the service took no new work, by `reason`: a [`Shortage`], halted, paused, away.
+/// Counter: requests that were refused because the service took no new work, by `reason`: a
+/// [`Shortage`], halted, paused, away.
 pub const REFUSED_TOTAL: &str = "ubscore_refused_total";
 /// Histogram, s: from the head of an HTTP request to its answer, by `route`.
 pub const HTTP_REQUEST_SECONDS: &str = "ubscore_http_request_seconds";
@@ -104,7 +105,7 @@ pub const CONSERVATION_RUNS_TOTAL: &str = "ubscore_conservation_runs_total";
 pub const CONSERVATION_LAST_SUCCESS: &str = "ubscore_conservation_last_success_timestamp_seconds";
 /// Counter: alerts for the webhook, by `outcome`: delivered, failed, dropped.
 pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
-/// Counter: events made of what became of transfers.
+/// Counter: events made about transfers.
 pub const EVENTS_TOTAL: &str = "ubscore_events_total";
 /// Gauge: streams of events that are open.
 pub const EVENT_STREAMS: &str = "ubscore_event_streams";
@@ -120,13 +121,13 @@ pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
 pub const HALTED: &str = "ubscore_halted";
-/// Gauge: 1 as long as new transfers are taken, else 0: see `/readyz`.
+/// Gauge: 1 while new transfers are taken, else 0; see `/readyz`.
 pub const READY: &str = "ubscore_ready";
-/// Gauge: always 1; its `version` and `commit` say what runs.
+/// Gauge: always 1; its labels `version` and `commit` name the running program.
 pub const BUILD_INFO: &str = "ubscore_build_info";
 
-/// The `route` of a request that no route answered. Never a path: a client could make up as many
-/// as it likes, and each would stay in memory.
+/// The `route` of a request that no route answered. It is never a path: a client could invent any
+/// number of paths, and each would stay in memory.
 pub const ROUTE_NONE: &str = "none";
 
 /// A reason of [`REFUSED_TOTAL`]: the service is halted.
@@ -136,14 +137,14 @@ pub const PAUSED_REASON: &str = "paused";
 /// A reason of [`REFUSED_TOTAL`]: PostgreSQL or UBSCore did not answer.
 pub const AWAY_REASON: &str = "away";
 
-/// What [`STEP_SECONDS`] tells apart.
+/// The label `step` of [`STEP_SECONDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A batch of calls in PostgreSQL, with Funding's part in them.
     Commit,
     /// A batch of orders to UBSCore, until all are durable.
     Spot,
-    /// Operations that Funding was asked for apart from a commit.
+    /// Calls of Funding outside of a commit.
     Funding,
 }
 
@@ -157,36 +158,36 @@ impl Step {
     }
 }
 
-/// Bounds of every histogram of durations, s: from a quiet disk's sync to the longest a client
-/// may wait, about three steps a decade.
+/// Bounds of every histogram of durations, s: from the sync of an idle disk to the longest wait of
+/// a client, about three bounds for each power of ten.
 const SECONDS_BUCKETS: [f64; 18] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
     2.0, 5.0, 10.0, 30.0,
 ];
 
-/// Why there is no log.
+/// Why logging could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// `Config::validate` was not asked, or it would have said so.
+    /// The filter cannot be parsed. `Config::validate` refuses such a filter.
     #[error("log.filter")]
     Filter(#[source] tracing_subscriber::filter::ParseError),
     /// The process logs already.
     #[error("start logging")]
     Twice(#[source] TryInitError),
-    /// This binary sends no spans.
+    /// This binary cannot send spans.
     #[error(
-        "telemetry.otlp_endpoint is set, and this binary was built without the feature otel: leave the key out, \
-         or build it with `cargo build --release --features otel`"
+        "telemetry.otlp_endpoint is set, but this binary was built without the feature otel: remove \
+         the key, or build with `cargo build --release --features otel`"
     )]
     NoTraces,
-    /// Spans cannot be sent there.
+    /// The exporter of spans refuses the endpoint.
     #[cfg(feature = "otel")]
     #[error("telemetry.otlp_endpoint")]
     Endpoint(#[source] opentelemetry_otlp::ExporterBuildError),
 }
 
-/// What sends spans to a collector, where one is configured.
-#[must_use = "what it has not sent by the end is lost"]
+/// The sender of spans, if a collector is configured.
+#[must_use = "spans that are not sent before the end are lost"]
 #[derive(Debug)]
 pub struct Traces {
     #[cfg(feature = "otel")]
@@ -194,22 +195,22 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Sends what has not been sent, within `limit`, and sends nothing from then on.
+    /// Sends the remaining spans within `limit`, then stops sending.
     #[cfg_attr(not(feature = "otel"), expect(unused_variables))]
     pub fn stop(self, limit: Duration) {
         #[cfg(feature = "otel")]
         if let Some(provider) = self.provider {
-            // An error is a collector that is away, which has been said.
+            // An error means that the collector is unreachable, which was logged before.
             provider.shutdown_with_timeout(limit).ok();
         }
     }
 }
 
-/// Sends log lines to stderr from now on, through a queue that no thread waits for, and spans to a collector where one is configured; stdout belongs to what a
-/// command was asked for.
+/// Sends log lines to stderr from now on, through a queue that no thread waits for. Sends spans to
+/// a collector if one is configured. Stdout is for the output of a command.
 ///
 /// # Errors
-/// [`LogError`]: nothing was changed.
+/// [`LogError`]; then nothing has changed.
 pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError> {
     #[cfg(feature = "otel")]
     if let Some(endpoint) = &telemetry.otlp_endpoint {
@@ -222,7 +223,7 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(lines::open(log.format))
-        // A line that cannot be written is lost; saying so on the same stderr would panic.
+        // A line that cannot be written is lost. Reporting it on the same stderr would panic.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     match log.format {
@@ -236,13 +237,15 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
     })
 }
 
-/// What is logged. The migrations' library announces each migration that `postgres::migrate` reports anyway.
+/// The filter of log lines. It silences the migrations' library, because `postgres::migrate` logs
+/// each migration itself.
 fn filter(log: &Log) -> Result<EnvFilter, LogError> {
     let quiet = "refinery_core=warn".parse().expect("a directive");
     Ok(EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?.add_directive(quiet))
 }
 
-/// The same with a collector: it is sent every span of ours, and the lines are those that the filter lets through.
+/// Starts logging with a collector. The collector gets every span of this program; the filter
+/// applies to log lines.
 #[cfg(feature = "otel")]
 fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, LogError> {
     use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -272,11 +275,10 @@ fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, L
 pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Makes this process count; the first call decides, later ones return the same.
+    /// Installs the recorder of this process. Later calls return the same.
     ///
     /// # Panics
-    /// If something else has made itself the process's recorder: then nothing that we count would
-    /// be seen.
+    /// If another recorder is installed in this process: then no metric would be visible.
     pub fn install() -> &'static Self {
         static INSTALLED: OnceLock<Metrics> = OnceLock::new();
         INSTALLED.get_or_init(|| {
@@ -300,26 +302,27 @@ impl Metrics {
         self.0.render()
     }
 
-    /// Notes the engine's limits: the ring's slots, the depth from which on orders are refused, places for outcomes.
+    /// Sets the engine's limits: the ring's slots, the depth at which orders are refused, and the
+    /// room for outcomes.
     pub fn sized(&self, ring_slots: usize, ring_depth_max: usize, outcomes_max: usize) {
         metrics::gauge!(RING_SLOTS).set(ring_slots as f64);
         metrics::gauge!(RING_DEPTH_MAX).set(ring_depth_max as f64);
         metrics::gauge!(OUTCOMES_MAX).set(outcomes_max as f64);
     }
 
-    /// Notes how long the log's replay took.
+    /// Sets the duration of the log's replay.
     pub fn replayed(&self, took: Duration) {
         metrics::gauge!(REPLAY_SECONDS).set(took.as_secs_f64());
     }
 
-    /// Folds what histograms have collected into their buckets. Between two scrapes every sample
-    /// is kept, so this must be called every few seconds whether anybody scrapes or not.
+    /// Sorts the samples of histograms into their buckets. Samples stay in memory until then, so
+    /// this must be called every few seconds, also without scrapes.
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
 }
 
-/// Series that stand at zero from the start on: Prometheus sees no increase where a counter begins with its first event.
+/// Starts series at zero: Prometheus sees no increase if a counter begins with its first event.
 fn begin() {
     metrics::gauge!(BUILD_INFO, "version" => release::VERSION, "commit" => release::COMMIT)
         .set(1.0);
@@ -348,17 +351,17 @@ fn begin() {
     event_streams(0);
 }
 
-/// Makes a transfer's end a series before the first one comes to it.
+/// Starts the series of a final state at zero, before the first transfer reaches it.
 pub fn expect_transfers(direction: &'static str, state: &'static str) {
     metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(0);
 }
 
-/// Makes an alert a series before it is raised for the first time.
+/// Starts the series of an alert at zero, before it is raised for the first time.
 pub fn expect_alert(alert: &'static str) {
     metrics::counter!(ALERTS_TOTAL, "alert" => alert).increment(0);
 }
 
-/// Counts a transfer that has come to a final state, so many seconds after it was taken in hand.
+/// Counts a transfer that reached a final state. `seconds`: time since it was accepted.
 pub fn transfer(direction: &'static str, state: &'static str, seconds: f64) {
     metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(1);
     metrics::histogram!(TRANSFER_SECONDS, "direction" => direction).record(seconds);
@@ -369,35 +372,35 @@ pub fn refused(reason: &'static str) {
     metrics::counter!(REFUSED_TOTAL, "reason" => reason).increment(1);
 }
 
-/// Notes whether transfers are taken.
+/// Sets whether transfers are taken.
 pub fn ready(ready: bool) {
     metrics::gauge!(READY).set(f64::from(u8::from(ready)));
 }
 
-/// Notes how many transfers are in a state.
+/// Sets the number of transfers in a state.
 pub fn nonterminal(state: &'static str, count: u64) {
     metrics::gauge!(TRANSFERS_NONTERMINAL, "state" => state).set(count as f64);
 }
 
-/// Notes how old the oldest transfer is that is not final.
+/// Sets the age of the oldest transfer that is not final.
 pub fn oldest_transfer(age: Duration) {
     metrics::gauge!(OLDEST_TRANSFER_AGE_SECONDS).set(age.as_secs_f64());
 }
 
-/// Notes what is in flight of an asset. `amount`: decimal text, which a gauge rounds.
+/// Sets the amount of an asset in flight. `amount`: decimal text; the gauge rounds it.
 pub fn in_flight(symbol: &str, amount: &str) {
     let rounded = amount.parse::<f64>().expect("decimal text");
     metrics::gauge!(IN_FLIGHT_AMOUNT, "asset" => symbol.to_owned()).set(rounded);
 }
 
-/// Notes how far the pool for reads is used.
+/// Sets the use of the pool for reads.
 pub fn pool(in_use: usize, max: usize, waiting: usize) {
     metrics::gauge!(POSTGRES_POOL_IN_USE).set(in_use as f64);
     metrics::gauge!(POSTGRES_POOL_MAX).set(max as f64);
     metrics::gauge!(POSTGRES_POOL_WAITING).set(waiting as f64);
 }
 
-/// The histogram of the log's syncs; for a thread that keeps it, so that noting one looks nothing up.
+/// The histogram of the log's syncs. The syncing thread keeps it, so that a sample needs no lookup.
 pub fn wal_syncs() -> metrics::Histogram {
     metrics::histogram!(WAL_SYNC_SECONDS)
 }
@@ -407,7 +410,7 @@ pub fn count_fenced_write() {
     metrics::counter!(FENCED_WRITES_TOTAL).increment(1);
 }
 
-/// Counts one answered request that a route took so long to answer.
+/// Counts one answered request with its duration.
 pub fn time_http_request(route: &'static str, status: u16, took: Duration) {
     count_http_request(route, status);
     metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route).record(took.as_secs_f64());
@@ -421,7 +424,7 @@ pub fn count_http_request(route: &'static str, status: u16) {
         .increment(1);
 }
 
-/// Counts a refused transfer, if it was refused because of a limit.
+/// Counts a refused transfer if it was refused at a limit.
 pub fn count_limited(code: Code) {
     let limit = match code {
         Code::RateLimitExceeded => "second",
@@ -432,23 +435,23 @@ pub fn count_limited(code: Code) {
     metrics::counter!(HTTP_LIMITED_TOTAL, "limit" => limit).increment(1);
 }
 
-/// Notes how long one commit of a batch, or one question to a participant, took.
+/// Records the duration of one commit of a batch or of one call of a participant.
 pub fn step(step: Step, took_ns: u64) {
     let seconds = Duration::from_nanos(took_ns).as_secs_f64();
     metrics::histogram!(STEP_SECONDS, "step" => step.name()).record(seconds);
 }
 
-/// Notes what is free on the log's file system.
+/// Sets the free space on the log's file system.
 pub fn wal_free(bytes: u64) {
     metrics::gauge!(WAL_FREE_BYTES).set(bytes as f64);
 }
 
-/// Notes how long the log's files are together.
+/// Sets the total length of the log's files.
 pub fn wal_bytes(bytes: u64) {
     metrics::gauge!(WAL_BYTES).set(bytes as f64);
 }
 
-/// Notes a snapshot: how long it took, its length, the record at which it stands, and when it was made.
+/// Sets the last snapshot: its duration, its length, its sequence and its time.
 pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
     metrics::gauge!(SNAPSHOT_SECONDS).set(took.as_secs_f64());
     metrics::gauge!(SNAPSHOT_BYTES).set(bytes as f64);
@@ -456,7 +459,7 @@ pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
     metrics::gauge!(SNAPSHOT_TIMESTAMP_SECONDS).set(now_s as f64);
 }
 
-/// Notes where the watermark stands, and what is above it.
+/// Sets the watermark, and the age of the oldest transfer above it.
 pub fn watermark(order_number: u64, oldest: Duration) {
     metrics::gauge!(WATERMARK).set(order_number as f64);
     metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
@@ -467,12 +470,12 @@ pub fn events_made(count: u64) {
     metrics::counter!(EVENTS_TOTAL).increment(count);
 }
 
-/// Notes how many streams of events are open.
+/// Sets the number of open streams of events.
 pub fn event_streams(count: usize) {
     metrics::gauge!(EVENT_STREAMS).set(count as f64);
 }
 
-/// Counts a stream that was ended, and why.
+/// Counts a stream that was ended, by reason.
 pub fn event_stream_ended(reason: &'static str) {
     metrics::counter!(EVENT_STREAMS_ENDED_TOTAL, "reason" => reason).increment(1);
 }
@@ -482,18 +485,18 @@ pub fn webhook_deliveries(outcome: &'static str, count: u64) {
     metrics::counter!(WEBHOOK_DELIVERIES_TOTAL, "outcome" => outcome).increment(count);
 }
 
-/// Notes how far deliveries to webhook endpoints are behind, and how many were given up.
+/// Sets the age of the oldest undelivered event, and the number of dead letters.
 pub fn webhook_backlog(oldest: Duration, dead: u64) {
     metrics::gauge!(WEBHOOK_OLDEST_SECONDS).set(oldest.as_secs_f64());
     metrics::gauge!(WEBHOOK_DEAD).set(dead as f64);
 }
 
-/// Notes whether the service is halted.
+/// Sets whether the service is halted.
 pub fn halted(halted: bool) {
     metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
 }
 
-/// Registers what each metric means; [`Metrics::install`] has called it.
+/// Registers the help and the unit of each metric; [`Metrics::install`] calls it.
 #[rustfmt::skip]
 pub fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
@@ -505,42 +508,42 @@ pub fn describe() {
     describe_gauge!(OLDEST_TRANSFER_AGE_SECONDS, Unit::Seconds, "Age of the oldest transfer that is not final.");
     describe_gauge!(IN_FLIGHT_AMOUNT, Unit::Count, "Paid by the source and not yet given to the target.");
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
-    describe_gauge!(RING_DEPTH_MAX, Unit::Count, "Depth of the ring from which on orders are refused.");
+    describe_gauge!(RING_DEPTH_MAX, Unit::Count, "Depth of the ring at which orders are refused.");
     describe_counter!(WAL_WRITTEN_BYTES_TOTAL, Unit::Bytes, "Records appended to the log.");
     describe_gauge!(WAL_BYTES, Unit::Bytes, "Length of the files of the log.");
     describe_histogram!(WAL_SYNC_SECONDS, Unit::Seconds, "Time of one sync of the log.");
     describe_gauge!(OUTCOMES_MAX, Unit::Count, "Outcomes that the engine's map has room for.");
-    describe_gauge!(POSTGRES_POOL_IN_USE, Unit::Count, "Connections of the pool for reads that are lent out.");
+    describe_gauge!(POSTGRES_POOL_IN_USE, Unit::Count, "Connections of the pool for reads that are in use.");
     describe_gauge!(POSTGRES_POOL_MAX, Unit::Count, "The most connections that the pool for reads opens.");
-    describe_gauge!(POSTGRES_POOL_WAITING, Unit::Count, "Those who wait for a connection of the pool for reads.");
+    describe_gauge!(POSTGRES_POOL_WAITING, Unit::Count, "Reads that wait for a connection of the pool.");
     describe_counter!(FENCED_WRITES_TOTAL, Unit::Count, "Writes refused because another process has taken over.");
     describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "Time from a request to its answer.");
     describe_gauge!(READY, Unit::Count, "Whether transfers are taken.");
-    describe_gauge!(BUILD_INFO, Unit::Count, "What runs.");
+    describe_gauge!(BUILD_INFO, Unit::Count, "The running version and commit.");
     describe_gauge!(RING_SLOTS, Unit::Count, "Slots of the ring.");
     describe_gauge!(REPLAY_SECONDS, Unit::Seconds, "Time that the last replay took.");
-    describe_gauge!(WAL_FREE_BYTES, Unit::Bytes, "Free on the file system of the log.");
+    describe_gauge!(WAL_FREE_BYTES, Unit::Bytes, "Free space on the file system of the log.");
     describe_gauge!(SNAPSHOT_SECONDS, Unit::Seconds, "Time that the last snapshot took.");
     describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Length of the last snapshot.");
-    describe_gauge!(SNAPSHOT_SEQUENCE, Unit::Count, "Record at which the last snapshot stands.");
+    describe_gauge!(SNAPSHOT_SEQUENCE, Unit::Count, "Sequence of the last snapshot.");
     describe_gauge!(SNAPSHOT_TIMESTAMP_SECONDS, Unit::Seconds, "When the last snapshot was made.");
     describe_counter!(SEGMENTS_REMOVED_TOTAL, Unit::Count, "Segments of the log removed.");
     describe_gauge!(ACCOUNTS, Unit::Count, "Spot accounts.");
-    describe_gauge!(ACCOUNTS_MAX, Unit::Count, "Spot accounts that there is room for.");
+    describe_gauge!(ACCOUNTS_MAX, Unit::Count, "Spot accounts that the table has room for.");
     describe_gauge!(BALANCES, Unit::Count, "Spot balances.");
-    describe_gauge!(BALANCES_MAX, Unit::Count, "Spot balances that there is room for.");
+    describe_gauge!(BALANCES_MAX, Unit::Count, "Spot balances that the table has room for.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
-    describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be forgotten.");
+    describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be evicted.");
     describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");
-    describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps tried again.");
+    describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps that were retried.");
     describe_counter!(HTTP_REQUESTS_TOTAL, Unit::Count, "HTTP requests answered.");
-    describe_counter!(HTTP_LIMITED_TOTAL, Unit::Count, "Transfers refused because of a limit of their user's.");
+    describe_counter!(HTTP_LIMITED_TOTAL, Unit::Count, "Transfers refused at a limit of their user.");
     describe_counter!(REFUSED_TOTAL, Unit::Count, "Requests refused because the service took no new work.");
     describe_counter!(ALERTS_TOTAL, Unit::Count, "Alerts raised.");
     describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
     describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");
     describe_counter!(ALERTS_SENT_TOTAL, Unit::Count, "Alerts for the webhook.");
-    describe_counter!(EVENTS_TOTAL, Unit::Count, "Events made of what became of transfers.");
+    describe_counter!(EVENTS_TOTAL, Unit::Count, "Events made about transfers.");
     describe_gauge!(EVENT_STREAMS, Unit::Count, "Streams of events that are open.");
     describe_counter!(EVENT_STREAMS_ENDED_TOTAL, Unit::Count, "Streams of events that were ended.");
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
@@ -554,8 +557,8 @@ pub fn describe() {
 mod tests {
     use super::*;
 
-    /// Goal: what is counted is what Prometheus reads. One test, since the recorder is the
-    /// process's: others of this process may count at the same time.
+    /// Goal: Prometheus reads the counted values. One test, because the process has one recorder
+    /// and other tests of the process may count at the same time.
     #[test]
     fn what_is_counted_is_rendered_with_help_type_and_buckets() {
         let metrics = Metrics::install();

@@ -1,7 +1,8 @@
-//! Alerts as JSON to an address of the operator's, from a bounded queue by a thread of its own.
+//! Alerts as JSON to a URL of the operator, from a bounded queue on a thread of its own.
 //!
-//! Not by the async runtime: the engine's threads alert too, and what is alerted may be that the process is broken. An
-//! alert that cannot be delivered is lost here and counted; it is in the log and in the metrics all the same.
+//! The async runtime is not used: the engine's threads raise alerts too, and an alert may report
+//! that the process is broken. An alert that cannot be delivered is lost here and counted. It is
+//! still in the log and in the metrics.
 
 use std::io;
 use std::sync::Arc;
@@ -18,19 +19,19 @@ use crate::config::secret::Secret;
 use crate::release;
 use crate::telemetry;
 
-/// Alerts waiting to be delivered; the next one is not sent, and counted.
+/// The most alerts that wait for delivery; the next one is dropped and counted.
 const QUEUE_MAX: usize = 256;
-/// Tries of one alert.
+/// Number of tries of one alert.
 const TRIES: u32 = 4;
-/// The wait after the first try that failed; doubled each time.
+/// The wait after the first failed try; it doubles each time.
 const BACKOFF: Duration = Duration::from_millis(200);
 
-/// Where to, and how patiently.
+/// The webhook's URL and timeout.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `http://` or `https://`; secret, since whoever knows it can raise false alarms.
+    /// `http://` or `https://`; secret, because any holder of the URL can raise false alarms.
     pub url: Secret,
-    /// Until an answer to one try.
+    /// Timeout for the answer to one try.
     pub timeout: Duration,
 }
 
@@ -40,13 +41,13 @@ pub struct Message {
     pub alert: &'static str,
     /// CRITICAL or WARNING.
     pub severity: &'static str,
-    /// What has happened.
+    /// The message for operators.
     pub message: String,
-    /// When, ns since the Unix epoch.
+    /// The time, ns since the Unix epoch.
     pub at_ns: u64,
 }
 
-/// The way to the thread that delivers.
+/// The queue of the thread that delivers.
 pub struct Webhook {
     queue: SyncSender<Message>,
     waiting: Arc<Waiting>,
@@ -63,7 +64,7 @@ impl Webhook {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system cannot start the thread.
     pub fn start(options: &Options) -> io::Result<Webhook> {
         let (queue, messages) = mpsc::sync_channel(QUEUE_MAX);
         let waiting = Arc::new(Waiting::default());
@@ -74,7 +75,7 @@ impl Webhook {
         Ok(Webhook { queue, waiting })
     }
 
-    /// Queues an alert; it is dropped where there is no place.
+    /// Queues an alert; it is dropped if the queue is full.
     pub fn send(&self, message: Message) {
         *self.waiting.count.lock() += 1;
         if self.queue.try_send(message).is_err() {
@@ -83,7 +84,7 @@ impl Webhook {
         }
     }
 
-    /// Waits until nothing is queued, no longer than `limit`.
+    /// Waits until the queue is empty, at most for `limit`.
     pub fn flush(&self, limit: Duration) {
         let mut count = self.waiting.count.lock();
         self.waiting.none.wait_while_for(&mut count, |count| *count > 0, limit);
@@ -130,7 +131,12 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
                     tries += 1;
                     let alert = message.alert;
                     if tries == TRIES {
-                        warn!(alert, tries, why = reason(&error), "the webhook was not told");
+                        warn!(
+                            alert,
+                            tries,
+                            why = reason(&error),
+                            "the webhook did not get the alert"
+                        );
                         break "failed";
                     }
                     thread::sleep(BACKOFF * (1 << (tries - 1)));
@@ -142,7 +148,7 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
     }
 }
 
-/// What went wrong, without the address: it may be as good as a password.
+/// The reason of a failure without the URL, which may be a secret.
 pub fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(status) => format!("it answered {status}"),
@@ -221,7 +227,8 @@ mod tests {
         );
     }
 
-    /// A webhook that never answers keeps nobody waiting: neither who alerts nor, beyond the limit, who flushes.
+    /// A webhook that never answers delays neither a caller of `send` nor, beyond the limit, a
+    /// caller of `flush`.
     #[test]
     fn a_silent_webhook_fills_the_queue_and_no_more() {
         let (_listener, webhook) = listener();

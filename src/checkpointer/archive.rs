@@ -1,8 +1,8 @@
-//! The archive hook: an operator's shell command that is given each closed segment before it may be removed.
+//! The archive hook: an operator's shell command, run for each closed segment before its removal.
 //!
-//! As PostgreSQL's `archive_command`: `%p` is the segment's path, `%f` its file name, `%%` a percent sign; exit code 0
-//! says that the segment is safe elsewhere. A crash may have a segment archived twice, so a command must take the same
-//! file again.
+//! It works like PostgreSQL's `archive_command`: `%p` is the segment's path, `%f` its file name,
+//! `%%` a percent sign. Exit code 0 means that the segment is archived. After a crash a segment may
+//! be archived twice, so a command must accept the same file again.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use wal::segment_name;
 use super::SHORT_LOOK;
 use crate::environment;
 
-/// A command that has not ended after so many looks is ended: ten minutes.
+/// A command is killed if it has not ended after this many checks: ten minutes.
 const LOOKS_MAX: u32 = 60_000;
 
 /// A segment that may not be removed yet.
@@ -32,11 +32,12 @@ pub(super) enum Error {
     },
     #[error("{command:?} ended with {status}")]
     Refused { command: String, status: ExitStatus },
-    #[error("{command:?} did not end in time, and was ended")]
+    #[error("{command:?} did not end within ten minutes, and was killed")]
     Late { command: String },
 }
 
-/// Runs the command for one segment of the log in `log_dir` and waits for its end; `stopped` ends it.
+/// Runs the command for one segment of the log in `log_dir` and waits for its end. `stopped` kills
+/// it.
 ///
 /// # Errors
 /// [`Error`]: the segment must stay.
@@ -54,9 +55,10 @@ pub(super) fn run(
     let mut child = environment::clean(&mut shell)
         .args(["-c", &command])
         .stdin(Stdio::null())
-        // Our stdout belongs to what we were asked for.
+        // Stdout is for the output of this process's own command.
         .stdout(Stdio::null())
-        // A group of its own, so that it can be ended with all it has started, and not by our terminal's Ctrl-C.
+        // Its own process group: it is killed with its children, and Ctrl-C in the terminal does
+        // not reach it.
         .process_group(0)
         .spawn()
         .map_err(|source| failed(&command, source))?;
@@ -76,7 +78,7 @@ pub(super) fn run(
 }
 
 fn end(child: &mut Child) {
-    // Errors: it has ended by itself meanwhile.
+    // An error means that the command has ended meanwhile.
     kill_process_group(Pid::from_child(child), Signal::KILL).ok();
     child.wait().ok();
 }

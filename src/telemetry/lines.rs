@@ -1,7 +1,8 @@
-//! The way of a log line to stderr: a bounded queue, and a thread that writes.
+//! The path of a log line to stderr: a bounded queue, and a thread that writes.
 //!
-//! The reader of stderr may stand still: a stalled collector, a stopped journal, Ctrl-S. A thread that logs never waits
-//! for it. A line that finds the queue full, or stderr gone, is dropped and counted.
+//! The reader of stderr may stop reading: a stalled collector, a stopped journal, Ctrl-S. A thread
+//! that logs never waits for it. If the queue is full or stderr is closed, the line is dropped and
+//! counted.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -23,30 +24,33 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::format::Format;
 
-/// Lines in the queue. A line has some 200 bytes, so that a full queue takes a few MiB. The next line is dropped.
+/// The most lines in the queue; the next line is dropped. A line has some 200 bytes, so a full
+/// queue takes a few MiB.
 const LINES_MAX: usize = 16_384;
-/// How long the end of a process waits for the lines in the queue. A reader that stands still must not keep it alive.
+/// How long the end of a process waits for the lines in the queue. A reader that does not read must
+/// not keep the process alive.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The queue of this process, once it logs.
+/// The queue of this process, after logging started.
 struct Queue {
     format: Format,
     lines: NonBlocking,
     dropped: ErrorCounter,
-    /// Taken at the end: dropping it writes what is queued.
+    /// Taken at the end: dropping it writes the queued lines.
     guard: Mutex<Option<WorkerGuard>>,
 }
 
 static QUEUE: OnceLock<Queue> = OnceLock::new();
-/// Lines that stderr did not take.
+/// Number of lines that could not be written to stderr.
 static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// The end of the queue: stderr, which is written to by one thread.
+/// The end of the queue: stderr, written by one thread.
 struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // One call is one line. An error is a reader that has gone: the exit code has to speak for the process.
+        // One call is one line. An error means that the reader has gone; the exit code still
+        // reports.
         if io::stderr().write_all(bytes).is_err() {
             UNWRITTEN.fetch_add(1, Ordering::Relaxed);
         }
@@ -58,7 +62,8 @@ impl Write for Stderr {
     }
 }
 
-/// Starts the thread that writes, and has panics reported through it. The first call of a process decides the format.
+/// Starts the writing thread, and reports panics through it. The first call of a process decides
+/// the format.
 pub(super) fn open(format: Format) -> NonBlocking {
     let queue = QUEUE.get_or_init(|| {
         let (lines, guard) = NonBlockingBuilder::default()
@@ -67,7 +72,8 @@ pub(super) fn open(format: Format) -> NonBlocking {
             .thread_name("log")
             .finish(Stderr);
         let dropped = lines.error_counter();
-        // The standard hook writes to stderr by itself: a panicking thread would wait for its reader.
+        // The standard hook writes to stderr directly: a panicking thread would wait for the
+        // reader.
         std::panic::set_hook(Box::new(report));
         Queue { format, lines, dropped, guard: Mutex::new(Some(guard)) }
     });
@@ -94,10 +100,10 @@ fn report(panic: &PanicHookInfo<'_>) {
     queue.lines.clone().write_all(line(queue.format, "panic", &text).as_bytes()).ok();
 }
 
-/// Writes the last line of a process, after every line in the queue: `head: text`, or JSON where lines are JSON. What
-/// is logged afterwards is dropped. Without a queue, the line goes to stderr at once.
+/// Writes the last line of a process after every line in the queue: `head: text`, or JSON if lines
+/// are JSON. Later lines are dropped. Without a queue the line goes to stderr at once.
 ///
-/// Waits at most a second for the reader of stderr. The exit code speaks where there is none.
+/// Waits at most a second for the reader of stderr. Without a reader only the exit code reports.
 pub fn last_words(head: &'static str, text: &str) {
     match QUEUE.get() {
         Some(queue) => close(Some(line(queue.format, head, text))),
@@ -105,7 +111,7 @@ pub fn last_words(head: &'static str, text: &str) {
     }
 }
 
-/// Writes the lines in the queue. What is logged afterwards is dropped. Waits at most a second.
+/// Writes the lines in the queue. Later lines are dropped. Waits at most a second.
 pub fn flush() {
     close(None);
 }
@@ -113,33 +119,33 @@ pub fn flush() {
 fn close(last: Option<String>) {
     let guard = QUEUE.get().and_then(|queue| queue.guard.lock().take());
     let (done, written) = mpsc::channel();
-    // On a thread of its own: the guard and the last line wait for stderr without a limit that is ours.
+    // On its own thread, because the guard and the last line wait for stderr without a limit.
     let write = move || {
         drop(guard);
         if let Some(last) = last {
             write_now(&last);
         }
-        // The process may have given up the wait.
+        // An error means that the process no longer waits.
         done.send(()).ok();
     };
     if thread::Builder::new().name("last-words".to_owned()).spawn(write).is_ok() {
-        // An error is a reader that stands still.
+        // An error means that the reader does not read.
         written.recv_timeout(LAST_LINES).ok();
     }
 }
 
 fn write_now(line: &str) {
-    // An error is a reader that has gone: the exit code has to speak for the process.
+    // An error means that the reader has gone; the exit code still reports.
     io::stderr().write_all(line.as_bytes()).ok();
 }
 
-/// One line outside of `tracing`, in the form of the others.
+/// One line outside of `tracing`, in the same format.
 fn line(format: Format, head: &str, text: &str) -> String {
     match format {
         Format::Text => format!("{head}: {text}\n"),
         Format::Json => {
             let mut timestamp = String::new();
-            // An error is a clock before 1970; the line matters more than its time.
+            // An error means a clock before 1970. Then the line has no valid time.
             SystemTime.format_time(&mut Writer::new(&mut timestamp)).ok();
             let message = format!("{head}: {text}");
             let fields = json!({ "message": message });
@@ -151,7 +157,8 @@ fn line(format: Format, head: &str, text: &str) -> String {
     }
 }
 
-/// JSON lines without the place in a library's source: `log.file` holds a path of the machine that built the binary.
+/// JSON lines without the source position of a library: `log.file` is a path of the machine that
+/// built the binary.
 pub(super) struct WithoutPaths<F>(pub(super) F);
 
 impl<S, N, F> FormatEvent<S, N> for WithoutPaths<F>
@@ -168,7 +175,7 @@ where
     ) -> fmt::Result {
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        // Only lines of the crate `log` have such fields.
+        // Only lines of the crate `log` have these fields.
         if !line.contains("\"log.") {
             return writer.write_str(&line);
         }

@@ -1,7 +1,8 @@
 //! Spans for an OpenTelemetry collector: OTLP over HTTP, in binary.
 //!
-//! The SDK batches them on a thread of its own, from a bounded queue; what finds no place there, or no collector, is lost,
-//! and nobody waits for it. That the collector is away is said once, and once that it is back.
+//! The SDK batches them on its own thread, from a bounded queue. Spans are lost if the queue is
+//! full or the collector is unreachable; no thread waits. Each loss and each return of the
+//! collector is logged once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +23,13 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::release;
 
-/// Time for the collector to take one batch.
+/// Timeout of the collector for one batch.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Makes the SDK, which starts its thread.
+/// Makes the SDK and starts its thread.
 ///
 /// # Errors
-/// The endpoint is none.
+/// The exporter refuses the endpoint.
 pub(super) fn provider(
     endpoint: &str,
     sample_ratio: f64,
@@ -36,7 +37,7 @@ pub(super) fn provider(
     let agent = ureq::Agent::config_builder()
         .user_agent(crate::release::USER_AGENT)
         .timeout_global(Some(TIMEOUT))
-        // What the collector answers is for the SDK to read.
+        // The SDK reads the status and the body of an answer itself.
         .http_status_as_error(false)
         .build();
     let exporter = SpanExporter::builder()
@@ -52,27 +53,27 @@ pub(super) fn provider(
         .build();
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
-        // A client who has decided about the whole trace is followed.
+        // A client's decision about the whole trace applies.
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(sample_ratio))))
         .with_resource(resource)
         .build())
 }
 
-/// What spans are made with.
+/// The maker of spans.
 pub(super) fn tracer(provider: &SdkTracerProvider) -> SdkTracer {
     provider.tracer("ubscore")
 }
 
-/// Makes a span part of the client's trace, where its `traceparent` is one.
+/// Makes a span part of the client's trace, if its `traceparent` is valid.
 pub fn continue_trace(span: &Span, headers: &HeaderMap) {
     let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
     if context.span().span_context().is_valid() && !span.is_disabled() {
-        // An error is a process that sends its spans nowhere.
+        // An error means that this process sends no spans.
         span.set_parent(context).ok();
     }
 }
 
-/// The way to the collector, for a thread that may wait.
+/// The HTTP client of the collector, for a thread that may wait.
 #[derive(Debug)]
 struct Collector {
     agent: ureq::Agent,
@@ -89,11 +90,11 @@ impl HttpClient for Collector {
             let body = body.read_to_vec().map_err(io::Error::other)?;
             Ok(Response::from_parts(parts, Bytes::from(body)))
         });
-        // Its own words are no spans: nothing is under way on this thread.
+        // The lines below belong to no span: this thread has none open.
         match &answered {
             Ok(answer) if answer.status().is_success() => {
                 if self.away.swap(false, Ordering::Relaxed) {
-                    info!("the collector of spans takes them again");
+                    info!("the collector accepts spans again");
                 }
             }
             Ok(answer) => self.complain(&format!("it answered {}", answer.status())),
@@ -106,7 +107,7 @@ impl HttpClient for Collector {
 impl Collector {
     fn complain(&self, why: &str) {
         if !self.away.swap(true, Ordering::Relaxed) {
-            warn!(why, "the collector of spans does not take them; they are lost until it does");
+            warn!(why, "the collector does not accept spans; they are lost until it does");
         }
     }
 }
