@@ -1,6 +1,6 @@
-//! The command line: what can be typed, and nothing of what it does.
+//! The command line: commands and their arguments, without their work.
 //!
-//! Arguments that are wrong in themselves are refused here, with exit code 2.
+//! Arguments that are wrong by themselves are refused here, with exit code 2.
 
 pub mod overview;
 
@@ -27,22 +27,22 @@ use domain::account::AccountType;
 use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX};
 use domain::transfer::{Direction, Op, State};
 
-/// Longest life of a token, s: a year. One that lives longer outlives its user's rights.
+/// The longest life of a token, s: a year. A longer life would outlast its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
 
 /// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
 ///
-/// Exit codes: 0 done, or nothing is wrong. 1 refused, failed, or something is wrong. 2 bad arguments or configuration, or the
-/// command cannot run. 3 another operator must approve it first.
+/// Exit codes: 0 done, or nothing is wrong. 1 refused, failed, or a problem was found. 2 bad
+/// arguments or configuration, or the command cannot run. 3 another operator must approve it first.
 #[derive(Debug, Parser)]
 #[command(name = "ubscore", version = release::LINE, help_template = overview::template())]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands: the first paragraph is their clause in `--help`, see [`overview`].
+/// The subcommands. The first paragraph is the command's line in `--help`, see [`overview`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the service.
@@ -61,11 +61,12 @@ pub enum Command {
     Load(LoadArgs),
     /// Check machine, PostgreSQL and configuration; say how to correct them.
     ///
-    /// It changes nothing, also while the service runs. Exit code 1: something is bad. 0: at most warnings.
+    /// It changes nothing, so it may run beside the service. Exit code 1: a finding is bad. 0: at
+    /// most warnings.
     Doctor(DoctorArgs),
     /// Compare the log with PostgreSQL.
     ///
-    /// The service may run or not. Exit code 1: something does not add up. 2: the comparison cannot run.
+    /// The service may run or not. Exit code 1: the stores disagree. 2: the comparison cannot run.
     Verify(VerifyArgs),
     /// Print every movement on one user's accounts, in both stores.
     ///
@@ -73,11 +74,12 @@ pub enum Command {
     Statement(StatementArgs),
     /// Bring PostgreSQL back to the state that the log proves.
     ///
-    /// For example after a restored backup; no service may run. Exit code 1: something is left that nothing proves.
+    /// Use it for example after a restored backup. The service must be stopped. Exit code 1:
+    /// differences are left that no record proves.
     Repair(RepairArgs),
-    /// Rebuild a log that is lost from what PostgreSQL proves.
+    /// Rebuild a lost log from the records of PostgreSQL.
     ///
-    /// Exit code 1: something is left that nothing proves. 2: refused, or it cannot run.
+    /// Exit code 1: differences are left that no record proves. 2: refused, or it cannot run.
     #[command(subcommand)]
     Engine(EngineCommand),
     /// Back up both stores at one consistent point.
@@ -86,16 +88,18 @@ pub enum Command {
     Backup(BackupArgs),
     /// Restore a backup into an empty data directory and an empty database.
     ///
-    /// The same command continues an interrupted restore. Exit code 1: the stores disagree afterwards. 2: nothing was restored.
+    /// The same command continues an interrupted restore. Exit code 1: the stores disagree
+    /// afterwards. 2: nothing was restored.
     Restore(RestoreArgs),
     /// Stop all money until `resume`.
     ///
-    /// If the service is down, the flag goes into the data directory and halts the next start. Exit code 1: not halted.
+    /// If the service is down, the flag is written to the data directory and halts the next start.
+    /// Exit code 1: not halted.
     Halt(HaltArgs),
     /// Continue after a halt.
     ///
-    /// It checks both stores first. The service stays halted if they disagree. Exit code 1: still halted. 3: another operator
-    /// must approve it.
+    /// It checks both stores first. The service stays halted if they disagree. Exit code 1: still
+    /// halted. 3: another operator must approve it.
     Resume(OperatorArgs),
     /// Refuse new transfers of a direction, an asset, or both, until `unpause`.
     ///
@@ -145,7 +149,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// How the command writes its answer, and why it failed.
+    /// The format of the command's answer and of its error.
     pub fn format(&self) -> Format {
         match self {
             Command::Verify(args) => args.format,
@@ -187,32 +191,32 @@ impl Command {
     }
 }
 
-/// What `ubscore completions` is told.
+/// Arguments of `ubscore completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// Whose script.
+    /// The shell.
     #[arg(value_enum)]
     pub shell: Shell,
 }
 
-/// What `ubscore man` is told.
+/// Arguments of `ubscore man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Where ubscore.1 and a page for each command are written; without: ubscore.1 goes to standard output.
+    /// Directory for ubscore.1 and a page of each command; default: ubscore.1 to standard output.
     #[arg(value_name = "DIR")]
     pub directory: Option<PathBuf>,
 }
 
-/// Where both stores are, as `ubscore verify` is told, and `serve` and `repair` among other things.
+/// The arguments that name both stores, shared by several commands.
 #[derive(Clone, Debug, Args)]
 pub struct StoreArgs {
     /// Configuration file; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory of the log and the embedded PostgreSQL.
+    /// Directory of the log and of the embedded PostgreSQL.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where PostgreSQL is; visible to other users of the machine, so a password belongs in a file.
+    /// URL of PostgreSQL. Other users of the machine can see it, so put a password into a file.
     #[arg(long, value_name = "URL|embedded")]
     pub postgres: Option<Secret>,
     /// Directory of `initdb` and `postgres` for the embedded server.
@@ -224,7 +228,7 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// What the flags change in the configuration.
+    /// The keys of the configuration that the flags override.
     pub fn overrides(&self) -> Overrides {
         Overrides {
             data_dir: self.data_dir.clone(),
@@ -235,155 +239,156 @@ impl StoreArgs {
     }
 }
 
-/// What `ubscore doctor` is told.
+/// Arguments of `ubscore doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// How the findings are written.
+    /// Format of the findings.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore verify` is told.
+/// Arguments of `ubscore verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// How the mismatches are written.
+    /// Format of the mismatches.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore statement` is told.
+/// Arguments of `ubscore statement`.
 #[derive(Debug, Args)]
 pub struct StatementArgs {
-    /// Whose accounts.
+    /// The user.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: u64,
-    /// Of this asset only.
+    /// Only this asset.
     #[arg(long, value_name = "SYMBOL")]
     pub asset: Option<String>,
-    /// From this time on, such as 2026-11-01 or 2026-11-01T08:00:00Z; a date alone begins at midnight UTC.
+    /// Start time, such as 2026-11-01 or 2026-11-01T08:00:00Z; a date alone begins at midnight UTC.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub since: Option<Timestamp>,
-    /// Before this time.
+    /// End time, not included.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub until: Option<Timestamp>,
-    /// How it is written.
+    /// Format of the statement.
     #[arg(long, value_enum, default_value_t = StatementFormat::Text)]
     pub format: StatementFormat,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// How a statement is written.
+/// The format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StatementFormat {
     /// Aligned lines.
     Text,
-    /// Comma-separated values under a line of names: the movements alone.
+    /// Comma-separated values below a line of names; only the movements.
     Csv,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What can be done with UBSCore's log as a whole.
+/// Commands for UBSCore's whole log.
 #[derive(Debug, Subcommand)]
 pub enum EngineCommand {
-    /// Write a new log from what PostgreSQL proves: Spot balances, statuses and decisions.
+    /// Write a new log from the records of PostgreSQL: Spot balances, statuses and decisions.
     ///
-    /// For a log directory that is empty or cannot be repaired; no service may run. The same command continues an interrupted
-    /// rebuild. Exit code 1: something is left that nothing proves. 2: refused, or it cannot run.
+    /// Use it if the log directory is empty or cannot be repaired. The service must be stopped. The
+    /// same command continues an interrupted rebuild. Exit code 1: differences are left that no
+    /// record proves. 2: refused, or it cannot run.
     Adopt(AdoptArgs),
 }
 
-/// What `ubscore engine adopt` is told.
+/// Arguments of `ubscore engine adopt`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct AdoptArgs {
-    /// Say what would be done, and change nothing.
+    /// Print the plan, and change nothing.
     #[arg(long, group = "what")]
     pub plan: bool,
-    /// Do it.
+    /// Carry out the plan.
     #[arg(long, group = "what", requires = "reason")]
     pub apply: bool,
-    /// Why, for those who come later.
+    /// The reason, kept for later readers.
     #[arg(long, value_name = "TEXT", conflicts_with = "plan", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
-    /// A file with the token of the admin who adopts; needed where `approval.required` names a repair.
+    /// File with the token of the admin that adopts; required if `approval.required` has a repair.
     #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
     pub token_file: Option<PathBuf>,
-    /// A file with the token of the other admin, who approves it.
+    /// File with the token of the other admin that approves.
     #[arg(long, value_name = "FILE", requires = "token_file")]
     pub approver_token_file: Option<PathBuf>,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore repair` is told.
+/// Arguments of `ubscore repair`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct RepairArgs {
-    /// Say what would be done, and change nothing.
+    /// Print the plan, and change nothing.
     #[arg(long, group = "what")]
     pub plan: bool,
-    /// Do it.
+    /// Carry out the plan.
     #[arg(long, group = "what", requires = "reason")]
     pub apply: bool,
-    /// Why, for those who come later.
+    /// The reason, kept for later readers.
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     pub reason: Option<String>,
-    /// A file with the token of the admin who repairs; needed where `approval.required` names a repair.
+    /// File with the token of the admin that repairs; required if `approval.required` has a repair.
     #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
     pub token_file: Option<PathBuf>,
-    /// A file with the token of the other admin, who approves it.
+    /// File with the token of the other admin that approves.
     #[arg(long, value_name = "FILE", requires = "token_file")]
     pub approver_token_file: Option<PathBuf>,
-    /// How the plan or the result is written.
+    /// Format of the plan or of the result.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore backup` is told.
+/// Arguments of `ubscore backup`.
 #[derive(Debug, Args)]
 pub struct BackupArgs {
-    /// Where the backup is made; must not exist, or be empty.
+    /// Directory of the new backup; must be absent or empty.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// How the result is written.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore restore` is told.
+/// Arguments of `ubscore restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// The backup.
+    /// Directory of the backup.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Only PostgreSQL's half, beside the log that is there: `ubscore repair` brings it up to that.
+    /// Restore only PostgreSQL and keep the log; then run `ubscore repair` to bring both together.
     #[arg(long, conflicts_with = "only_log")]
     pub only_database: bool,
-    /// Only the log and its snapshots, beside the database that is there.
+    /// Restore only the log and its snapshots, and keep the database.
     #[arg(long)]
     pub only_log: bool,
-    /// Where both stores are to be.
+    /// The stores to restore into.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore serve` is told.
+/// Arguments of `ubscore serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Address of the public listener.
@@ -392,61 +397,63 @@ pub struct ServeArgs {
     /// Address of the operators' listener.
     #[arg(long, value_name = "ADDR")]
     pub ops_listen: Option<SocketAddr>,
-    /// Where both stores are.
+    /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
 impl ServeArgs {
-    /// What the flags change in the configuration.
+    /// The keys of the configuration that the flags override.
     pub fn overrides(&self) -> Overrides {
         let (http_listen, ops_listen) = (self.listen, self.ops_listen);
         Overrides { http_listen, ops_listen, ..self.stores.overrides() }
     }
 }
 
-/// What can be done with a log; all but a repair reads only, also while the service runs.
+/// Commands for a log. All but `repair` only read, so they may run beside the service.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
-    /// Print records, one a line: sequence, time, kind, req_id, op, user, asset, amount, balance
+    /// Print records, one per line: sequence, time, kind, req_id, op, user, asset, amount, balance
     /// after, outcome.
     ///
-    /// An asset is #NUMBER, and its amounts are smallest units as NUMBERu, where the log does not
-    /// tell what it is before it is used. How the log ends is said on stderr.
+    /// An asset that the log has not defined before is #NUMBER, and its amounts are smallest units
+    /// as NUMBERu. The end of the log is reported on stderr.
     Dump(WalDumpArgs),
     /// Check every record; exit code 1 if one is damaged, 0 also if the end is torn.
     Verify(WalVerifyArgs),
-    /// Count what the log consists of: records by kind, order and asset, users, batches and the time between syncs.
+    /// Count the log's records by kind, order and asset, its users, its batches and the time
+    /// between syncs.
     Stat(WalStatArgs),
-    /// Say what giving up the end of a damaged log would lose; and give it up, where that is accepted.
+    /// List the losses of cutting a damaged log; cut it if they are accepted.
     ///
-    /// For a log that no copy can mend. Without --accept-loss-from it changes nothing. PostgreSQL is asked where --config or
-    /// another flag says where it is. Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL
-    /// has not been told yet; 2: refused, or it cannot run.
+    /// Use it for a log without an intact copy. Without --accept-loss-from it changes nothing. It
+    /// reads PostgreSQL if --config or another flag names it. Exit code 0: nothing is wrong, or the
+    /// cut is done. 1: records would be lost, or the cut is not yet recorded in PostgreSQL. 2:
+    /// refused, or it cannot run.
     Repair(WalRepairArgs),
 }
 
-/// What `ubscore wal repair` is told.
+/// Arguments of `ubscore wal repair`.
 #[derive(Debug, Args)]
 pub struct WalRepairArgs {
     /// A data directory.
     pub path: PathBuf,
-    /// Give up this record and everything behind it: the first one that cannot be read, or an earlier one. The files are
-    /// copied aside before.
+    /// Cut this record and all later ones: the first unreadable record, or an earlier one. The
+    /// files are copied first.
     #[arg(long, value_name = "SEQ", requires = "reason", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::MAX >> 1))]
     pub accept_loss_from: Option<u64>,
-    /// Give it up although nothing is wrong with the first record that goes.
+    /// Cut even if the first record to cut is intact.
     #[arg(long, requires = "accept_loss_from")]
     pub although_sound: bool,
-    /// Why, for those who come later.
+    /// The reason, kept for later readers.
     #[arg(long, value_name = "TEXT", requires = "accept_loss_from", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
-    /// Where PostgreSQL is.
+    /// The database.
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-/// What `ubscore wal dump` is told.
+/// Arguments of `ubscore wal dump`.
 #[derive(Debug, Args)]
 pub struct WalDumpArgs {
     /// A data directory, a log directory or one segment.
@@ -466,74 +473,76 @@ pub struct WalDumpArgs {
     /// Only this operation.
     #[arg(long, value_name = "OP", value_parser = op_parser(), ignore_case = true)]
     pub op: Option<Op>,
-    /// How a record is written.
+    /// Format of a record.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
     /// At most this many records.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     pub limit: Option<u64>,
-    /// Go on with records as they are written, until interrupted or nobody reads them.
+    /// Follow the log: print new records until interrupted or until the reader closes.
     #[arg(long)]
     pub follow: bool,
 }
 
-/// What `ubscore wal verify` is told.
+/// Arguments of `ubscore wal verify`.
 #[derive(Debug, Args)]
 pub struct WalVerifyArgs {
     /// A data directory, a log directory or one segment.
     pub path: PathBuf,
-    /// How the verdict is written.
+    /// Format of the verdict.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
-/// What `ubscore wal stat` is told.
+/// Arguments of `ubscore wal stat`.
 #[derive(Debug, Args)]
 pub struct WalStatArgs {
     /// A data directory, a log directory or one segment.
     pub path: PathBuf,
-    /// How the counts are written.
+    /// Format of the counts.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
-/// What can be done with a snapshot; all of it reads only, also while the service runs.
+/// Commands for a snapshot. They only read, so they may run beside the service.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Check a snapshot and say what it holds, or what differs between two; exit code 1 if one is damaged or they differ.
+    /// Check a snapshot and print its content, or compare two. Exit code 1: damaged, or they
+    /// differ.
     Inspect(SnapshotInspectArgs),
 }
 
-/// What `ubscore snapshot inspect` is told.
+/// Arguments of `ubscore snapshot inspect`.
 #[derive(Debug, Args)]
 pub struct SnapshotInspectArgs {
-    /// A snapshot's file, or a data directory or directory of snapshots for all there are, newest first.
+    /// A snapshot's file, or a data directory or snapshot directory: all snapshots, newest first.
     #[arg(required_unless_present = "diff", conflicts_with = "diff")]
     pub path: Option<PathBuf>,
-    /// Compare the files of two snapshots, A before B.
+    /// Compare two snapshot files, A before B.
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     pub diff: Option<Vec<PathBuf>>,
-    /// At most this many differences of each sort are shown; the others are counted.
+    /// Show at most this many differences of each kind; the others are counted.
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "path")]
     pub limit: usize,
-    /// How it is written.
+    /// Format of the output.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
-/// What `ubscore token` is told.
+/// Arguments of `ubscore token`.
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// Whom the token is for.
+    /// The user of the token.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: u64,
-    /// What the user may do beyond their own money.
+    /// The user's role beyond their own money.
     #[arg(long, value_enum)]
     pub role: Option<Role>,
     /// How long the token is valid, such as 15m or 1h.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
     pub ttl: Duration,
-    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
@@ -541,16 +550,17 @@ pub struct TokenArgs {
     pub dev: bool,
 }
 
-/// What `ubscore load` is told.
+/// Arguments of `ubscore load`.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// The public listener; default: where the configuration says.
+    /// URL of the public listener; default: from the configuration.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub url: Option<String>,
-    /// The operators' listener; default: where the configuration says.
+    /// URL of the operators' listener; default: from the configuration.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
-    /// Offered rate, transfers per second (open loop); a comma list is measured in turn. Default: as fast as answers come back.
+    /// Offered rate, transfers per second (open loop); a comma list is measured in turn. Default:
+    /// as fast as answers come back.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = count_parser())]
     pub rate: Vec<u64>,
     /// How long each rate is measured.
@@ -562,28 +572,31 @@ pub struct LoadArgs {
     /// Number of test users.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = count_parser())]
     pub users: u64,
-    /// Connections: transfers that may be waited for at once.
+    /// Number of connections, each with one transfer at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count_parser())]
     pub connections: u64,
-    /// How many of a hundred transfers go from Funding to Spot; the others go back.
+    /// Percentage of transfers from Funding to Spot; the others go back.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
     pub to_spot: u64,
-    /// What is transferred.
+    /// Asset of the transfers.
     #[arg(long, value_name = "SYMBOL", default_value = "USDT")]
     pub asset: String,
-    /// How much of it at a time.
+    /// Amount of each transfer.
     #[arg(long, value_name = "AMOUNT", default_value = "0.01")]
     pub amount: String,
-    /// Give the users money on this database, although `serve --dev` did not make it. The money stays there.
+    /// Give the users money even if `serve --dev` did not make this database. The money stays
+    /// there.
     #[arg(long, value_name = "DATABASE")]
     pub mint_on: Option<String>,
-    /// The first user's number; the others follow. Nobody else must move their money meanwhile.
+    /// Number of the first user; the others follow. No other program may move their money during
+    /// the measurement.
     #[arg(long, value_name = "ID", default_value_t = 1_000_000, value_parser = user_id_parser())]
     pub first_user: u64,
-    /// How the result is written.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
@@ -591,32 +604,33 @@ pub struct LoadArgs {
     pub dev: bool,
 }
 
-/// What `ubscore halt` is told.
+/// Arguments of `ubscore halt`.
 #[derive(Debug, Args)]
 pub struct HaltArgs {
-    /// The data directory to halt if the service is down; default: the one of the configuration, without --ops.
+    /// Data directory to halt if the service is down; default: from the configuration, without
+    /// --ops.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What every command is told by which an operator changes something.
+/// Arguments of every command by which an operator makes a change.
 #[derive(Debug, Args)]
 pub struct OperatorArgs {
-    /// Why; it is written down and shown to other operators.
+    /// The reason; it is recorded and shown to other operators.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: String,
-    /// Where, and who.
+    /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// What can be done about what needs two operators.
+/// Commands for requests that need two operators.
 #[derive(Debug, Subcommand)]
 pub enum ApprovalCommand {
-    /// Print what waits for another operator, newest first.
+    /// Print requests that wait for another operator, newest first.
     List(ApprovalListArgs),
     /// Approve the request and carry it out; its author cannot approve it.
     Approve(ApprovalDecideArgs),
@@ -624,70 +638,71 @@ pub enum ApprovalCommand {
     Reject(ApprovalDecideArgs),
 }
 
-/// What `ubscore approval list` is told.
+/// Arguments of `ubscore approval list`.
 #[derive(Debug, Args)]
 pub struct ApprovalListArgs {
     /// Include decided and expired requests.
     #[arg(long)]
     pub all: bool,
-    /// Where, and who.
+    /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// What `ubscore approval approve` and `reject` are told.
+/// Arguments of `ubscore approval approve` and `reject`.
 #[derive(Debug, Args)]
 pub struct ApprovalDecideArgs {
-    /// Which approval.
+    /// The request.
     pub approval_id: Ulid,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What `ubscore pause` and `unpause` are told.
+/// Arguments of `ubscore pause` and `unpause`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub struct PauseArgs {
-    /// Only this direction; without: both.
+    /// Only this direction; default: both.
     #[arg(long, group = "what", value_parser = direction_parser(), ignore_case = true)]
     pub direction: Option<Direction>,
-    /// Only this asset; without: every one.
+    /// Only this asset; default: all.
     #[arg(long, group = "what", value_name = "SYMBOL", value_parser = parse_symbol)]
     pub asset: Option<String>,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What can be done about transfers, through the running service.
+/// Commands for transfers, through the running service.
 #[derive(Debug, Subcommand)]
 pub enum TransferCommand {
-    /// Print transfers, newest first: those that are under way, or those in one state.
+    /// Print transfers, newest first: all that are under way, or all in one state.
     List(TransferListArgs),
     /// Print one transfer with its history and the operations that both stores recorded.
     Show(TransferShowArgs),
     /// Try a transfer now instead of at the end of its back-off.
     Retry(TransferAttendArgs),
-    /// Record a permanent refusal if nothing is decided, so that the transfer fails or is rolled back.
+    /// Record a permanent refusal if nothing is decided, so that the transfer fails or is rolled
+    /// back.
     ///
-    /// A decision that is recorded already counts.
+    /// A decision that is already recorded stays.
     Resolve(TransferAttendArgs),
 }
 
-/// What `ubscore transfer list` is told.
+/// Arguments of `ubscore transfer list`.
 #[derive(Debug, Args)]
 pub struct TransferListArgs {
-    /// Only those under way for longer than `alert.stuck_ms`.
+    /// Only transfers under way for longer than `alert.stuck_ms`.
     #[arg(long)]
     pub stuck: bool,
-    /// Only those in this state; without: every one that is not terminal.
+    /// Only this state; default: all that are not terminal.
     #[arg(long, value_name = "STATE", value_parser = state_parser(), ignore_case = true)]
     pub state: Option<State>,
-    /// Only this user's; open transfers only, without --ended.
+    /// Only this user; open transfers only, without --ended.
     #[arg(long, value_name = "ID", alias = "user-id", value_parser = user_id_parser())]
     pub user: Option<u64>,
-    /// Only those with this idempotency key, in whatever state.
+    /// Only transfers with this idempotency key, in any state.
     #[arg(long)]
     pub cid: Option<String>,
     /// Include finished transfers (needs --user).
@@ -696,111 +711,111 @@ pub struct TransferListArgs {
     /// Oldest first; open transfers only.
     #[arg(long)]
     pub oldest: bool,
-    /// At most this many; without: 100.
+    /// At most this many; default: 100.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,
-    /// Go on where an earlier list ended.
+    /// Cursor from the end of an earlier list.
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<u64>,
-    /// Where, and who.
+    /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// What `ubscore transfer show` is told.
+/// Arguments of `ubscore transfer show`.
 #[derive(Debug, Args)]
 pub struct TransferShowArgs {
-    /// Which transfer.
+    /// The transfer.
     pub req_id: Ulid,
-    /// Where, and who.
+    /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// What `ubscore transfer retry` and `resolve` are told.
+/// Arguments of `ubscore transfer retry` and `resolve`.
 #[derive(Debug, Args)]
 pub struct TransferAttendArgs {
-    /// Which transfer.
+    /// The transfer.
     pub req_id: Ulid,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What can be done about events for webhooks, through the running service.
+/// Commands for events to webhooks, through the running service.
 #[derive(Debug, Subcommand)]
 pub enum WebhookCommand {
-    /// Print dead letters, oldest first: events that were given up after the last try.
+    /// Print dead letters, oldest first: events whose last try failed.
     List(WebhookListArgs),
-    /// Have a dead letter delivered after all, as if for the first time.
+    /// Deliver a dead letter again, with all its tries.
     Resend(WebhookResendArgs),
 }
 
-/// What `ubscore webhook list` is told.
+/// Arguments of `ubscore webhook list`.
 #[derive(Debug, Args)]
 pub struct WebhookListArgs {
-    /// At most this many; without: 100.
+    /// At most this many; default: 100.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,
-    /// Go on where an earlier list ended.
+    /// Cursor from the end of an earlier list.
     #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
     pub cursor: Option<String>,
-    /// Where, and who.
+    /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// What `ubscore webhook resend` is told.
+/// Arguments of `ubscore webhook resend`.
 #[derive(Debug, Args)]
 pub struct WebhookResendArgs {
-    /// Which event.
+    /// The event.
     #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=USER_ID_MAX))]
     pub event_id: u64,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// The status of a user's accounts from now on.
+/// The new status of a user's accounts.
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
-    /// Nothing leaves; money may come in.
+    /// Money may come in but not leave.
     Freeze(AccountArgs),
-    /// Everything again, also of an account that was disabled.
+    /// All movements are allowed again, also for a disabled account.
     Unfreeze(AccountArgs),
-    /// Nothing leaves and nothing comes in, but refunds.
+    /// Money may neither leave nor come in, except refunds.
     Disable(AccountArgs),
 }
 
-/// What `ubscore account` is told.
+/// Arguments of `ubscore account`.
 #[derive(Debug, Args)]
 pub struct AccountArgs {
     /// User id.
     #[arg(value_name = "USER", value_parser = user_id_parser())]
     pub user_id: u64,
-    /// Make the accounts of a user that neither store knows yet.
+    /// Make the accounts of a new user.
     #[arg(long)]
     pub create: bool,
-    /// Only this account; without: both.
+    /// Only this account; default: both.
     #[arg(long, value_name = "ACCOUNT", value_parser = account_parser(), ignore_case = true)]
     pub account: Option<AccountType>,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What can be done about assets.
+/// Commands for assets.
 #[derive(Debug, Subcommand)]
 pub enum AssetCommand {
     /// Add an asset; it is in force at once. Number, symbol and precision never change afterwards.
     Add(AssetAddArgs),
     /// Print the assets in force.
     List(AccessArgs),
-    /// Change an asset; what is not named stays.
+    /// Change an asset; values that are not given stay.
     Set(AssetSetArgs),
 }
 
-/// What `ubscore asset add` is told.
+/// Arguments of `ubscore asset add`.
 #[derive(Debug, Args)]
 pub struct AssetAddArgs {
     /// Its symbol, 1 to 16 of A-Z a-z 0-9 _ . -
@@ -818,15 +833,15 @@ pub struct AssetAddArgs {
     /// The largest amount of one transfer.
     #[arg(long, value_name = "AMOUNT")]
     pub max: String,
-    /// Whether it can be transferred between a user's accounts.
+    /// Whether users can transfer it between their accounts.
     #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
     pub transfer_enabled: bool,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What `ubscore deposit` and `ubscore withdraw` are told.
+/// Arguments of `ubscore deposit` and `ubscore withdraw`.
 #[derive(Debug, Args)]
 pub struct ExternalArgs {
     /// User id.
@@ -835,28 +850,28 @@ pub struct ExternalArgs {
     /// The asset's symbol.
     #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
     pub asset: String,
-    /// How much, such as 100.50.
+    /// The amount, such as 100.50.
     #[arg(long)]
     pub amount: String,
-    /// Key of this operation, 1 to 64 of A-Z a-z 0-9 _ . : - and never used for another one.
+    /// Key of this operation, 1 to 64 of A-Z a-z 0-9 _ . : -, never used for another operation.
     #[arg(long, value_name = "KEY")]
     pub idem_key: String,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// What `ubscore asset set` is told.
+/// Arguments of `ubscore asset set`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 pub struct AssetSetArgs {
-    /// Which asset.
+    /// The asset.
     #[arg(value_parser = parse_symbol)]
     pub symbol: String,
-    /// Whether it moves.
+    /// Whether the asset moves.
     #[arg(long, group = "change", value_parser = asset_status_parser(), ignore_case = true)]
     pub status: Option<AssetStatus>,
-    /// Whether it can be transferred between a user's accounts.
+    /// Whether users can transfer it between their accounts.
     #[arg(long, group = "change", value_name = "true|false")]
     pub transfer_enabled: Option<bool>,
     /// The smallest amount of one transfer.
@@ -865,21 +880,22 @@ pub struct AssetSetArgs {
     /// The largest amount of one transfer.
     #[arg(long, group = "change", value_name = "AMOUNT")]
     pub max: Option<String>,
-    /// Why, where, and who.
+    /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// How the operators' listener is reached, and how its answer is written.
+/// The operators' listener, the operator and the format of the answer.
 #[derive(Debug, Args)]
 pub struct AccessArgs {
-    /// How the answer is written.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// The operators' listener; default: where the configuration says.
+    /// URL of the operators' listener; default: from the configuration.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
-    /// The issuers of the listener's certificate, PEM; default: what the configuration names, else those of browsers.
+    /// Issuers of the listener's certificate, PEM; default: from the configuration, else those of
+    /// browsers.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// Your operator number, for the audit trail.
@@ -888,7 +904,8 @@ pub struct AccessArgs {
     /// File with your token; default: a token for --as, signed with the configuration's secret.
     #[arg(long, value_name = "FILE", conflicts_with = "actor")]
     pub token_file: Option<PathBuf>,
-    /// Configuration file that names the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
@@ -896,7 +913,7 @@ pub struct AccessArgs {
     pub dev: bool,
 }
 
-/// A refused name is answered with those that there are.
+/// A parser of names. Its error lists the known names.
 fn op_parser() -> impl TypedValueParser<Value = Op> {
     PossibleValuesParser::new(Op::ALL.map(Op::name))
         .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
@@ -928,12 +945,12 @@ fn asset_status_parser() -> impl TypedValueParser<Value = AssetStatus> {
         })
 }
 
-/// Why a text is no symbol.
+/// Why a text is not a symbol.
 #[derive(Debug, thiserror::Error)]
 #[error("must be 1 to {SYMBOL_BYTES_MAX} of A-Z a-z 0-9 _ . -")]
 struct SymbolError;
 
-/// It becomes a part of a path.
+/// Checks a text that becomes a part of a path.
 fn parse_symbol(text: &str) -> Result<String, SymbolError> {
     let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     let fits = (1..=SYMBOL_BYTES_MAX).contains(&text.len()) && text.bytes().all(sane);
@@ -948,18 +965,18 @@ fn user_id_parser() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=USER_ID_MAX)
 }
 
-/// Why a text is no cursor.
+/// Why a text is not a cursor.
 #[derive(Debug, thiserror::Error)]
-#[error("must be the cursor that an earlier list has named")]
+#[error("must be the cursor at the end of an earlier list")]
 struct CursorError;
 
-/// It becomes a part of a path.
+/// Checks a text that becomes a part of a path.
 fn parse_cursor(text: &str) -> Result<String, CursorError> {
     let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     if text.bytes().all(sane) { Ok(text.to_owned()) } else { Err(CursorError) }
 }
 
-/// Why a text is no URL.
+/// Why a text is not a URL.
 #[derive(Debug, thiserror::Error)]
 #[error("must be an http:// or https:// URL")]
 struct UrlError;
@@ -975,7 +992,7 @@ fn parse_time(text: &str) -> Result<Timestamp, jiff::Error> {
     }
 }
 
-/// Why a duration is no life for a token.
+/// Why a duration is not allowed as the life of a token.
 #[derive(Debug, thiserror::Error)]
 enum TtlError {
     #[error(transparent)]

@@ -287,7 +287,7 @@ impl Metrics {
                 .expect("there are buckets")
                 .build_recorder();
             let metrics = Self(recorder.handle());
-            metrics::set_global_recorder(recorder).expect("nobody else records metrics");
+            metrics::set_global_recorder(recorder).expect("no other recorder of metrics");
             describe();
             metrics_process::Collector::default().describe();
             begin();

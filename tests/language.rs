@@ -50,7 +50,6 @@ const UNREVISED: &[&str] = &[
     "src/audit/rebuild.rs",
     "src/audit/rounds.rs",
     "src/checkpointer.rs",
-    "src/cli.rs",
     "src/commands.rs",
     "src/commands/account.rs",
     "src/commands/adopt.rs",
