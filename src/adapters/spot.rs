@@ -198,6 +198,7 @@ impl Spot {
             while !share.is_empty() {
                 let questions = share.iter().map(&question);
                 let pending = self.engine.lock().submit_all(questions, self.clock.now_ns());
+                assert_eq!(pending.len(), share.len(), "one place or refusal a question");
                 // A question that found a place after one that did not is asked again.
                 for pending in pending.into_iter().map_while(Result::ok) {
                     answers.push(wait(pending, &mut deadline).await.ok_or(Unanswered::Silent)?);
@@ -211,6 +212,7 @@ impl Spot {
                 }
             }
         }
+        assert_eq!(answers.len(), things.len(), "one answer a question");
         Ok(answers)
     }
 
@@ -303,6 +305,7 @@ impl Adapter for Spot {
         for share in operations.chunks(share) {
             let commands = share.iter().map(|one| Command::External(External::new(one)));
             let pending = self.engine.lock().submit_all(commands, self.clock.now_ns());
+            assert_eq!(pending.len(), share.len(), "one place or refusal an operation");
             let mut deadline = self.clock.sleep(self.timeout);
             for (operation, pending) in share.iter().zip(pending) {
                 answers.push(match pending {
@@ -313,6 +316,7 @@ impl Adapter for Spot {
                 });
             }
         }
+        assert_eq!(answers.len(), operations.len(), "one answer an operation");
         answers
     }
 
@@ -342,6 +346,7 @@ impl Spot {
         for share in commands.chunks(share) {
             let together = share.iter().map(|(_, command)| *command);
             let pending = self.engine.lock().submit_all(together, self.clock.now_ns());
+            assert_eq!(pending.len(), share.len(), "one place or refusal an order");
             let mut deadline = self.clock.sleep(self.timeout);
             for ((req_id, _), pending) in share.iter().zip(pending) {
                 answers.push(match pending {
@@ -350,6 +355,7 @@ impl Spot {
                 });
             }
         }
+        assert_eq!(answers.len(), commands.len(), "one answer an order");
         let mut answers = answers.into_iter();
         let answer_to = |refused: Option<Code>| match refused {
             // Nothing is recorded, so this is no refusal. The form was checked at accept: a failure

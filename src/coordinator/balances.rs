@@ -149,7 +149,10 @@ fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
     // Money that Spot lacked at our point came from money that still counts as in flight to it.
     let (available, short) = (held.saturating_sub(left), left.saturating_sub(held));
     let exists = spot.available.is_some() || left > 0;
-    Some((exists.then_some(available), in_flight.checked_sub(short)?))
+    let rest = in_flight.checked_sub(short)?;
+    let (before, after) = (held.wrapping_add(in_flight), available.wrapping_add(rest));
+    assert_eq!(after.wrapping_add(left), before, "{spot:?} {moved:?}");
+    Some((exists.then_some(available), rest))
 }
 
 #[cfg(test)]

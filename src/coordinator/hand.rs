@@ -52,6 +52,7 @@ pub struct InHand {
 
 impl Hands {
     pub(super) fn new(workers: usize) -> Hands {
+        assert!(workers > 0, "a pool without workers");
         Hands((0..workers).map(|_| Mutex::default()).collect())
     }
 

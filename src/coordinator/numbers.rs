@@ -24,6 +24,7 @@ struct InUse {
 
 impl Numbers {
     pub(super) fn new(incarnation: u64, workers: u32, watermark: u64) -> Numbers {
+        assert!(workers > 0, "a pool without workers");
         Numbers {
             next: AtomicU64::new(incarnation << ORDER_NUMBER_BITS),
             workers: (0..workers).map(|_| InUse::default()).collect(),
@@ -40,11 +41,17 @@ impl Numbers {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let counter = number % (1 << ORDER_NUMBER_BITS);
         assert!(counter + 1 < 1 << ORDER_NUMBER_BITS, "2^40 orders in one incarnation");
+        let minimum = low.load(Ordering::SeqCst);
+        assert!(minimum <= number, "worker {worker}: {number} is below its minimum {minimum}");
         number
     }
 
     /// `low`: the lowest number under way in this worker, 0 while unknown, `u64::MAX` for none.
     pub(super) fn publish(&self, worker: usize, low: u64, count: usize) {
+        assert!(
+            low == 0 || (low == u64::MAX) == (count == 0),
+            "worker {worker}: {count} transfers under way from {low} on"
+        );
         self.workers[worker].low.store(low, Ordering::SeqCst);
         self.set_count(worker, count);
     }

@@ -83,6 +83,7 @@ pub fn decide(
 ) -> (Row, Vec<Effect>) {
     match happened {
         Happened::Submitted => {
+            assert_eq!(row.state, State::Init, "{row:?} is accepted a second time");
             let transition = transition(vec![State::Init], row, &route);
             (row, vec![Effect::Accept(transition)])
         }
@@ -141,7 +142,8 @@ pub fn restrain(row: Row, effect: Effect, route: impl Fn(Participant) -> Route) 
             // Only a decision leads out of this state, and UBSCore's is durable before it is
             // answered.
             Duty::Ask(participant, _) if route(participant) == Route::Apart => {
-                let path = transition.path.into_iter().take(1).collect();
+                let path: Vec<State> = transition.path.into_iter().take(1).collect();
+                assert_eq!(path.len(), 1, "{row:?}: a decision without its state");
                 Effect::Step {
                     transition: TransitionPath { path, funding: None },
                     code,
@@ -222,6 +224,7 @@ fn transition(
             Duty::Ask(participant, op) if route(participant) == Route::Together => {
                 let after = |event| outcome_path(state, event, row.fuse);
                 let (on_success, on_refused) = (after(Event::Success), after(Event::ExplicitFail));
+                assert!(!on_success.is_empty(), "{state:?} asks for {}, without a way on", op.name());
                 let refuse = is_refused(row, op);
                 let funding = Some(FundingPart { op, on_success, on_refused, refuse });
                 return TransitionPath { path, funding };
@@ -229,6 +232,7 @@ fn transition(
             Duty::Ask(..) | Duty::Nothing => break,
         }
     }
+    assert!(!path.is_empty(), "{row:?}: a commit without a state");
     TransitionPath { path, funding: None }
 }
 

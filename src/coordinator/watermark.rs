@@ -157,6 +157,8 @@ impl Raiser {
         self.log().await?;
         // Read the numbers before the time: the time must not be later than the observation.
         let over = self.numbers.over();
+        let next = self.numbers.next();
+        assert!(over.is_none_or(|over| over <= next), "{over:?} is over, and {next} comes next");
         let lived = Duration::from_nanos(self.clock.monotonic_ns() - self.born_ns);
         let (clock, keep) = (Arc::clone(&self.clock), self.options.keep);
         let limit = self.store.call_limit();
@@ -165,6 +167,7 @@ impl Raiser {
             if ripe > self.stored {
                 crash::point("watermark_before_postgres");
             }
+            assert!((ROWS_MIN..=ROWS_MAX).contains(&self.rows), "{} rows", self.rows);
             let raising = self.store.raise(ripe, keep, self.rows);
             let raised = within(&*clock, limit, raising).await?;
             if raised.watermark > self.stored {
@@ -194,6 +197,8 @@ impl Raiser {
         }
         // Published before UBSCore can forget: a reader that finds no record can then decide why.
         self.numbers.forget_below(self.stored);
+        let published = self.numbers.forgotten_below();
+        assert!(published >= self.stored, "{published} is published, {} is raised", self.stored);
         self.spot.raise_watermark(self.stored).await?;
         crash::point("watermark_after_log");
         self.logged = self.stored;
