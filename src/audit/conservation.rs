@@ -392,6 +392,8 @@ impl<S: SpotReader> Audit<S> {
             asked.extend(Op::OF_TRANSFER.into_iter().filter(here).map(|op| (page.req_id, op)));
         }
         let (recorded, watermark) = self.spot.recorded(&asked).await?;
+        assert_eq!(recorded.len(), asked.len(), "one outcome a question");
+        assert!(watermark >= over, "the watermark was {over}, and is {watermark}");
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
         report.swept = findings.swept;
         let strange = findings.strange.into_iter().map(Kind::StrangeRow);
@@ -438,6 +440,8 @@ impl<S: SpotReader> Audit<S> {
         self.rows.close(ending).await?;
         match ending {
             Ending::Keep(reached) => {
+                let kept = self.kept.load(Ordering::Acquire);
+                assert!(reached >= kept, "record {kept} was kept, and now only {reached}");
                 self.kept.store(reached, Ordering::Release);
                 (self.open, self.unkept) = (open, Unkept::default());
             }

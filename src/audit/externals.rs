@@ -145,6 +145,8 @@ pub(super) fn judge(
     let Logged { external, sequence, time_ns } = *logged;
     let recorded = Recorded::of_external(&external, sequence, time_ns);
     let idem_key = || Some(external.idem_key.as_str().to_owned());
+    let number = external.order_number;
+    assert!(row.is_none_or(|row| row.order_number == number), "{row:?} is not number {number}");
     match row {
         None => Some(lost(idem_key(), external.op, &recorded, catalog)),
         Some(row) if same(row, (external.key(), external.op), &recorded) => None,
@@ -198,6 +200,7 @@ fn other(row: &ExternalOperation, catalog: &Catalog) -> Mismatch {
 
 /// The sums below the watermark differ.
 fn sums(asset: AssetId, rows: Outside, records: Outside, catalog: &Catalog) -> Mismatch {
+    assert_ne!(rows, records, "equal sums are no finding");
     let net = |outside: Outside| {
         let signed = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
         signed(outside.deposited).saturating_sub(signed(outside.withdrawn))

@@ -52,6 +52,7 @@ impl Frequency {
         let left_ns = MINUTE_NS - now_ns % MINUTE_NS;
         let before = self.before.get(&user).copied().unwrap_or(0);
         let recent = *count + before.saturating_mul(left_ns) / MINUTE_NS;
+        assert!(self.now.len() <= self.users_max, "{} users are counted", self.now.len());
         (recent > self.per_minute_max).then_some(recent)
     }
 }

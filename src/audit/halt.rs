@@ -268,6 +268,8 @@ impl Halt {
             self.keep_in_postgres(actor, reason, &in_force),
             quiet,
         );
+        // Only a resume opens the gate of a halted service, and it waits for `changing`.
+        assert!(self.gate.is_closed(), "the gate is open after a halt: {in_force}");
         Halted { reason: in_force, in_data_dir, in_postgres, quiet }
     }
 

@@ -152,7 +152,8 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
             // The service asks for it in its normal run.
             continue;
         }
-        ledger.apply(&entry, ledger.sequence() + 1, 0);
+        let answer = ledger.apply(&entry, ledger.sequence() + 1, 0);
+        assert!(step.is_answer(&answer), "{step}: {answer:?}");
         rebuild.steps.push(step);
     }
     Ok(rebuild)
@@ -196,7 +197,8 @@ fn carry(
     for step in wanted {
         match ledger.step(&step.command()) {
             Step::Append(entry) => {
-                ledger.apply(&entry, ledger.sequence() + 1, 0);
+                let answer = ledger.apply(&entry, ledger.sequence() + 1, 0);
+                assert!(step.is_answer(&answer), "{step}: {answer:?}");
                 carried.push(step);
             }
             // An interrupted rebuild has done it.

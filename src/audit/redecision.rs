@@ -370,6 +370,10 @@ pub fn rehearse(
         why: format!("as {} did at {}", lost.actor, lost.at),
     });
     rehearsed.steps.extend(set.filter(|step| stage.carries_out(step)));
+    let is_left = |step: &PlanStep| {
+        step.transfer().is_some_and(|intent| rehearsed.left.contains_key(&intent.req_id))
+    };
+    assert!(!rehearsed.steps.iter().any(is_left), "a transfer is decided and left");
     rehearsed
 }
 
@@ -382,9 +386,16 @@ impl Stage<'_> {
     /// Carries out a step that changes something. Returns whether it did.
     fn carries_out(&mut self, step: &PlanStep) -> bool {
         let Step::Append(entry) = self.ledger.step(&step.command()) else { return false };
-        let sequence = self.ledger.sequence() + 1;
-        self.ledger.apply(&entry, sequence, 0);
+        self.apply(step, &entry);
         true
+    }
+
+    /// Applies the entry of a step, which must be answered as the step expects.
+    fn apply(&mut self, step: &PlanStep, entry: &Entry) {
+        let sequence = self.ledger.sequence() + 1;
+        let answer = self.ledger.apply(entry, sequence, 0);
+        assert!(step.is_answer(&answer), "{step}: {answer:?}");
+        assert_eq!(self.ledger.sequence(), sequence, "{step}: one record a step");
     }
 
     /// Carries out a step if its decision comes out the same. Otherwise changes nothing and returns
@@ -402,8 +413,7 @@ impl Stage<'_> {
                 if decision != wanted {
                     return Err(refusal(decision));
                 }
-                let sequence = self.ledger.sequence() + 1;
-                self.ledger.apply(&entry, sequence, 0);
+                self.apply(step, &entry);
                 Ok(())
             }
             Step::Known(_) => Err(Unproven::Decided),
@@ -445,6 +455,8 @@ impl Stage<'_> {
                 }
             });
             if waiting.is_empty() {
+                let decided = steps.iter().filter(|step| step.transfer().is_some()).count();
+                assert_eq!(decided, group.len(), "each operation is decided once");
                 return Ok(steps);
             }
             if waiting.len() < before {

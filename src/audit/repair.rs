@@ -180,6 +180,11 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let pending: Vec<_> = paying.iter().filter_map(pending).collect();
     let rehearsed = rehearse(&mut ledger, lost, &pending, statuses, &catalog);
     plan.steps = rehearsed.steps;
+    let repaired = |step: &PlanStep| {
+        let intent = step.transfer();
+        intent.is_some_and(|intent| plan.repairs.iter().any(|r| r.intent.req_id == intent.req_id))
+    };
+    assert!(!plan.steps.iter().any(repaired), "a transfer is repaired in both stores");
     for (req_id, why) in rehearsed.left {
         plan.left.push((named.remove(&req_id).expect("named as it was found"), why));
     }
@@ -282,6 +287,10 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
         }
     }
     plan.repairs.sort_by_key(|repair| repair.operation.order_number);
+    let once = plan.repairs.is_sorted_by(|one, next| {
+        one.operation.order_number < next.operation.order_number
+    });
+    assert!(once, "an external operation is repaired twice: {:?}", plan.repairs);
     Ok(plan)
 }
 
@@ -362,6 +371,12 @@ fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepai
     if page.operations.iter().any(|there| !known(there.op) || !is_wanted(there.op, to, intent)) {
         return Err(Unproven::Surplus);
     }
+    // A repair moves the logged amount once at most. A refund gives back only a recorded withdraw.
+    let moving = || postings.iter().filter(|posting| posting.moves);
+    assert!(moving().count() <= 1, "{}: {postings:?}", intent.req_id);
+    let taken = |op: Op| recorded(op).is_some_and(|there| is_success(there.decision));
+    let undoes_nothing = moving().any(|posting| posting.op.row().undoes.is_some_and(|op| !taken(op)));
+    assert!(!undoes_nothing, "{}: {postings:?}", intent.req_id);
     let (intent, log_sequence) = (intent.clone(), *sequence);
     Ok(TransferRepair { intent, from, to, postings, code, log_sequence })
 }

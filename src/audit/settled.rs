@@ -41,6 +41,7 @@ fn mismatch(
     done: Totals,
     catalog: &Catalog,
 ) -> Mismatch {
+    assert_ne!(claimed, done, "user {user}: equal totals are no finding");
     // If Spot has paid less than claimed, the user has that much too much.
     let balance = |totals: Totals| {
         let part = |op: Op| {

@@ -317,12 +317,14 @@ fn signed(units: u128) -> i128 {
 fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
     let (mut placed, mut lost): (Vec<_>, Vec<_>) =
         movements.into_iter().partition(|movement| movement.sequence.is_some());
+    let count = placed.len() + lost.len();
     placed.sort_by_key(|movement| movement.sequence);
     lost.sort_by_key(|movement| movement.at);
     for movement in lost {
         let place = placed.iter().position(|other| other.at > movement.at);
         placed.insert(place.unwrap_or(placed.len()), movement);
     }
+    assert_eq!(placed.len(), count, "a movement is lost");
     placed
 }
 
@@ -331,6 +333,7 @@ fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
 /// be in the wrong order.
 fn chain(movements: Vec<Movement>) -> Vec<Movement> {
     let mut rest = std::collections::VecDeque::from(movements);
+    let sum: i128 = rest.iter().map(|movement| movement.effect).sum();
     let mut chained = Vec::with_capacity(rest.len());
     let mut balance = 0;
     while !rest.is_empty() {
@@ -341,6 +344,7 @@ fn chain(movements: Vec<Movement>) -> Vec<Movement> {
         balance += movement.effect;
         chained.push(Movement { balance, ..movement });
     }
+    assert_eq!(balance, sum, "the order changes no sum");
     chained
 }
 

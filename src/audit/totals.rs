@@ -240,6 +240,7 @@ impl Reader {
         for _ in 0..READS_MAX {
             let UnderWay { next, numbers } = under_way().await.ok_or(Error::Coordinator)?;
             let spot = self.spot.totals(&assets).await?;
+            assert_eq!(spot.len(), assets.len(), "one sum an asset");
             let at_ns = self.clock.now_ns();
             let low = spot.iter().map(|total| total.sequence).min().unwrap_or(0);
             let view = funds.view(next, &numbers, low).await?;
@@ -266,6 +267,7 @@ impl Reader {
         }
         let names: Vec<(ReqId, Op)> = asked.iter().map(|(_, req_id, op)| (*req_id, *op)).collect();
         let (found, watermark) = self.spot.recorded(&names).await?;
+        assert_eq!(found.len(), names.len(), "one outcome a question");
         let mut done = vec![Vec::new(); moving.len()];
         for ((index, _, op), found) in asked.into_iter().zip(found) {
             match found {
@@ -297,6 +299,7 @@ fn add_up(
     view: &View,
     spot_operations: &[Vec<Done>],
 ) -> Option<Vec<Total>> {
+    assert_eq!(view.moving.len(), spot_operations.len(), "one list a transfer");
     let signed = |units: u128| i128::try_from(units).ok();
     let mut totals = BTreeMap::<AssetId, Total>::new();
     let moving = view.moving.iter().map(|transfer| &transfer.asset);
@@ -342,6 +345,7 @@ fn add_up(
         // So that no difference overflows.
         let parts = [total.funding, total.spot, total.in_flight, total.deposited, total.withdrawn];
         parts.into_iter().try_fold(0_i128, i128::checked_add)?;
+        assert!(total.spot >= 0, "{total:?} is short of {short}");
     }
     Some(totals.into_values().collect())
 }
