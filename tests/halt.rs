@@ -288,7 +288,7 @@ fn postgresql_alone_halts_where_the_data_directory_cannot() {
     site.admit_connections(false);
     let reply = server.admin("POST", HALT, &json!({"reason": REASON}));
     assert_refused(&reply, 503, "SYSTEM_ERROR");
-    assert!(reply.body.contains("a restart would not know"), "{reply:?}");
+    assert!(reply.body.contains("a restart would end the halt"), "{reply:?}");
     site.admit_connections(true);
     fs::remove_dir_all(file(&site)).expect("removed");
     let answer = halt(&server);

@@ -46,9 +46,6 @@ const ABOUT_LANGUAGE: [&str; 1] = ["tests/language.rs"];
 const UNREVISED: &[&str] = &[
     "src/alert.rs",
     "src/approval.rs",
-    "src/audit/failover.rs",
-    "src/audit/rebuild.rs",
-    "src/audit/rounds.rs",
     "src/checkpointer.rs",
     "src/commands.rs",
     "src/commands/account.rs",
@@ -71,7 +68,6 @@ const UNREVISED: &[&str] = &[
     "src/commands/wal/repair.rs",
     "src/commands/wal/stat.rs",
     "src/commands/webhook.rs",
-    "src/coordinator/numbers.rs",
     "src/crash.rs",
     "src/events.rs",
     "src/events/relay.rs",

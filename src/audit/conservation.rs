@@ -29,7 +29,7 @@ use engine::recorded::Recorded;
 use wal::{Directory, Reader, Record, Sequence};
 
 use super::error::Error;
-use super::externals::{self, Compared, Held, Logged};
+use super::externals::{self, Compared, ExternalRecord, Held};
 use super::fit::{Fit, Operations, Seen, fit};
 use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
@@ -119,7 +119,7 @@ struct Unkept {
     /// Outcomes of operations on Spot.
     outcomes: HashMap<(ReqId, Op), Recorded>,
     /// External operations, by order number.
-    externals: BTreeMap<u64, Logged>,
+    externals: BTreeMap<u64, ExternalRecord>,
 }
 
 impl Unkept {
@@ -136,7 +136,7 @@ impl Unkept {
             Entry::Order { order, decision, balance_after, .. } => (order, decision, balance_after),
             Entry::External(external) => {
                 let time_ns = record.time_ns;
-                let logged = Logged { external, sequence, time_ns };
+                let logged = ExternalRecord { external, sequence, time_ns };
                 self.externals.insert(external.order_number, logged);
                 return Ok(());
             }

@@ -27,7 +27,7 @@ use domain::transfer::{ExternalOperation, Op};
 
 /// A record of an external operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Logged {
+pub struct ExternalRecord {
     /// The content of the record.
     pub external: External,
     /// Its place in the log.
@@ -138,11 +138,11 @@ pub(super) fn by_asset(rows: &BTreeMap<(AssetId, Op), Decided>) -> BTreeMap<Asse
 
 /// Compares a record with the row that has its order number.
 pub(super) fn judge(
-    logged: &Logged,
+    logged: &ExternalRecord,
     row: Option<&ExternalOperation>,
     catalog: &Catalog,
 ) -> Option<Mismatch> {
-    let Logged { external, sequence, time_ns } = *logged;
+    let ExternalRecord { external, sequence, time_ns } = *logged;
     let recorded = Recorded::of_external(&external, sequence, time_ns);
     let idem_key = || Some(external.idem_key.as_str().to_owned());
     let number = external.order_number;
@@ -158,7 +158,7 @@ pub(super) fn judge(
 ///
 /// # Errors
 /// [`Error`]: the log cannot be read.
-pub(super) fn read_log(log: &Path) -> Result<BTreeMap<u64, Logged>, Error> {
+pub(super) fn read_log(log: &Path) -> Result<BTreeMap<u64, ExternalRecord>, Error> {
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
     let mut found = BTreeMap::new();
     while let Some(record) = reader.next()? {
@@ -166,7 +166,7 @@ pub(super) fn read_log(log: &Path) -> Result<BTreeMap<u64, Logged>, Error> {
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
         if let Entry::External(external) = entry {
-            found.insert(external.order_number, Logged { external, sequence, time_ns });
+            found.insert(external.order_number, ExternalRecord { external, sequence, time_ns });
         }
     }
     Ok(found)

@@ -2,8 +2,8 @@
 //! it over a restart.
 //!
 //! While the process runs, [`crate::postgres::pin`] finds the change and the gate is held. The task
-//! of the rounds ([`super::rounds`]) then compares both stores completely, on the new server. Only a clean comparison opens the gate;
-//! anything else halts.
+//! of the rounds ([`super::rounds`]) then compares both stores completely, on the new server. Only
+//! a clean comparison opens the gate; anything else halts.
 //!
 //! Over a restart the file [`FILE`] in the data directory keeps the server that the last process
 //! saw, and how far. A start that meets another server, or less than that, compares everything
@@ -47,7 +47,7 @@ const COVER: &str =
 /// The server that a process saw last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct LastSeen {
     system_identifier: i64,
     timeline: u32,
     /// The highest flushed WAL position, bytes.
@@ -67,15 +67,15 @@ pub struct Difference {
     pub lacks: Option<String>,
 }
 
-impl Seen {
+impl LastSeen {
     /// The present server and position.
-    fn now(pin: &Pin) -> Seen {
+    fn now(pin: &Pin) -> LastSeen {
         let (Server { system, timeline }, lsn) = pin.server();
         let (incarnation, flights) = pin.flights();
-        Seen { system_identifier: system, timeline, lsn, incarnation, flights }
+        LastSeen { system_identifier: system, timeline, lsn, incarnation, flights }
     }
 
-    fn read(data_dir: &Path) -> io::Result<Option<Seen>> {
+    fn read(data_dir: &Path) -> io::Result<Option<LastSeen>> {
         match fs::read_to_string(data_dir.join(FILE)) {
             Ok(text) => toml::from_str(&text).map(Some).map_err(io::Error::other),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -114,7 +114,7 @@ impl Seen {
 /// The difference for which a start must compare everything. `None`: PostgreSQL is as the last
 /// process left it, or no process has left a file.
 pub fn difference(data_dir: &Path, sight: &Sight) -> Option<Difference> {
-    match Seen::read(data_dir) {
+    match LastSeen::read(data_dir) {
         Ok(seen) => seen.and_then(|seen| seen.differs(sight)),
         Err(error) => {
             let path = data_dir.join(FILE);
@@ -130,7 +130,7 @@ pub fn remember(pin: &Pin, data_dir: &Path) {
     if pin.change().is_some() {
         return;
     }
-    if let Err(error) = Seen::now(pin).write(data_dir) {
+    if let Err(error) = LastSeen::now(pin).write(data_dir) {
         let path = data_dir.join(FILE);
         warn!(%error, path = %path.display(), "a start after a failover would know less");
     }
@@ -161,7 +161,7 @@ pub async fn watch(
 ) -> Result<(), Superseded> {
     let mut watcher = Watcher { address, limits, pin, clock: Arc::clone(&clock), client: None };
     let (mut superseded, mut doubts) = (watcher.pin.is_superseded(), watcher.pin.doubts());
-    let mut written = Seen::now(&watcher.pin);
+    let mut written = LastSeen::now(&watcher.pin);
     let work = async {
         for look in 1_u32.. {
             tokio::select! {
@@ -173,7 +173,7 @@ pub async fn watch(
                 watcher.client = None;
                 debug!(error = chain(&error), "no look at PostgreSQL");
             }
-            let seen = Seen::now(&watcher.pin);
+            let seen = LastSeen::now(&watcher.pin);
             if look.is_multiple_of(LOOKS_PER_WRITE) && seen != written {
                 let (pin, data_dir) = (Arc::clone(&watcher.pin), data_dir.clone());
                 tokio::task::spawn_blocking(move || remember(&pin, &data_dir)).await.ok();
@@ -244,8 +244,14 @@ mod tests {
         Sight { server: Server { system: 7, timeline: 2 }, lsn: 1_000, incarnation: 3, leases }
     }
 
-    fn seen() -> Seen {
-        Seen { system_identifier: 7, timeline: 2, lsn: 1_000, incarnation: 3, flights: vec![9, 4] }
+    fn seen() -> LastSeen {
+        LastSeen {
+            system_identifier: 7,
+            timeline: 2,
+            lsn: 1_000,
+            incarnation: 3,
+            flights: vec![9, 4],
+        }
     }
 
     #[test]
@@ -259,7 +265,7 @@ mod tests {
         let other = Sight { server: Server { system: 8, timeline: 2 }, ..sight() };
         assert!(seen().differs(&other).is_some());
         assert!(seen().differs(&Sight { lsn: 999, ..sight() }).is_some());
-        let ahead = Seen { flights: vec![9, 5], ..seen() };
+        let ahead = LastSeen { flights: vec![9, 5], ..seen() };
         let lacks = ahead.differs(&sight()).expect("a commit is missing").lacks.expect("proof");
         assert!(lacks.contains("shard 1"), "{lacks}");
     }
@@ -267,9 +273,9 @@ mod tests {
     #[test]
     fn the_file_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().expect("a directory");
-        assert_eq!(Seen::read(directory.path()).expect("no file"), None);
+        assert_eq!(LastSeen::read(directory.path()).expect("no file"), None);
         seen().write(directory.path()).expect("written");
-        assert_eq!(Seen::read(directory.path()).expect("a file"), Some(seen()));
+        assert_eq!(LastSeen::read(directory.path()).expect("a file"), Some(seen()));
         fs::write(directory.path().join(FILE), "lsn = ").expect("damaged");
         assert!(difference(directory.path(), &sight()).is_some());
     }

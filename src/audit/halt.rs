@@ -37,7 +37,8 @@ const STORE_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries.
 const STORE_PAUSE: Duration = Duration::from_millis(20);
 /// The operator's next step after a halt.
-pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume --reason TEXT; runbook, \"It has halted\"";
+pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume --reason TEXT; \
+                        runbook, \"It has halted\"";
 /// The actor of a halt or resume that comes from the service itself.
 const OURSELVES: &str = "ubscore";
 
@@ -360,7 +361,9 @@ impl Halt {
             let done = tokio::select! {
                 done = self.reads.change_halt(change) => done,
                 // Whether the change was made is unknown. It may be repeated.
-                () = self.clock.sleep(Duration::from_nanos(left_ns)) => return Err(postgres::Error::Timeout(STORE_WAIT)),
+                () = self.clock.sleep(Duration::from_nanos(left_ns)) => {
+                    return Err(postgres::Error::Timeout(STORE_WAIT));
+                }
             };
             match &done {
                 // A connection from before an outage ends with its first use. A repeated change

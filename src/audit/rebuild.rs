@@ -9,8 +9,8 @@
 //! | under way | the same; UBSCore is asked again for the rest | the decisions, see below |
 //!
 //! After the balances comes a record of the watermark. [`redecision`](super::redecision) has the
-//! table of states and decisions. Of a transfer under way a payment to Spot succeeds, and a WITHDRAW
-//! of Spot is refused.
+//! table of states and decisions. Of a transfer under way a payment to Spot succeeds, and a
+//! WITHDRAW of Spot is refused.
 //!
 //! Statuses of Spot accounts come from `admin_audit`. Each was written there before UBSCore was
 //! asked for it.

@@ -77,7 +77,7 @@ pub enum PlanStep {
         user: UserId,
         /// The new status.
         status: AccountStatus,
-        /// The actor who had set it, or the need for it.
+        /// The earlier actor, or the need for it.
         why: String,
     },
     /// Decide an operation again. The decision must be the same.
@@ -166,7 +166,7 @@ impl fmt::Display for PlanStep {
         };
         match self {
             PlanStep::Learn(asset) => {
-                write!(out, "asset {}: teach UBSCore {} again", asset.id.0, asset.symbol)
+                write!(out, "asset {}: register {} with UBSCore again", asset.id.0, asset.symbol)
             }
             PlanStep::Carry { user, asset, totals } => {
                 let Totals { deposits, withdrawals, refunds } = totals;

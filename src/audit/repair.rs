@@ -77,14 +77,14 @@ impl Plan {
 
 /// The records of one transfer.
 #[derive(Clone, Debug)]
-struct Logged {
+struct TransferRecords {
     intent: Intent,
     /// In the order of [`Op::OF_TRANSFER`].
     spot: [Option<Decision>; Op::OF_TRANSFER.len()],
     sequence: Sequence,
 }
 
-impl Logged {
+impl TransferRecords {
     fn decision(&self, op: Op) -> Option<Decision> {
         op.place_in_transfer().and_then(|place| self.spot[place])
     }
@@ -229,7 +229,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
     let catalog = reader.catalog();
     let mut plan = OutsidePlan::default();
     let mut lost =
-        BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &externals::Logged)>>::new();
+        BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &externals::ExternalRecord)>>::new();
     for (number, logged) in &logged {
         let Some(mismatch) = externals::judge(logged, rows.get(number), &catalog) else { continue };
         let Some(operation) = logged.external.operation() else {
@@ -287,15 +287,15 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
         }
     }
     plan.repairs.sort_by_key(|repair| repair.operation.order_number);
-    let once = plan.repairs.is_sorted_by(|one, next| {
-        one.operation.order_number < next.operation.order_number
-    });
+    let once = plan
+        .repairs
+        .is_sorted_by(|one, next| one.operation.order_number < next.operation.order_number);
     assert!(once, "an external operation is repaired twice: {:?}", plan.repairs);
     Ok(plan)
 }
 
 /// Every record of these transfers that the log still has.
-fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged>, Error> {
+fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, TransferRecords>, Error> {
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
     let mut found = HashMap::new();
     while let Some(record) = reader.next()? {
@@ -307,7 +307,7 @@ fn read_log(log: &Path, names: &BTreeSet<ReqId>) -> Result<HashMap<ReqId, Logged
             continue;
         };
         let logged = found.entry(intent.req_id);
-        let logged = logged.or_insert_with(|| Logged {
+        let logged = logged.or_insert_with(|| TransferRecords {
             intent,
             spot: [None; Op::OF_TRANSFER.len()],
             sequence,
@@ -333,8 +333,12 @@ struct Below {
 ///
 /// # Errors
 /// [`Unproven`].
-fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepair, Unproven> {
-    let Logged { intent, sequence, .. } = logged;
+fn repair_of(
+    page: &Page,
+    logged: &TransferRecords,
+    below: Below,
+) -> Result<TransferRepair, Unproven> {
+    let TransferRecords { intent, sequence, .. } = logged;
     let from = match &page.transfer {
         _ if page.unreadable.is_some() => return Err(Unproven::UnreadableRow),
         None if intent.order_number < below.postgres => {
@@ -375,7 +379,8 @@ fn repair_of(page: &Page, logged: &Logged, below: Below) -> Result<TransferRepai
     let moving = || postings.iter().filter(|posting| posting.moves);
     assert!(moving().count() <= 1, "{}: {postings:?}", intent.req_id);
     let taken = |op: Op| recorded(op).is_some_and(|there| is_success(there.decision));
-    let undoes_nothing = moving().any(|posting| posting.op.row().undoes.is_some_and(|op| !taken(op)));
+    let undoes_nothing =
+        moving().any(|posting| posting.op.row().undoes.is_some_and(|op| !taken(op)));
     assert!(!undoes_nothing, "{}: {postings:?}", intent.req_id);
     let (intent, log_sequence) = (intent.clone(), *sequence);
     Ok(TransferRepair { intent, from, to, postings, code, log_sequence })
@@ -393,7 +398,7 @@ fn is_wanted(op: Op, to: State, intent: &Intent) -> bool {
 /// The state of the transfer that the log proves, its code, and its Funding operations.
 /// `carried_out`: whether Funding has recorded an operation as a success.
 fn target(
-    logged: &Logged,
+    logged: &TransferRecords,
     is_over: bool,
     carried_out: impl Fn(Op) -> bool,
 ) -> Result<(State, Option<Code>, Vec<Posting>), Unproven> {

@@ -288,7 +288,7 @@ async fn settle(
     tokio::select! {
         () = gate.quiet() => {}
         () = clock.sleep(QUIET_WAIT) => {
-            error!("operations from before the change of PostgreSQL have not ended; the gate stays closed");
+            error!("operations from before the change have not ended; the gate stays closed");
             return false;
         }
     }
@@ -365,8 +365,8 @@ async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dy
         let named = catalog.name_assets(&mismatch.to_string());
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{named}"));
     }
-    // A resume may be under way with a check that did not find this. It may wait for this check, and
-    // holds the flag.
+    // A resume may be under way with a check that did not find this. It may wait for this check,
+    // and holds the flag.
     halt.object();
     // If PostgreSQL could not take the halt, for example a server under comparison, the halt is
     // written again now.

@@ -116,7 +116,7 @@ impl Statement {
 
 /// The records of a user in the log.
 #[derive(Debug, Default)]
-pub struct Logged {
+pub struct UserRecords {
     /// Successes, each with the sequence and time of its record.
     operations: HashMap<(ReqId, Op), LoggedMovement>,
     /// The first record of the log; none in an empty log.
@@ -141,9 +141,9 @@ struct LoggedMovement {
 ///
 /// # Errors
 /// [`Error`]: the log cannot be read.
-pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
+pub fn read_log(log: &Path, user: UserId) -> Result<UserRecords, Error> {
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
-    let mut logged = Logged::default();
+    let mut logged = UserRecords::default();
     let mut decided = false;
     while let Some(record) = reader.next()? {
         let (sequence, time_ns) = (record.sequence, record.time_ns);
@@ -170,14 +170,14 @@ pub fn read_log(log: &Path, user: UserId) -> Result<Logged, Error> {
 }
 
 /// Joins both stores. `catalog`: symbols and decimals for the mismatches.
-pub fn statement(movements: Movements, logged: Logged, catalog: &Catalog) -> Statement {
+pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -> Statement {
     let mut statement = Statement::default();
     let mut accounts = BTreeMap::<(Participant, AssetId), Vec<Movement>>::new();
     for movement in movements.funding {
         let movement = funding_movement(movement);
         accounts.entry((movement.account, movement.asset)).or_default().push(movement);
     }
-    let Logged { mut operations, first, durable, carried } = logged;
+    let UserRecords { mut operations, first, durable, carried } = logged;
     let first = first.unwrap_or(1);
     for moves in &movements.transfers {
         let claimed = claimed(moves);

@@ -1,5 +1,5 @@
-//! The order numbers of one incarnation: each worker publishes the lowest one that it has under way,
-//! so that the watermark never passes it.
+//! The order numbers of one incarnation: each worker publishes the lowest one that it has under
+//! way, so that the watermark never passes it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

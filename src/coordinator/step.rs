@@ -224,7 +224,11 @@ fn transition(
             Duty::Ask(participant, op) if route(participant) == Route::Together => {
                 let after = |event| outcome_path(state, event, row.fuse);
                 let (on_success, on_refused) = (after(Event::Success), after(Event::ExplicitFail));
-                assert!(!on_success.is_empty(), "{state:?} asks for {}, without a way on", op.name());
+                assert!(
+                    !on_success.is_empty(),
+                    "{state:?} asks for {}, without a way on",
+                    op.name()
+                );
                 let refuse = is_refused(row, op);
                 let funding = Some(FundingPart { op, on_success, on_refused, refuse });
                 return TransitionPath { path, funding };

@@ -49,7 +49,6 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Options", "the settings of a room"),
     ("Answer", "of a participant to the coordinator; of a route to its client"),
     ("Checked", "a draft that has passed; a round of the audit"),
-    ("Logged", "a record for the audit; a record for a statement"),
     ("Operations", "of a transfer in both stores; the part of the service for operators"),
     ("Outcome", "of an operation; of a call by an operator"),
     ("Part", "of a statement; of the readiness"),
@@ -57,7 +56,6 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Refused", "a command by the service; a transfer by a limit"),
     ("Requests", "for a round of the audit; for a snapshot"),
     ("Route", "to a participant; of a listener"),
-    ("Seen", "servers by the failover watch; operations by a comparison"),
     ("Settled", "sums below the watermark; the end of a call"),
 ];
 
