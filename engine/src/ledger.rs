@@ -1,7 +1,7 @@
 //! UBSCore's state: all accounts, balances, assets and outcomes. No I/O, no clock and no random
 //! number: the same log gives the same ledger on every machine.
 //!
-//! This file holds the state, and the reads of it. [`crate::op`] holds the two functions that
+//! This file holds the state, and the reads of it. The room `op` holds the two functions that
 //! change it, [`Ledger::step`] and [`Ledger::apply`], with one file for each command.
 
 use std::collections::BTreeMap;

@@ -331,7 +331,7 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
         ("GBP --precision 2 --min 0.001 --max 1000", "min 0.001 is not an amount of 2 decimals"),
         ("GBP --precision 2 --min 0.01 --max 10.001", "max 10.001 is not an amount of 2 decimals"),
         ("GBP --precision 2 --min 10 --max 1", "min must not be above max"),
-        ("GBP --precision 2 --min 0 --max 1", "min 0 is no amount"),
+        ("GBP --precision 2 --min 0 --max 1", "min 0 is not an amount"),
         ("GBP --precision 8 --min 1 --max 99999999999", "max 99999999999 is not an amount"),
         ("GBP --precision 9 --min 1 --max 2", "9"),
         ("GBP --precision 2 --min 1 --max 2 --id 0", "0"),
