@@ -27,7 +27,7 @@
 //!   function `funding_operate`, newest in `config/migrations/V4__statements.sql`.
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
-//! - An answer is released: UBSCore's in `engine/src/core.rs` (`release`), the client's in
+//! - An answer is released: UBSCore's in `engine/src/threads.rs` (`release`), the client's in
 //!   `src/coordinator/worker.rs` (`on_reply`), after the commit.
 //! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called by `release`.
 //! - A route is declared: `ROUTES` in `src/http/public/routes.rs` (users) and in
