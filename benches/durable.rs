@@ -169,7 +169,8 @@ fn run_beside_snapshots(
         needed_after: Box::new(|| u64::MAX / 2),
         mismatch: Box::new(|why| panic!("{why}")),
     };
-    let checkpointer = Checkpointer::start(options, engine, Arc::new(SystemClock::new()), watch)?;
+    let (checkpointer, ended) =
+        Checkpointer::start(options, engine, Arc::new(SystemClock::new()), watch)?;
     let done = AtomicBool::new(false);
     let (run, snapshots) = thread::scope(|scope| {
         let counter = scope.spawn(|| {
@@ -189,9 +190,7 @@ fn run_beside_snapshots(
         (run, counter.join().expect("a panic is the bench's"))
     });
     checkpointer.stop();
-    while !checkpointer.has_stopped() {
-        thread::sleep(ASK_PAUSE);
-    }
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(ended)?;
     Ok((run, snapshots))
 }
 

@@ -16,6 +16,7 @@ use tracing::{error, warn};
 
 use self::webhook::{Message, Webhook};
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::telemetry;
 
 /// Everything that can be alerted.
@@ -172,6 +173,17 @@ pub struct Options {
     pub repeat: Duration,
     /// Who is told besides the log.
     pub webhook: Option<webhook::Options>,
+}
+
+impl From<&Config> for Options {
+    fn from(config: &Config) -> Options {
+        let timeout = Duration::from_millis(config.alert.webhook_timeout_ms);
+        let webhook = config.alert.webhook_url.clone();
+        Options {
+            repeat: Duration::from_millis(config.alert.repeat_ms),
+            webhook: webhook.map(|url| webhook::Options { url, timeout }),
+        }
+    }
 }
 
 /// What this process does with alerts besides counting them.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::task::{Context, Poll, Waker};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use engine::command::Command;
@@ -31,11 +31,16 @@ use engine::snapshot::store::SnapshotStore;
 use engine::snapshot::{self, Snapshot};
 use engine::{Covered, Engine, Handle};
 use rustix::process::setpriority_process;
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 use wal::{Directory, Reader, Sequence};
 
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
+use crate::config::Config;
+use crate::data_dir;
+use crate::postgres::Superseded;
+use crate::stores;
 use crate::telemetry::{self, chain};
 
 /// Between two looks whether a snapshot is due.
@@ -64,6 +69,24 @@ pub struct Options {
     pub keep: usize,
     /// Run for every closed segment before it goes; empty for none.
     pub archive_command: String,
+}
+
+impl Options {
+    /// The configured options. Creates the directory of snapshots if it is absent.
+    ///
+    /// # Errors
+    /// [`snapshot::Error::Io`].
+    pub fn new(config: &Config) -> Result<Options, snapshot::Error> {
+        Ok(Options {
+            log_dir: data_dir::log(&config.data_dir),
+            store: SnapshotStore::create(&data_dir::snapshots(&config.data_dir))?,
+            places: stores::places(config),
+            every_records: config.snapshot.every_records,
+            every_bytes: config.snapshot.every_bytes,
+            keep: config.snapshot.keep,
+            archive_command: config.snapshot.archive_command.clone(),
+        })
+    }
 }
 
 /// What the checkpointer and the rest of the service tell each other.
@@ -127,7 +150,6 @@ impl Requests {
 pub struct Checkpointer {
     stop: Arc<AtomicBool>,
     requests: Requests,
-    thread: JoinHandle<()>,
 }
 
 impl Checkpointer {
@@ -140,7 +162,7 @@ impl Checkpointer {
         engine: &Engine,
         clock: Arc<dyn Clock>,
         watch: Watch,
-    ) -> io::Result<Checkpointer> {
+    ) -> io::Result<(Checkpointer, impl Future<Output = Result<(), Superseded>> + use<>)> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, requests) = sync_channel(1);
         let Covered { identity, snapshot, log_bytes } = engine.covered();
@@ -157,8 +179,17 @@ impl Checkpointer {
             archived: 0,
             held_at: None,
         };
-        let thread = engine.spawn_beside("snapshot", move || work.run(&requests))?;
-        Ok(Checkpointer { stop, requests: Requests(sender), thread })
+        let (done, ended) = oneshot::channel::<()>();
+        engine.spawn_beside("snapshot", move || {
+            work.run(&requests);
+            drop(done);
+        })?;
+        let ended = async move {
+            // No value is ever sent: the wait ends with the thread.
+            drop(ended.await);
+            Ok(())
+        };
+        Ok((Checkpointer { stop, requests: Requests(sender) }, ended))
     }
 
     /// A way to ask for a snapshot.
@@ -171,11 +202,6 @@ impl Checkpointer {
         self.stop.store(true, Ordering::Release);
         // It may be in its longest sleep.
         self.requests.ask();
-    }
-
-    /// Whether it has ended. What is half done otherwise is left so, and the next start clears it away.
-    pub fn has_stopped(&self) -> bool {
-        self.thread.is_finished()
     }
 }
 

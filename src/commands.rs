@@ -5,12 +5,16 @@ use std::io::{self, StdoutLock, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use serde::Serialize;
 
-use crate::cli::{Cli, Command, EngineCommand};
+use self::next::Next;
+use self::roles::primary;
+
+use crate::cli::{Cli, Command, EngineCommand, StoreArgs, WalCommand};
 use crate::clock::SystemClock;
-use crate::config;
 use crate::config::format::Format;
+use crate::config::{self, Config};
 use crate::exit::Exit;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
@@ -33,7 +37,7 @@ pub mod ops;
 pub mod pause;
 pub mod repair;
 pub mod restore;
-pub mod serve;
+pub mod roles;
 pub mod snapshot;
 pub mod statement;
 pub mod table;
@@ -46,9 +50,9 @@ pub mod webhook;
 /// Where a command prints to whose action, if any, is done by then: that nobody reads it is no failure.
 struct Out(StdoutLock<'static>);
 
-/// Nobody reads what is printed any more, which is how `| head` ends.
+/// The reader of the output has closed it, as `| head` does.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the reader of the output has closed it")]
 struct HungUp;
 
 impl Out {
@@ -59,24 +63,24 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(HungUp::tell)
+        self.0.write(bytes).map_err(HungUp::mark)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(HungUp::tell)
+        self.0.flush().map_err(HungUp::mark)
     }
 }
 
 impl HungUp {
-    /// Marks what stdout says, since a connection to a server may break like this too.
-    fn tell(error: io::Error) -> io::Error {
+    /// Marks errors of stdout, since a connection to a server may break with the same kind of error.
+    fn mark(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, HungUp),
             _ => error,
         }
     }
 
-    /// Whether this is why a command has ended.
+    /// Whether the closed output is the cause of an error.
     fn is_cause_of(error: &anyhow::Error) -> bool {
         let inner = |cause: &(dyn Error + 'static)| {
             let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -86,83 +90,105 @@ impl HungUp {
     }
 }
 
-/// Carries out one command line.
+/// Carries out one command line and returns the exit code.
 ///
-/// Returns 0 if it did what it was asked or nobody reads what it prints any more, 2 if the arguments or the configuration are
-/// wrong, 3 if another operator has to approve it first, else 1; why it failed is on stderr, from the action to its causes.
+/// 0: the command is done, or the reader of its output has closed it. 2: the arguments or the configuration are wrong. 3:
+/// another operator must approve it first. Else 1 or the codes of a failed start. An error is written to stderr, from
+/// the failed step to its causes.
 pub fn run(cli: Cli) -> ExitCode {
-    let (format, starts) = (cli.command.format(), matches!(cli.command, Command::Serve(_)));
-    let mut ended = None;
-    let done = match cli.command {
-        Command::Restore(args) => return restore::run(&args, &mut io::stdout().lock()),
-        Command::Repair(args) => return repair::run(&args, &mut io::stdout().lock()),
-        Command::Engine(EngineCommand::Adopt(args)) => {
-            return adopt::run(&args, &mut io::stdout().lock());
-        }
-        Command::Statement(args) => return statement::run(&args, &mut Out::lock()),
-        Command::Doctor(args) => {
-            return doctor::run(&args, &SystemClock::new(), &mut io::stdout().lock());
-        }
-        Command::Verify(args) => return verify::run(&args, &mut io::stdout().lock()),
-        Command::Backup(args) => backup::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Token(args) => token::run(&args, &SystemClock::new(), &mut Out::lock()),
-        Command::Load(args) => load::run(&args, &SystemClock::new(), &mut io::stdout().lock()),
-        Command::Serve(args) => serve::run(&args).inspect_err(|error| {
-            ended = serve::needs_person(error).then_some(Exit::Damage);
-        }),
-        Command::Snapshot(command) => match snapshot::run(&command, &mut io::stdout().lock()) {
-            Ok(true) => return ExitCode::FAILURE,
-            Ok(false) => Ok(()),
-            Err(error) => Err(error.into()),
-        },
-        Command::Halt(args) => halt::halt(&args, &SystemClock::new(), &mut Out::lock()),
-        Command::Resume(args) => halt::resume(&args, &SystemClock::new(), &mut Out::lock()),
-        Command::Approval(command) => {
-            approval::run(&command, &SystemClock::new(), &mut Out::lock())
-        }
-        Command::Pause(args) => pause::change(&args, true, &SystemClock::new(), &mut Out::lock()),
-        Command::Unpause(args) => {
-            pause::change(&args, false, &SystemClock::new(), &mut Out::lock())
-        }
-        Command::Pauses(access) => pause::list(&access, &SystemClock::new(), &mut Out::lock()),
-        Command::Transfer(command) => {
-            let (out, notes) = (&mut Out::lock(), &mut io::stderr());
-            transfer::run(&command, &SystemClock::new(), out, notes)
-        }
-        Command::Webhook(command) => {
-            let (out, notes) = (&mut Out::lock(), &mut io::stderr());
-            webhook::run(&command, &SystemClock::new(), out, notes)
-        }
-        Command::Account(command) => account::run(&command, &SystemClock::new(), &mut Out::lock()),
-        Command::Deposit(args) => external::run(&args, true, &SystemClock::new(), &mut Out::lock()),
-        Command::Withdraw(args) => {
-            external::run(&args, false, &SystemClock::new(), &mut Out::lock())
-        }
-        Command::Asset(command) => account::asset(&command, &SystemClock::new(), &mut Out::lock()),
-        Command::Completions(args) => completions::run(&args, &mut Out::lock()),
-        Command::Man(args) => man::run(&args, &mut Out::lock()),
-        Command::Wal(command) => {
-            let ink = wal::ink::Ink::choose(&io::stdout());
-            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr());
-            match wal::run(&command, out, notes, ink, &mut wal::pause) {
-                Ok(code) => return code,
-                Err(error) => Err(error.into()),
-            }
-        }
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if HungUp::is_cause_of(&error) => ExitCode::SUCCESS,
-        // Written out as an answer.
+    let (format, meaning) = (cli.command.format(), Meaning::of(&cli.command));
+    match carry_out(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) if HungUp::is_cause_of(&error) => Exit::Done.into(),
+        // Written to stdout already.
         Err(error) if error.is::<approval::Pending>() => Exit::Pending.into(),
         Err(error) => {
-            complain(&error, format, starts.then(|| next::after(&error)));
-            ended.unwrap_or_else(|| exit_of(&error)).into()
+            let next = meaning == Meaning::Start;
+            complain(&error, format, next.then(|| Next::after(&error).text()));
+            meaning.exit(&error).into()
         }
     }
 }
 
-/// Writes to stderr why a command has failed, as text or as one JSON object. `next`: what a person does then.
+/// What an error of a command means for the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// A start: some errors need a person.
+    Start,
+    /// A comparison or a repair, where 1 means that a difference is left: it cannot run.
+    CannotRun,
+    /// Any other command.
+    Failed,
+}
+
+impl Meaning {
+    fn of(command: &Command) -> Meaning {
+        match command {
+            Command::Serve(_) => Meaning::Start,
+            Command::Restore(_)
+            | Command::Repair(_)
+            | Command::Engine(_)
+            | Command::Statement(_)
+            | Command::Doctor(_)
+            | Command::Verify(_)
+            | Command::Wal(WalCommand::Repair(_)) => Meaning::CannotRun,
+            _ => Meaning::Failed,
+        }
+    }
+
+    fn exit(self, error: &anyhow::Error) -> Exit {
+        match self {
+            Meaning::Start if next::needs_person(error) => Exit::Damage,
+            Meaning::Start | Meaning::Failed => exit_of(error),
+            Meaning::CannotRun => Exit::Arguments,
+        }
+    }
+}
+
+fn carry_out(command: Command) -> anyhow::Result<Exit> {
+    let (clock, notes) = (&SystemClock::new(), &mut io::stderr());
+    // Commands with an effect of their own report a closed stdout as an error. The others end quietly.
+    let stdout = || io::stdout().lock();
+    match command {
+        Command::Serve(args) => primary::run(&args),
+        Command::Restore(args) => restore::run(&args, &mut stdout()),
+        Command::Repair(args) => repair::run(&args, &mut stdout()),
+        Command::Engine(EngineCommand::Adopt(args)) => adopt::run(&args, &mut stdout()),
+        Command::Statement(args) => statement::run(&args, &mut Out::lock()),
+        Command::Doctor(args) => doctor::run(&args, clock, &mut stdout()),
+        Command::Verify(args) => verify::run(&args, &mut stdout()),
+        Command::Backup(args) => backup::run(&args, clock, &mut stdout()),
+        Command::Token(args) => token::run(&args, clock, &mut Out::lock()),
+        Command::Load(args) => load::run(&args, clock, &mut stdout()),
+        Command::Snapshot(command) => snapshot::run(&command, &mut stdout()),
+        Command::Halt(args) => halt::halt(&args, clock, &mut Out::lock()),
+        Command::Resume(args) => halt::resume(&args, clock, &mut Out::lock()),
+        Command::Approval(command) => approval::run(&command, clock, &mut Out::lock()),
+        Command::Pause(args) => pause::change(&args, true, clock, &mut Out::lock()),
+        Command::Unpause(args) => pause::change(&args, false, clock, &mut Out::lock()),
+        Command::Pauses(access) => pause::list(&access, clock, &mut Out::lock()),
+        Command::Transfer(command) => transfer::run(&command, clock, &mut Out::lock(), notes),
+        Command::Webhook(command) => webhook::run(&command, clock, &mut Out::lock(), notes),
+        Command::Account(command) => account::run(&command, clock, &mut Out::lock()),
+        Command::Deposit(args) => external::run(&args, true, clock, &mut Out::lock()),
+        Command::Withdraw(args) => external::run(&args, false, clock, &mut Out::lock()),
+        Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
+        Command::Completions(args) => completions::run(&args, &mut Out::lock()),
+        Command::Man(args) => man::run(&args, &mut Out::lock()),
+        Command::Wal(command) => {
+            let ink = wal::ink::Ink::choose(&io::stdout());
+            wal::run(&command, &mut stdout(), notes, ink, &mut wal::pause)
+        }
+    }
+}
+
+/// The configuration of a command that uses both stores.
+fn load_config(args: &StoreArgs) -> anyhow::Result<Config> {
+    Config::load(args.config.as_deref(), args.overrides(), args.dev)
+        .context("load the configuration")
+}
+
+/// Writes an error to stderr, as text or as one JSON object. `next`: the operator's next step.
 fn complain(error: &anyhow::Error, format: Format, next: Option<&str>) {
     #[derive(Serialize)]
     struct Complaint<'a> {
@@ -180,19 +206,19 @@ fn complain(error: &anyhow::Error, format: Format, next: Option<&str>) {
             let code = error.downcast_ref::<ops::Refused>().map(|refused| refused.code.as_str());
             let complaint = Complaint { error: format!("{error:#}"), code, next };
             let line = serde_json::to_string(&complaint).expect("plain values");
-            // If nobody reads stderr, the exit code alone tells it.
+            // If stderr is closed, the exit code remains.
             writeln!(io::stderr(), "{line}").ok();
         }
     }
 }
 
-/// The URL of a listener, `tls`: if it speaks that.
+/// The URL of a listener. `tls`: whether it uses TLS.
 fn url(listen: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     format!("{scheme}://{}", reachable(listen))
 }
 
-/// An address that everybody is listened to on is reached by loopback.
+/// The address to reach a listener at: loopback for one that listens on every address.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

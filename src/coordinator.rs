@@ -8,22 +8,21 @@
 pub mod balances;
 pub mod hand;
 mod numbers;
+mod options;
 mod parts;
 mod request;
 pub mod step;
 pub mod watermark;
 pub mod worker;
 
-use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select, select_all};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
-use tracing::{Span, debug_span, error};
+use tracing::{Span, debug_span};
 
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
@@ -36,8 +35,8 @@ use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::gate::CleanRounds;
-use crate::postgres::Superseded;
 use crate::postgres::store::{External, Store, Transfer};
+use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
@@ -63,12 +62,6 @@ pub struct Coordinator<T, F> {
     open: watch::Sender<()>,
 }
 
-/// The tasks of the workers, and the one that raises the watermark. Each ends when every
-/// [`Coordinator`] is gone and no work is left that can be done now.
-pub struct Pool {
-    workers: Vec<JoinHandle<Result<(), Superseded>>>,
-}
-
 /// The result of [`Coordinator::settled`].
 #[derive(Clone, Debug)]
 pub struct Settled {
@@ -88,24 +81,14 @@ const ADMISSION_MARGIN: usize = 16;
 /// Between two checks whether all workers have read their shards.
 const RECOVERED_LOOK: Duration = Duration::from_millis(5);
 
-/// Why the process must end.
-#[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// Another process has taken over: this one must not write.
-    #[error(transparent)]
-    Superseded(#[from] Superseded),
-    /// A bug: a worker, or another task, has panicked.
-    #[error("a task of the service broke; restart to go on with the transfers")]
-    Broken(#[source] tokio::task::JoinError),
-}
-
 impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// Starts one worker per store. `entropy`: one for names, and one a worker for its jitter.
     pub fn start<S: Store>(
         parts: Parts<T, F>,
         stores: Vec<S>,
         mut entropy: impl FnMut() -> Box<dyn Entropy>,
-    ) -> (Coordinator<T, F>, Pool) {
+        tasks: &mut Tasks,
+    ) -> Coordinator<T, F> {
         let shards = u32::try_from(stores.len()).expect("at most 64");
         let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
         let parts = Arc::new(parts);
@@ -115,15 +98,15 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             }
         }
         let hands = Arc::new(Hands::new(stores.len()));
-        let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
+        let mut inboxes = Vec::new();
         for (shard, store) in stores.into_iter().enumerate() {
             let (sender, receiver) = mpsc::channel(parts.options.queue_max);
             inboxes.push(sender);
             let (parts, numbers) = (Arc::clone(&parts), Arc::clone(&numbers));
             let worker = Worker::new(shard, shards, parts, numbers, Arc::clone(&hands), entropy());
-            workers.push(tokio::spawn(worker.run(store, receiver)));
+            tasks.run("worker", worker.run(store, receiver));
         }
-        let coordinator = Coordinator {
+        Coordinator {
             inboxes,
             spot: Arc::clone(&parts.spot),
             funding: Arc::clone(&parts.funding),
@@ -138,8 +121,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             clean: parts.clean.clone(),
             clean_wait: parts.options.clean_wait,
             open: watch::channel(()).0,
-        };
-        (coordinator, Pool { workers })
+        }
     }
 
     /// Sends a transfer to its worker. The receiver is answered when the accept is decided. The
@@ -473,61 +455,5 @@ pub fn alert_shortage(shortage: Shortage) {
     if shortage.is_lasting() {
         let what = format_args!("{shortage}: {}", shortage.message());
         alert_about(Alert::NotTakingTransfers, &shortage, what);
-    }
-}
-
-impl Pool {
-    /// Returns when a worker has ended for a reason that must end the process; otherwise never.
-    pub async fn failed(&mut self) -> Failed {
-        while !self.workers.is_empty() {
-            let (ended, index, _) = select_all(self.workers.iter_mut()).await;
-            // A finished handle must not be polled again.
-            self.workers.swap_remove(index);
-            match ended {
-                Ok(Err(superseded)) => return Failed::Superseded(superseded),
-                // Its transfers are durable; a restart drives them on.
-                Err(panicked) => return Failed::Broken(panicked),
-                // It has nothing left to do. Any of the others may still fail.
-                Ok(Ok(())) => {}
-            }
-        }
-        pending().await
-    }
-
-    /// Runs a task that the service depends on. If it panics, or learns that this process is
-    /// superseded, [`Pool::failed`] returns it.
-    pub fn run(&mut self, task: impl Future<Output = Result<(), Superseded>> + Send + 'static) {
-        self.workers.push(tokio::spawn(task));
-    }
-
-    /// Waits until all workers have ended, after every [`Coordinator`] has been dropped.
-    pub async fn join(self) {
-        for worker in self.workers {
-            match worker.await {
-                Ok(Ok(())) => {}
-                Ok(Err(superseded)) => error!("{superseded}"),
-                Err(panicked) => error!(%panicked, "a worker broke"),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Story: the wait ended with the first task, also one without a failure. So a process went on
-    /// that had been superseded, or had a worker that had panicked.
-    #[tokio::test]
-    async fn a_task_that_has_ended_hides_no_failure() {
-        let mut pool = Pool { workers: Vec::new() };
-        pool.run(async { Ok(()) });
-        pool.run(async { panic!("a worker's bug") });
-        pool.workers.push(tokio::spawn(async { Err(Superseded) }));
-        // In either order.
-        let failed = [pool.failed().await, pool.failed().await];
-        let superseded = failed.iter().filter(|failed| matches!(failed, Failed::Superseded(_)));
-        assert_eq!(superseded.count(), 1, "{failed:?}");
-        pool.join().await;
     }
 }

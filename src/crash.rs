@@ -83,24 +83,42 @@ fn is_point(name: &str) -> bool {
     ALL_POINTS.iter().any(|points| points.contains(&name))
 }
 
+/// A variable of the environment that this module cannot use.
+#[cfg(feature = "crash")]
+#[derive(Debug, thiserror::Error)]
+#[error("{variable}: {why}")]
+pub struct Unarmed {
+    variable: &'static str,
+    why: String,
+}
+
+#[cfg(feature = "crash")]
+impl Unarmed {
+    fn because(variable: &'static str, why: impl std::fmt::Display) -> Unarmed {
+        Unarmed { variable, why: why.to_string() }
+    }
+}
+
 /// Arms the point that the environment names.
 ///
 /// # Errors
-/// A sentence: the environment names no point.
+/// [`Unarmed`]: the environment names no point, or a fault that does not exist.
 #[cfg(feature = "crash")]
-pub fn arm() -> Result<(), String> {
+pub fn arm() -> Result<(), Unarmed> {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     shadow()?;
     if let Ok(faults) = std::env::var("UBSCORE_FAULT") {
         let while_there = std::env::var_os("UBSCORE_FAULT_WHILE").map(Into::into);
-        wal::fault::begin(&faults, while_there).map_err(|why| format!("UBSCORE_FAULT: {why}"))?;
+        wal::fault::begin(&faults, while_there)
+            .map_err(|why| Unarmed::because("UBSCORE_FAULT", why))?;
     }
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
+    let unarmed = |why| Unarmed::because("UBSCORE_CRASH", why);
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
-    let visit: u32 = visit.parse().map_err(|_| format!("UBSCORE_CRASH: {visit} is no number"))?;
+    let visit: u32 = visit.parse().map_err(|_| unarmed(format!("{visit} is no number")))?;
     if !is_point(name) {
-        return Err(format!("UBSCORE_CRASH: {name} is none of {ALL_POINTS:?}"));
+        return Err(unarmed(format!("{name} is none of {ALL_POINTS:?}")));
     }
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {
@@ -110,18 +128,20 @@ pub fn arm() -> Result<(), String> {
             rustix::process::kill_process(us, rustix::process::Signal::KILL).ok();
         }
     })
-    .map_err(|error| format!("UBSCORE_CRASH: {error}"))
+    .map_err(unarmed)
 }
 
 /// Begins to keep what a power cut would leave of the log, where the environment says so: `UBSCORE_SHADOW=directory`, and
 /// `UBSCORE_SHADOW_FORGETS=sync` for a sync that is treated as if the code lacked it.
 #[cfg(feature = "crash")]
-fn shadow() -> Result<(), String> {
+fn shadow() -> Result<(), Unarmed> {
     let Ok(directory) = std::env::var("UBSCORE_SHADOW") else { return Ok(()) };
     let forgotten = match std::env::var("UBSCORE_SHADOW_FORGETS") {
         Ok(name) => {
             let sync = wal::shadow::Sync::from_name(&name);
-            Some(sync.ok_or_else(|| format!("UBSCORE_SHADOW_FORGETS: {name} is no sync"))?)
+            Some(sync.ok_or_else(|| {
+                Unarmed::because("UBSCORE_SHADOW_FORGETS", format!("{name} is no sync"))
+            })?)
         }
         Err(_) => None,
     };

@@ -9,6 +9,7 @@
 //! [`relay`] makes events of committed history, and nothing waits for it. [`Hub`] is where it meets those who follow; whoever
 //! does not keep up with it is let go, and reads in PostgreSQL what was missed. [`webhooks`] tells an endpoint.
 
+mod options;
 pub mod relay;
 pub mod webhooks;
 

@@ -18,6 +18,7 @@ pub mod idempotency;
 pub mod listener;
 pub mod openapi;
 pub mod ops;
+mod options;
 pub mod public;
 pub mod readiness;
 pub mod refusal;

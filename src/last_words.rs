@@ -7,7 +7,7 @@ use tracing::error;
 
 use crate::alert::{self, Alert, alert};
 use crate::exit::Exit;
-use crate::telemetry::lines;
+use crate::telemetry::{chain, lines};
 
 /// The longest wait for the webhook at the end of the process. Its lines on stderr take up to a
 /// second more, so both fit into [`engine::LAST_WORDS`].
@@ -32,7 +32,16 @@ fn end(why: &str) -> ! {
     std::process::exit(Exit::Damage.code().into());
 }
 
+/// Ends a process that must not touch its stores any more. If the last words take too long, the
+/// process is aborted.
+pub fn end_at_once(why: &dyn std::error::Error, exit: Exit) -> ! {
+    engine::end_soon();
+    last_alert();
+    lines::last_words("ubscore", &chain(why));
+    std::process::exit(exit.code().into());
+}
+
 /// Waits until the webhook has the alert that explains the end, within [`engine::LAST_WORDS`].
-pub fn last_alert() {
+fn last_alert() {
     alert::flush(LAST_ALERT);
 }

@@ -151,5 +151,6 @@ pub mod postgres;
 pub mod quota;
 pub mod release;
 pub mod stores;
+pub mod task;
 pub mod telemetry;
 pub mod validation;

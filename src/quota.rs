@@ -11,6 +11,7 @@
 //! A user whose share is out, or whose transfer is under way, is never forgotten; so a user is read from PostgreSQL only
 //! when nothing of theirs can be on its way there.
 
+mod options;
 pub mod usage;
 
 use std::collections::{BTreeMap, HashMap};

@@ -3,6 +3,8 @@
 //!
 //! `serve` and every command that reads or repairs both stores begin here.
 
+pub mod writer;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,6 @@ use tracing::{info, warn};
 
 use crate::alert::{Alert, alert};
 use crate::audit::verify::Stores;
-use crate::cli::StoreArgs;
 use crate::config::Config;
 use crate::config::engine::Wait;
 use crate::data_dir;
@@ -88,13 +89,11 @@ impl Target {
 /// Runs `work` on both stores. An embedded PostgreSQL is started before and stopped afterwards.
 ///
 /// # Errors
-/// The configuration is wrong, there is no log, a restore is not finished, PostgreSQL cannot be reached, or `work` fails.
+/// There is no log, a restore is not finished, PostgreSQL cannot be reached, or `work` fails.
 pub async fn with_stores<T>(
-    args: &StoreArgs,
+    config: Config,
     work: impl AsyncFnOnce(Stores, &Target) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let config = Config::load(args.config.as_deref(), args.overrides(), args.dev)
-        .context("load the configuration")?;
     let data_dir = config.data_dir.clone();
     ensure!(data_dir::log(&data_dir).is_dir(), "there is no log in {}", data_dir.display());
     data_dir::refuse_unfinished_restore(&data_dir)?;

@@ -25,12 +25,13 @@ use ubscore::adapters::spot::Spot;
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::commands::dev;
-use ubscore::coordinator::{Coordinator, Options, Parts, Pool, Request};
+use ubscore::coordinator::{Coordinator, Options, Parts, Request};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Lease};
 use ubscore::postgres::incarnation::{self, Incarnation};
 use ubscore::postgres::{self, Limits};
+use ubscore::task::Tasks;
 use ubscore::validation::Checked;
 
 use crate::harness::{Site, block_on, small_engine};
@@ -366,7 +367,7 @@ fn ubscore_checks_plain_numbers_for_itself() {
 }
 
 /// A coordinator with one worker over a real database and a running UBSCore.
-fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Pool, Engine) {
+fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Tasks, Engine) {
     let (_, incarnation) = funding(site);
     let (engine, spot) = engine(site);
     let durable = engine.handle();
@@ -398,8 +399,9 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Pool, Engi
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
     let stores = vec![store(site, &incarnation, 0)];
-    let (coordinator, pool) = block_on(async { Coordinator::start(parts, stores, entropy) });
-    (coordinator, pool, engine)
+    let mut tasks = Tasks::default();
+    let coordinator = block_on(async { Coordinator::start(parts, stores, entropy, &mut tasks) });
+    (coordinator, tasks, engine)
 }
 
 /// Goal: the coordinator itself refuses a caller that has not come through the API. For a
@@ -407,7 +409,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Pool, Engi
 #[test]
 fn the_coordinator_checks_for_itself() {
     let site = Site::new();
-    let (coordinator, pool, engine) = coordinator(&site);
+    let (coordinator, tasks, engine) = coordinator(&site);
     let asset = dev::assets()[2].clone();
     let request = |asset: Asset, cid: &str, units: u64, fingerprint: &str| Request {
         user: UserId::new(USER).expect("in range"),
@@ -448,6 +450,6 @@ fn the_coordinator_checks_for_itself() {
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "9.00000000");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
     drop((coordinator, again));
-    block_on(pool.join());
+    block_on(tasks.join());
     engine.stop();
 }

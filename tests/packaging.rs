@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use ubscore::cli::Cli;
-use ubscore::commands::serve::OPEN_FILES;
+use ubscore::commands::roles::signals::OPEN_FILES;
 use ubscore::config::Config;
 use ubscore::exit::Exit;
 use ubscore::release;

@@ -50,7 +50,6 @@ const SEAMS: &[(&str, &[&str])] = &[
         &[
             "src/clock.rs",
             "src/commands/load.rs",
-            "src/commands/serve.rs",
             "src/http/listener.rs",
             "src/http/request.rs",
             "src/postgres/connection.rs",

@@ -9,6 +9,7 @@ use super::table::{aligned, text};
 use crate::cli::{AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 use domain::account::{AccountStatus, AccountType};
 
 /// Sets the status of a user's accounts, and writes to `out` what each is then.
@@ -19,7 +20,7 @@ pub fn run(
     command: &AccountCommand,
     clock: &impl Clock,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let (args, status) = match command {
         AccountCommand::Freeze(args) => (args, AccountStatus::Frozen),
         AccountCommand::Unfreeze(args) => (args, AccountStatus::Active),
@@ -40,7 +41,7 @@ pub fn run(
             Format::Text => writeln!(out, "{name} of {}: {}", args.user_id, status.name())?,
         }
     }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// Adds, changes or lists assets, and writes to `out` what they are then.
@@ -51,12 +52,13 @@ pub fn asset(
     command: &AssetCommand,
     clock: &impl Clock,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     match command {
-        AssetCommand::Add(args) => add(args, clock, out),
-        AssetCommand::Set(args) => set(args, clock, out),
-        AssetCommand::List(access) => list(access, clock, out),
+        AssetCommand::Add(args) => add(args, clock, out)?,
+        AssetCommand::Set(args) => set(args, clock, out)?,
+        AssetCommand::List(access) => list(access, clock, out)?,
     }
+    Ok(Exit::Done)
 }
 
 fn add(args: &AssetAddArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {

@@ -17,7 +17,6 @@ use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -25,8 +24,8 @@ use engine::Closed;
 use engine::ledger::Ledger;
 use wal::{Directory, DirectoryLock, Identity};
 
+use super::load_config;
 use super::repair::{actor, decide};
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
 use super::wal::aside;
 use super::wal::repair::leaves_a_log;
 use crate::audit::rebuild::{Rebuild, plan};
@@ -34,10 +33,10 @@ use crate::audit::redecision::PlanStep;
 use crate::audit::verify::{Led, Stores, led, replayed, verify};
 use crate::cli::AdoptArgs;
 use crate::clock::{Clock, SystemClock};
-use crate::config::Config;
 use crate::crash;
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
+use crate::exit::Exit;
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
 use crate::postgres::repair_writer::{Author, renumber};
 use crate::postgres::store::Transfer;
@@ -56,31 +55,23 @@ const LOG_FILES: [&str; 3] = ["segment-", "spare-", "cut"];
 /// What a snapshot's file begins with.
 const SNAPSHOT_FILES: [&str; 1] = ["snapshot-"];
 
-/// Says what PostgreSQL proves of a lost log, or rebuilds it; one line each.
+/// Prints the plan of a rebuild from PostgreSQL, or carries it out and prints its result; one line
+/// each.
 ///
-/// Exit code 0: all of it is proven; 1: something is left; 2: refused, or it cannot run.
-pub fn run(args: &AdoptArgs, out: &mut impl Write) -> ExitCode {
+/// Exit code 0: everything is proven; 1: something is left.
+///
+/// # Errors
+/// The rebuild is refused, or cannot run: exit code 2.
+pub fn run(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     #[cfg(feature = "crash")]
-    if let Err(why) = crash::arm() {
-        writeln!(std::io::stderr(), "error: {why}").ok();
-        return ExitCode::from(EXIT_CANNOT_RUN);
-    }
+    crash::arm()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let left = runtime.context("start").and_then(|runtime| runtime.block_on(prepare(args, out)));
-    match left {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(EXIT_MISMATCH),
-        Err(error) => {
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
-    }
+    let left = runtime.context("start")?.block_on(prepare(args, out))?;
+    Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }
 
 async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize> {
-    let given = &args.stores;
-    let config = Config::load(given.config.as_deref(), given.overrides(), given.dev)
-        .context("load the configuration")?;
+    let config = load_config(&args.stores)?;
     let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
     let actor = actor("ubscore engine adopt", args.apply, tokens, &config)?;
     let data_dir = config.data_dir.clone();

@@ -10,6 +10,7 @@ use crate::approval::State;
 use crate::cli::{ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 
 /// Nothing was done yet. Who waits for it has been told.
 #[derive(Debug, thiserror::Error)]
@@ -47,9 +48,9 @@ pub fn run(
     command: &ApprovalCommand,
     clock: &impl Clock,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     match command {
-        ApprovalCommand::List(args) => list(args, clock, out),
+        ApprovalCommand::List(args) => list(args, clock, out)?,
         ApprovalCommand::Approve(args) => {
             let answer = decide(args, clock, "approve")?;
             match args.operator.access.format {
@@ -59,7 +60,6 @@ pub fn run(
                     writeln!(out, "  {answer}")?;
                 }
             }
-            Ok(())
         }
         ApprovalCommand::Reject(args) => {
             let answer = decide(args, clock, "reject")?;
@@ -67,9 +67,9 @@ pub fn run(
                 Format::Json => writeln!(out, "{answer}")?,
                 Format::Text => writeln!(out, "rejected: {}", args.approval_id)?,
             }
-            Ok(())
         }
     }
+    Ok(Exit::Done)
 }
 
 fn decide(args: &ApprovalDecideArgs, clock: &impl Clock, action: &str) -> anyhow::Result<Value> {

@@ -32,6 +32,7 @@ use serde_json::json;
 use wal::{Copied, Copier, Directory, Reader, Sequence};
 
 use self::manifest::{DUMP, FILE, Log, Manifest, Postgres, Summed};
+use super::load_config;
 use crate::audit::halt;
 use crate::audit::verify::{Led, Stores, replayed};
 use crate::cli::BackupArgs;
@@ -39,6 +40,7 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::crash;
 use crate::data_dir::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
+use crate::exit::Exit;
 use crate::postgres;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
@@ -75,9 +77,9 @@ pub enum Occupied {
 ///
 /// # Errors
 /// There is none then, unless it was killed, and nothing that `restore` takes for one.
-pub fn run(args: &BackupArgs, clock: &dyn Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &BackupArgs, clock: &dyn Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     #[cfg(feature = "crash")]
-    crash::arm().map_err(anyhow::Error::msg)?;
+    crash::arm()?;
     let began_ns = clock.monotonic_ns();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let manifest = runtime.block_on(back_up(args, clock))?;
@@ -98,7 +100,7 @@ pub fn run(args: &BackupArgs, clock: &dyn Clock, out: &mut impl Write) -> anyhow
         }
     };
     writeln!(out, "{line}").ok();
-    Ok(())
+    Ok(Exit::Done)
 }
 
 async fn back_up(args: &BackupArgs, clock: &dyn Clock) -> anyhow::Result<Manifest> {
@@ -122,7 +124,7 @@ async fn back_up(args: &BackupArgs, clock: &dyn Clock) -> anyhow::Result<Manifes
         }
         filled
     };
-    with_stores(&args.stores, work).await
+    with_stores(load_config(&args.stores)?, work).await
 }
 
 /// Where a backup is made, and where it is when it is whole.

@@ -6,13 +6,15 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::cli::{Cli, CompletionsArgs};
+use crate::exit::Exit;
 
 /// Writes the script to `out`.
 ///
 /// # Errors
 /// It cannot be written.
-pub fn run(args: &CompletionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &CompletionsArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "ubscore", &mut script);
-    out.write_all(&script).and_then(|()| out.flush()).context("write the script")
+    out.write_all(&script).and_then(|()| out.flush()).context("write the script")?;
+    Ok(Exit::Done)
 }

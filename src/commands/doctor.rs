@@ -9,7 +9,6 @@ mod pair;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde::Serialize;
 
@@ -21,13 +20,11 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::data_dir;
+use crate::exit::Exit;
 use crate::postgres::settings::Settings;
 use crate::postgres::{self, Address, embedded};
 use crate::stores;
 use crate::telemetry::chain;
-
-/// Something is bad.
-const EXIT_BAD: u8 = 1;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,8 +78,11 @@ enum Unasked {
 }
 
 /// Looks, judges, and prints one finding a line.
-pub fn run(args: &DoctorArgs, clock: &impl Clock, out: &mut impl Write) -> ExitCode {
-    tell(args, &examine(args, clock), out)
+///
+/// # Errors
+/// None: a closed stdout leaves the exit code.
+pub fn run(args: &DoctorArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
+    Ok(report(args, &examine(args, clock), out))
 }
 
 fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
@@ -146,23 +146,23 @@ fn log_dir(config: &Config) -> PathBuf {
     there.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 
-fn tell(args: &DoctorArgs, findings: &[Finding], out: &mut impl Write) -> ExitCode {
+fn report(args: &DoctorArgs, findings: &[Finding], out: &mut impl Write) -> Exit {
     let written = match args.format {
         Format::Json => findings.iter().try_for_each(|finding| {
             let line = serde_json::to_string(finding).expect("plain values");
             writeln!(out, "{line}")
         }),
-        Format::Text => tell_people(findings, out),
+        Format::Text => print_text(findings, out),
     };
-    // Nobody reading it is no reason to say that all is well.
+    // If stdout is closed, the exit code remains.
     drop(written);
     match findings.iter().map(|finding| finding.verdict).max() {
-        Some(Verdict::Bad) => ExitCode::from(EXIT_BAD),
-        Some(Verdict::Ok | Verdict::Warn) | None => ExitCode::SUCCESS,
+        Some(Verdict::Bad) => Exit::Failed,
+        Some(Verdict::Ok | Verdict::Warn) | None => Exit::Done,
     }
 }
 
-fn tell_people(findings: &[Finding], out: &mut impl Write) -> std::io::Result<()> {
+fn print_text(findings: &[Finding], out: &mut impl Write) -> std::io::Result<()> {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     for Finding { check, verdict, found, change } in findings {
         writeln!(out, "{:<4}  {check:<width$}  {found}", verdict.name())?;

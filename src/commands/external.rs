@@ -11,6 +11,7 @@ use super::table::text;
 use crate::cli::ExternalArgs;
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 
 /// Asks for a deposit, or for a withdrawal, and writes to `out` how it was decided. The same key again moves nothing.
 ///
@@ -22,7 +23,7 @@ pub fn run(
     deposit: bool,
     clock: &impl Clock,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let (what, path, done) = match deposit {
         true => ("deposit", "deposits", "deposited"),
         false => ("withdrawal", "withdrawals", "withdrawn"),
@@ -49,5 +50,5 @@ pub fn run(
             "{done}: {amount} {asset}, user {user}; Funding held {balance} {asset} after it"
         )?;
     }
-    Ok(())
+    Ok(Exit::Done)
 }

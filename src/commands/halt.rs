@@ -14,21 +14,24 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::config::{Config, Overrides};
 use crate::data_dir;
+use crate::exit::Exit;
 
 /// Halts the service, or the next start of one that is down; writes to `out` what that has achieved.
 ///
 /// # Errors
 /// The configuration is wrong, the service refuses, or it is not halted.
-pub fn halt(args: &HaltArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn halt(args: &HaltArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let (access, reason) = (&args.operator.access, &args.operator.reason);
     let answer = match call(&args.operator, clock, "halt") {
         Err(error) if error.downcast_ref().is_some_and(Unreachable::is_refused) => {
-            return halt_next_start(args, error, out);
+            halt_next_start(args, error, out)?;
+            return Ok(Exit::Done);
         }
         answer => answer?,
     };
     if access.format == Format::Json {
-        return Ok(writeln!(out, "{answer}")?);
+        writeln!(out, "{answer}")?;
+        return Ok(Exit::Done);
     }
     let in_force = answer["reason"].as_str().unwrap_or("");
     writeln!(out, "halted: {in_force}")?;
@@ -50,7 +53,7 @@ pub fn halt(args: &HaltArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow
     ] {
         writeln!(out, "  {}", if answer[key] == json!(true) { yes } else { no })?;
     }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// Puts the flag into the data directory of a service that is down. `error`: why it cannot be asked.
@@ -105,7 +108,11 @@ fn halt_next_start(
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses: then it is still halted.
-pub fn resume(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn resume(
+    args: &OperatorArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<Exit> {
     let answer = call(args, clock, "resume")?;
     refuse_pending(&answer, args.access.format, out)?;
     let was_halted = answer["was_halted"] != json!(false);
@@ -114,7 +121,7 @@ pub fn resume(args: &OperatorArgs, clock: &impl Clock, out: &mut impl Write) -> 
         Format::Text if was_halted => writeln!(out, "resumed")?,
         Format::Text => writeln!(out, "nothing to do: the service is not halted")?,
     }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// Posts to one of the operators' routes; returns the answer's body.

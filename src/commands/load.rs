@@ -28,6 +28,7 @@ use crate::cli::LoadArgs;
 use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::config::{Config, Overrides};
+use crate::exit::Exit;
 use crate::http::auth::{self, Role};
 use domain::amount::{units_from_text, units_text};
 
@@ -57,11 +58,12 @@ const TRANSFER: &str = "/api/v1/internal_transfer";
 /// # Errors
 /// The configuration is wrong, the service cannot be reached or refuses the users their money, or a balance is wrong at
 /// the end.
-pub fn run(args: &LoadArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &LoadArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(offer(args, &config, clock.now_s(), out))
+    runtime.block_on(offer(args, &config, clock.now_s(), out))?;
+    Ok(Exit::Done)
 }
 
 async fn offer(

@@ -8,12 +8,13 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
+use crate::exit::Exit;
 
 /// Writes the page of the whole to `out`, or those of all commands as files into a directory.
 ///
 /// # Errors
 /// They cannot be written.
-pub fn run(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     // `help` says nothing that the pages do not.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -21,12 +22,13 @@ pub fn run(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
         Some(directory) => {
             let what = || format!("write the pages into {}", directory.display());
             fs::create_dir_all(directory).with_context(what)?;
-            clap_mangen::generate_to(command, directory).with_context(what)
+            clap_mangen::generate_to(command, directory).with_context(what)?;
         }
         None => {
             let mut page = Vec::new();
             Man::new(command).render(&mut page)?;
-            out.write_all(&page).and_then(|()| out.flush()).context("write the page")
+            out.write_all(&page).and_then(|()| out.flush()).context("write the page")?;
         }
     }
+    Ok(Exit::Done)
 }

@@ -1,87 +1,195 @@
-//! What comes next for a person whose start was refused: a command, or a chapter of the runbook.
+//! After a refused start: the operator's next step, and whether a person has to look first.
 
 use std::error::Error;
 use std::io;
 
+use engine::snapshot;
+
 use crate::config;
+use crate::data_dir;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::postgres;
 use crate::postgres::incarnation::Refusal;
 
-/// The next step after a start that failed with `error`. Chapters are those of `docs/runbook.md`.
-pub fn after(error: &anyhow::Error) -> &'static str {
-    let text = format!("{error:#}");
-    let own = error.chain().find_map(of_cause);
-    match own {
-        Some(next) => next,
-        None if text.contains("not a pair") || text.contains("belongs to log") => OTHER_PAIR,
-        None => "runbook, \"The process has ended\"",
+/// The operator's next step after a start that failed. Chapters are those of `docs/runbook.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The configuration is wrong.
+    Configuration,
+    /// Another process holds the log.
+    Locked,
+    /// A disk is full.
+    DiskFull,
+    /// A record or a segment is damaged or missing.
+    DamagedRecord,
+    /// The log contradicts itself or UBSCore's rules.
+    DamagedLog,
+    /// A snapshot cannot be used.
+    Snapshot,
+    /// The log is not there, or nothing is left to begin with.
+    LogLost,
+    /// The system gives no thread.
+    Machine,
+    /// The log and the database are not a pair.
+    OtherPair,
+    /// A rebuild of the log is not finished.
+    Rebuild,
+    /// A restore is not finished.
+    Restore,
+    /// The log was cut and not repaired since.
+    Repair,
+    /// The schema has another version.
+    Upgrade,
+    /// Another process has taken over.
+    Superseded,
+    /// PostgreSQL cannot be reached or fails.
+    Postgres,
+    /// A port is taken.
+    Port,
+    /// The user of the process may not read or write a file.
+    Permission,
+    /// Any other error of the log.
+    Log,
+    /// Any other error.
+    Unknown,
+}
+
+impl Next {
+    /// The next step after a start that failed with `error`.
+    pub fn after(error: &anyhow::Error) -> Next {
+        error.chain().find_map(of_cause).unwrap_or(Next::Unknown)
+    }
+
+    /// The step, for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Next::Configuration => "correct the configuration, then run ubscore doctor",
+            Next::Locked => "stop the process that holds the log, or leave it running",
+            Next::DiskFull => "runbook, \"The disk fills\"",
+            Next::DamagedRecord => {
+                "ubscore wal verify DATA_DIR, then runbook, \"The log is damaged\""
+            }
+            Next::DamagedLog => "runbook, \"The log is damaged\"",
+            Next::Snapshot => {
+                "ubscore snapshot inspect DATA_DIR, then runbook, \"The log is damaged\""
+            }
+            Next::LogLost => {
+                "mount or name the right data_dir; if the log is lost, ubscore engine adopt --plan and \
+                 runbook, \"The log is lost\""
+            }
+            Next::Machine => "ubscore doctor",
+            Next::OtherPair => {
+                "ubscore doctor, then runbook, \"PostgreSQL is lost, or older than the log\""
+            }
+            Next::Rebuild => "ubscore engine adopt --apply --reason TEXT",
+            Next::Restore => "ubscore restore with the same backup",
+            Next::Repair => "ubscore repair --plan",
+            Next::Upgrade => "runbook, \"Upgrading\"",
+            Next::Superseded => "make sure that only one service is started",
+            Next::Postgres => "ubscore doctor, then runbook, \"PostgreSQL is away\"",
+            Next::Port => "stop the other process, or give another address",
+            Next::Permission => "run as the user of the service, then ubscore doctor",
+            Next::Log => "ubscore doctor, then runbook, \"The process has ended\"",
+            Next::Unknown => "runbook, \"The process has ended\"",
+        }
     }
 }
 
-/// The database and the log have different identities.
-const OTHER_PAIR: &str =
-    "ubscore doctor, then runbook, \"PostgreSQL is lost, or older than the log\"";
-
-/// The log is not there, or nothing of it is left to begin with.
-const LOG_LOST: &str = "mount or name the right data_dir; if the log is lost, ubscore engine adopt --plan and runbook, \
-                        \"The log is lost\"";
-
-/// The next step where one of the causes is known by its type.
-fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
+/// The next step, if one of the causes is known by its type.
+fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
     if cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>() {
-        return Some("correct the configuration, then run ubscore doctor");
+        return Some(Next::Configuration);
     }
     if let Some(error) = cause.downcast_ref::<wal::Error>() {
         return Some(of_log(error));
     }
+    if let Some(data_dir::Error::UnfinishedRestore(_)) = cause.downcast_ref() {
+        return Some(Next::Restore);
+    }
     if let Some(error) = cause.downcast_ref::<engine::Error>() {
         return match error {
-            // The source says more.
+            // Its source is more precise.
             engine::Error::Log { .. } => None,
-            engine::Error::Replay(_) => Some("runbook, \"The log is damaged\""),
-            engine::Error::NoSnapshot { .. } => Some(LOG_LOST),
-            engine::Error::Thread(_) => Some("ubscore doctor"),
-            _ => Some("ubscore snapshot inspect DATA_DIR, then runbook, \"The log is damaged\""),
+            engine::Error::Replay(_) => Some(Next::DamagedLog),
+            engine::Error::NoSnapshot { .. } => Some(Next::LogLost),
+            engine::Error::Thread(_) => Some(Next::Machine),
+            _ => Some(Next::Snapshot),
         };
-    }
-    if let Some(Refusal::LogMissing { .. }) = cause.downcast_ref() {
-        return Some(LOG_LOST);
     }
     let inner = match cause.downcast_ref() {
+        Some(Refusal::Foreign { .. } | Refusal::Unused { .. }) => return Some(Next::OtherPair),
+        Some(Refusal::LogMissing { .. }) => return Some(Next::LogLost),
         Some(Refusal::Postgres(error)) => Some(error),
-        _ => None,
+        Some(Refusal::Exhausted(_)) | None => None,
     };
     if let Some(error) = cause.downcast_ref::<postgres::Error>().or(inner) {
-        return match error {
-            postgres::Error::Unadopted => Some("ubscore engine adopt --apply --reason TEXT"),
-            postgres::Error::Unrepaired => Some("ubscore repair --plan"),
-            postgres::Error::Migration(_) => Some("runbook, \"Upgrading\""),
-            postgres::Error::Superseded => Some("make sure that only one service is started"),
-            _ => Some("ubscore doctor, then runbook, \"PostgreSQL is away\""),
-        };
+        return Some(match error {
+            postgres::Error::Unadopted => Next::Rebuild,
+            postgres::Error::Unrepaired => Next::Repair,
+            postgres::Error::Migration(_) => Next::Upgrade,
+            postgres::Error::Superseded => Next::Superseded,
+            _ => Next::Postgres,
+        });
     }
-    let io = cause.downcast_ref::<io::Error>()?;
-    match io.kind() {
-        io::ErrorKind::AddrInUse => Some("stop the other process, or give another address"),
-        io::ErrorKind::StorageFull => Some("runbook, \"The disk fills\""),
-        io::ErrorKind::PermissionDenied => {
-            Some("run as the user of the service, then ubscore doctor")
-        }
+    match cause.downcast_ref::<io::Error>()?.kind() {
+        io::ErrorKind::AddrInUse => Some(Next::Port),
+        io::ErrorKind::StorageFull => Some(Next::DiskFull),
+        io::ErrorKind::PermissionDenied => Some(Next::Permission),
         _ => None,
     }
 }
 
-fn of_log(error: &wal::Error) -> &'static str {
+fn of_log(error: &wal::Error) -> Next {
     match error {
-        wal::Error::Locked { .. } => "stop the process that holds the log, or leave it running",
-        wal::Error::Space { .. } => "runbook, \"The disk fills\"",
-        wal::Error::Damaged { .. } | wal::Error::Missing { .. } => {
-            "ubscore wal verify DATA_DIR, then runbook, \"The log is damaged\""
-        }
-        _ => "ubscore doctor, then runbook, \"The process has ended\"",
+        wal::Error::Locked { .. } => Next::Locked,
+        wal::Error::Space { .. } => Next::DiskFull,
+        wal::Error::Damaged { .. } | wal::Error::Missing { .. } => Next::DamagedRecord,
+        _ => Next::Log,
     }
+}
+
+/// Whether the next start would meet the same error, so that a person has to look first.
+pub fn needs_person(error: &anyhow::Error) -> bool {
+    error.chain().any(is_lasting)
+}
+
+fn is_lasting(cause: &(dyn Error + 'static)) -> bool {
+    use wal::Error as Log;
+    let log = matches!(
+        cause.downcast_ref(),
+        Some(
+            Log::Damaged { .. }
+                | Log::Missing { .. }
+                | Log::Header { .. }
+                | Log::Version { .. }
+                | Log::Foreign { .. }
+                | Log::Order { .. }
+                | Log::Unfinished { .. }
+                | Log::Chain { .. }
+                | Log::Sync { .. }
+                | Log::Poisoned
+        )
+    );
+    let pair = match cause.downcast_ref() {
+        Some(Refusal::Postgres(error)) => {
+            error.is_of_other_version() || matches!(error, postgres::Error::Unadopted)
+        }
+        Some(_) => true,
+        None => false,
+    };
+    let state = matches!(
+        cause.downcast_ref(),
+        Some(
+            engine::Error::ForeignSnapshot { .. }
+                | engine::Error::SnapshotAhead { .. }
+                | engine::Error::NoSnapshot { .. }
+        )
+    );
+    let restore = matches!(cause.downcast_ref(), Some(data_dir::Error::UnfinishedRestore(_)));
+    let snapshot =
+        cause.downcast_ref().is_some_and(|error| !matches!(error, snapshot::Error::Io { .. }));
+    log || pair || state || restore || snapshot || cause.is::<engine::replay::Error>()
 }
 
 #[cfg(test)]
@@ -94,11 +202,15 @@ mod tests {
     fn a_cause_is_found_below_its_context() {
         let locked = Err::<(), _>(wal::Error::Locked { pid: 7 });
         let error = locked.context("open the log").expect_err("locked");
-        assert!(after(&error).starts_with("stop the process"), "{}", after(&error));
+        assert_eq!(Next::after(&error), Next::Locked);
         let missing = config::Error::Missing { key: "auth.secret", advice: "give it" };
         let error = Err::<(), _>(missing).context("load").expect_err("missing");
-        assert!(after(&error).starts_with("correct"), "{}", after(&error));
-        assert!(after(&anyhow::anyhow!("other")).starts_with("runbook"));
+        assert_eq!(Next::after(&error), Next::Configuration);
+        assert_eq!(Next::after(&anyhow::anyhow!("other")), Next::Unknown);
+        let foreign = Refusal::Foreign { log: "1".to_owned(), database: "2".to_owned() };
+        let error = Err::<(), _>(foreign).context("prepare PostgreSQL").expect_err("foreign");
+        assert_eq!(Next::after(&error), Next::OtherPair);
+        assert!(needs_person(&error));
     }
 
     /// Every chapter that is named is one.

@@ -9,6 +9,7 @@ use super::table::{aligned, text};
 use crate::cli::{AccessArgs, PauseArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 use domain::transfer::Direction;
 
 /// Pauses, or goes on, and writes to `out` what is paused then.
@@ -20,7 +21,7 @@ pub fn change(
     paused: bool,
     clock: &impl Clock,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let mut body = Map::new();
     for (key, value) in [
         ("direction", args.direction.map(Direction::wire_name).map(Value::from)),
@@ -33,7 +34,8 @@ pub fn change(
     let (access, what) = (&args.operator.access, if paused { "pause" } else { "unpause" });
     let answer = Ops::new(access, clock)?.put(what, "pauses", &Value::Object(body))?;
     if access.format == Format::Json {
-        return Ok(writeln!(out, "{answer}")?);
+        writeln!(out, "{answer}")?;
+        return Ok(Exit::Done);
     }
     let direction = match &answer["direction"] {
         Value::Null => "both directions".to_owned(),
@@ -55,19 +57,21 @@ pub fn change(
         false if answer["was_paused"] == json!(false) => writeln!(out, "No such pause.")?,
         false => writeln!(out, "Lifted: {direction}, {asset}.")?,
     }
-    write_all(&answer, out)
+    write_all(&answer, out)?;
+    Ok(Exit::Done)
 }
 
 /// Writes to `out` what is paused.
 ///
 /// # Errors
 /// As of [`change`].
-pub fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let answer = Ops::new(access, clock)?.get("pauses", "pauses")?;
     match access.format {
-        Format::Text => write_all(&answer, out),
-        Format::Json => pauses(&answer).iter().try_for_each(|pause| Ok(writeln!(out, "{pause}")?)),
+        Format::Text => write_all(&answer, out)?,
+        Format::Json => pauses(&answer).iter().try_for_each(|pause| writeln!(out, "{pause}"))?,
     }
+    Ok(Exit::Done)
 }
 
 fn pauses(answer: &Value) -> &[Value] {

@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -15,8 +14,7 @@ use engine::{Closed, Engine, Handle};
 use serde_json::json;
 use wal::Identity;
 
-use super::complain;
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
+use super::load_config;
 use crate::approval::Action;
 use crate::audit::redecision::PlanStep;
 use crate::audit::repair::{Plan, plan};
@@ -26,6 +24,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::crash;
+use crate::exit::Exit;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
@@ -37,26 +36,18 @@ const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// Between two tries.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Says what is to be done, or does it; one line each.
-pub fn run(args: &RepairArgs, out: &mut impl Write) -> ExitCode {
+/// Prints the plan of a repair, or carries it out and prints its result; one line each.
+///
+/// # Errors
+/// The repair cannot run, or is refused.
+pub fn run(args: &RepairArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     #[cfg(feature = "crash")]
-    if let Err(why) = crash::arm() {
-        writeln!(std::io::stderr(), "error: {why}").ok();
-        return ExitCode::from(EXIT_CANNOT_RUN);
-    }
+    crash::arm()?;
+    let config = load_config(&args.stores)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let left = runtime.context("start").and_then(|runtime| {
-        let work = async |stores: Stores, target: &Target| repair(args, stores, target, out).await;
-        runtime.block_on(with_stores(&args.stores, work))
-    });
-    match left {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(EXIT_MISMATCH),
-        Err(error) => {
-            complain(&error, args.format, None);
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
-    }
+    let work = async |stores: Stores, target: &Target| repair(args, stores, target, out).await;
+    let left = runtime.context("start")?.block_on(with_stores(config, work))?;
+    Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }
 
 /// Returns how much is left.

@@ -11,21 +11,22 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use wal::Directory;
 
 use super::backup::manifest::{DUMP, Manifest, Summing};
+use super::load_config;
 use super::verify;
-use super::verify::{EXIT_CANNOT_RUN, tell};
+use super::verify::report;
 use crate::audit::verify::{Led, replayed};
 use crate::cli::RestoreArgs;
 use crate::config::Config;
 use crate::config::format::Format;
 use crate::crash;
 use crate::data_dir::{self, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
+use crate::exit::Exit;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
@@ -61,39 +62,33 @@ struct Mark {
     database_oid: u32,
 }
 
-/// Restores, compares, and prints what does not add up, one a line.
-pub fn run(args: &RestoreArgs, out: &mut impl Write) -> ExitCode {
+/// Restores a backup, compares both stores, and prints each mismatch as one line.
+///
+/// # Errors
+/// Nothing was restored, or the restore is not finished.
+pub fn run(args: &RestoreArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime.context("start").and_then(|runtime| runtime.block_on(restore(args)));
-    match done {
-        Ok((manifest, (verdict, catalog))) => {
-            let (bytes, transfers) = (manifest.bytes(), manifest.postgres.transfers);
-            let (from, at) = (args.directory.display(), &manifest.created_at);
-            writeln!(out, "restored {from} of {at} transfers={transfers} bytes={bytes}").ok();
-            let code = tell(verdict, &catalog, Format::Text, out);
-            if args.only_database && code != ExitCode::SUCCESS {
-                writeln!(out, "the log is newer: see `ubscore repair --plan`").ok();
-            }
-            code
-        }
-        Err(error) => {
-            writeln!(io::stderr(), "error: {error:#}").ok();
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
+    let restored = runtime.context("start")?.block_on(restore(args))?;
+    let (manifest, (verdict, catalog)) = restored;
+    let (bytes, transfers) = (manifest.bytes(), manifest.postgres.transfers);
+    let (from, at) = (args.directory.display(), &manifest.created_at);
+    writeln!(out, "restored {from} of {at} transfers={transfers} bytes={bytes}").ok();
+    let exit = report(verdict, &catalog, Format::Text, out);
+    if args.only_database && exit != Exit::Done {
+        writeln!(out, "the log is newer: see `ubscore repair --plan`").ok();
     }
+    Ok(exit)
 }
 
 async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compared)> {
     #[cfg(feature = "crash")]
-    crash::arm().map_err(anyhow::Error::msg)?;
+    crash::arm()?;
     let part = match (args.only_database, args.only_log) {
         (true, _) => Part::Database,
         (false, true) => Part::Log,
         (false, false) => Part::Both,
     };
-    let stores = &args.stores;
-    let config = Config::load(stores.config.as_deref(), stores.overrides(), stores.dev)
-        .context("load the configuration")?;
+    let config = load_config(&args.stores)?;
     let manifest = tokio::task::block_in_place(|| {
         let manifest = Manifest::read(&args.directory)?;
         manifest.check_files(&args.directory)?;

@@ -22,6 +22,7 @@ use super::wal::line::{Assets, Integer};
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::config::format::Format;
 use crate::data_dir;
+use crate::exit::Exit;
 use crate::telemetry::chain;
 
 /// Why nothing was found out, or what was.
@@ -63,11 +64,11 @@ impl Error {
     }
 }
 
-/// Carries out one of the subcommands. Returns whether two snapshots differ that were to be compared.
+/// Carries out one of the subcommands. Exit code 1: two snapshots that are compared differ.
 ///
 /// # Errors
-/// [`Error`]; what was read before it has been written.
-pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> Result<bool, Error> {
+/// [`Error`]. The lines before it have been written.
+pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> anyhow::Result<Exit> {
     let SnapshotCommand::Inspect(args) = command;
     let done = match (&args.diff, &args.path) {
         (Some(pair), _) => diff::diff(args, pair, out),
@@ -75,9 +76,11 @@ pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> Result<bool, Erro
         (None, None) => unreachable!("clap asks for one of them"),
     };
     match done {
-        // Nobody reads the output any more, which is how `| head` ends.
-        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        done => done,
+        Ok(true) => Ok(Exit::Failed),
+        Ok(false) => Ok(Exit::Done),
+        // The reader has closed the output, as `| head` does.
+        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
+        Err(error) => Err(error.into()),
     }
 }
 

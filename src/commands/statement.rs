@@ -3,62 +3,48 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
 use super::wal::json;
-use super::{HungUp, complain};
+use super::{HungUp, load_config};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
-use crate::config::format::Format;
+use crate::exit::Exit;
 use crate::postgres::movements;
 use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::amount::signed_text;
 use domain::asset::{Asset, AssetId, Catalog};
 
-/// Prints the statement; how it ends goes to stderr where the format has no place for it.
-pub fn run(args: &StatementArgs, out: &mut impl Write) -> ExitCode {
-    let format = match args.format {
-        StatementFormat::Json => Format::Json,
-        StatementFormat::Text | StatementFormat::Csv => Format::Text,
-    };
+/// Prints the statement. Notes and mismatches go to stderr.
+///
+/// # Errors
+/// A store cannot be read, or the output cannot be written.
+pub fn run(args: &StatementArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let config = load_config(&args.stores)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let read = runtime.context("start").and_then(|runtime| {
-        let work = async |stores: Stores, target: &Target| read(args, stores, target).await;
-        runtime.block_on(with_stores(&args.stores, work))
-    });
-    let (statement, catalog) = match read {
-        Ok(read) => read,
-        Err(error) => {
-            complain(&error, format, None);
-            return ExitCode::from(EXIT_CANNOT_RUN);
-        }
-    };
+    let work = async |stores: Stores, target: &Target| read(args, stores, target).await;
+    let read = runtime.context("start")?.block_on(with_stores(config, work));
+    let (statement, catalog) = read?;
     let mut out = BufWriter::new(out);
     match print(args, &statement, &catalog, &mut out).and_then(|()| Ok(out.flush()?)) {
-        Ok(()) => {}
-        Err(error) if HungUp::is_cause_of(&error) => {}
-        Err(error) => {
-            complain(&error, format, None);
-            return ExitCode::from(EXIT_CANNOT_RUN);
-        }
+        Err(error) if !HungUp::is_cause_of(&error) => return Err(error),
+        Ok(()) | Err(_) => {}
     }
     if statement.between(Timestamp::MIN, Timestamp::MAX).movements.is_empty() {
         let user = args.user;
         writeln!(io::stderr(), "note: neither store has a movement of user {user}").ok();
     }
     for mismatch in &statement.mismatches {
-        // Nobody reading it is no reason to say that all is well.
+        // If stderr is closed, the exit code remains.
         writeln!(io::stderr(), "mismatch: user {}, {mismatch}", args.user).ok();
     }
-    if statement.mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
+    Ok(if statement.mismatches.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 async fn read(

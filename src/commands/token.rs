@@ -9,17 +9,19 @@ use anyhow::Context;
 use crate::cli::TokenArgs;
 use crate::clock::Clock;
 use crate::config::{Config, Overrides};
+use crate::exit::Exit;
 use crate::http::auth;
 
 /// Writes the token and a line break to `out`, and nothing else, so that it can stand in `$(…)`.
 ///
 /// # Errors
 /// The configuration is wrong or holds no secret to sign with; nothing was written.
-pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
     let token = auth::sign(&config.auth, args.user, args.role, args.ttl, clock.now_s())?;
-    writeln!(out, "{token}").context("write the token")
+    writeln!(out, "{token}").context("write the token")?;
+    Ok(Exit::Done)
 }
 
 #[cfg(test)]

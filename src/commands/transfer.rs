@@ -13,6 +13,7 @@ use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 
 /// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
 ///
@@ -23,13 +24,14 @@ pub fn run(
     clock: &impl Clock,
     out: &mut impl Write,
     notes: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     match command {
-        TransferCommand::List(args) => list(args, clock, out, notes),
-        TransferCommand::Show(args) => show(args, clock, out),
-        TransferCommand::Retry(args) => attend(args, clock, "retry", "due now", out),
-        TransferCommand::Resolve(args) => attend(args, clock, "resolve", "resolved", out),
+        TransferCommand::List(args) => list(args, clock, out, notes)?,
+        TransferCommand::Show(args) => show(args, clock, out)?,
+        TransferCommand::Retry(args) => attend(args, clock, "retry", "due now", out)?,
+        TransferCommand::Resolve(args) => attend(args, clock, "resolve", "resolved", out)?,
     }
+    Ok(Exit::Done)
 }
 
 /// `done`: what it says of a transfer that has been attended to.

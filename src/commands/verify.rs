@@ -2,40 +2,31 @@
 //! nothing.
 
 use std::io::Write;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
 
-use super::complain;
+use super::load_config;
 use super::wal::json;
 use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::VerifyArgs;
 use crate::config::format::Format;
+use crate::exit::Exit;
 use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::asset::Catalog;
 
-/// Something does not add up.
-pub(super) const EXIT_MISMATCH: u8 = 1;
-/// Nothing is known.
-pub(super) const EXIT_CANNOT_RUN: u8 = 2;
-
-/// Compares, and prints what does not add up, one a line.
-pub fn run(args: &VerifyArgs, out: &mut impl Write) -> ExitCode {
+/// Compares both stores, and prints each mismatch as one line.
+///
+/// # Errors
+/// The comparison cannot run.
+pub fn run(args: &VerifyArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let config = load_config(&args.stores)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let verdict = runtime.context("start").and_then(|runtime| {
-        let work = async |_: Stores, target: &Target| compare(target).await;
-        runtime.block_on(with_stores(&args.stores, work))
-    });
-    match verdict {
-        Ok((verdict, catalog)) => tell(verdict, &catalog, args.format, out),
-        Err(error) => {
-            complain(&error, args.format, None);
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
-    }
+    let work = async |_: Stores, target: &Target| compare(target).await;
+    let (verdict, catalog) = runtime.context("start")?.block_on(with_stores(config, work))?;
+    Ok(report(verdict, &catalog, args.format, out))
 }
 
 /// One line of JSON.
@@ -58,13 +49,13 @@ enum Object<'a> {
     },
 }
 
-/// Prints what was found, and returns what it means.
-pub(super) fn tell(
+/// Prints a verdict and returns its exit code.
+pub(super) fn report(
     verdict: Verdict,
     catalog: &Catalog,
     format: Format,
     out: &mut impl Write,
-) -> ExitCode {
+) -> Exit {
     let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
     mismatches.extend(behind);
     for mismatch in &mismatches {
@@ -78,7 +69,7 @@ pub(super) fn tell(
                 what: &mismatch.what(),
             }),
         };
-        // If nobody reads it, the exit code still tells that something is wrong.
+        // If stdout is closed, the exit code remains.
         writeln!(out, "{line}").ok();
     }
     let verdict = if mismatches.is_empty() { "ok" } else { "mismatch" };
@@ -92,10 +83,10 @@ pub(super) fn tell(
         }
     };
     writeln!(out, "{line}").ok();
-    if mismatches.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISMATCH) }
+    if mismatches.is_empty() { Exit::Done } else { Exit::Failed }
 }
 
-/// What was found, and the assets to name it.
+/// A verdict, and the assets to name in it.
 pub(super) type Compared = (Verdict, Arc<Catalog>);
 
 /// Compares both stores.

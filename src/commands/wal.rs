@@ -16,7 +16,6 @@ mod verify;
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use engine::entry::Entry;
 use engine::record;
@@ -31,6 +30,7 @@ use self::stat::stat;
 use self::verify::{Read, verify};
 use crate::cli::WalCommand;
 use crate::data_dir;
+use crate::exit::Exit;
 
 /// How long `--follow` waits before it looks for records again, in ns: short to the eye, and rare
 /// enough to cost nothing.
@@ -119,19 +119,19 @@ pub fn run(
     notes: &mut impl Write,
     ink: Ink,
     pause: &mut impl FnMut() -> io::Result<()>,
-) -> Result<ExitCode, Error> {
+) -> anyhow::Result<Exit> {
     let mut out = BufWriter::with_capacity(OUT_BYTES, out);
     let done = match command {
         WalCommand::Dump(args) => dump(args, &mut out, notes, ink, pause),
         WalCommand::Stat(args) => stat(args, &mut out, ink),
         WalCommand::Verify(args) => verify(args, &mut out, ink),
-        WalCommand::Repair(args) => return Ok(repair::run(args, &mut out)),
+        WalCommand::Repair(args) => return repair::run(args, &mut out),
     };
     // What was read before the damage is what an operator looks for.
     let flushed = out.flush().map_err(Error::Write);
     match done.and(flushed) {
-        Err(error) if error.is_hang_up() => Ok(ExitCode::SUCCESS),
-        done => done.map(|()| ExitCode::SUCCESS),
+        Err(error) if !error.is_hang_up() => Err(error.into()),
+        Ok(()) | Err(_) => Ok(Exit::Done),
     }
 }
 
@@ -389,7 +389,7 @@ mod tests {
         pub(super) out: String,
         pub(super) notes: String,
         /// The exit code, and the line on stderr.
-        failure: Option<(ExitCode, String)>,
+        failure: Option<(Exit, String)>,
     }
 
     impl Done {
@@ -398,7 +398,7 @@ mod tests {
             (self.out, self.notes)
         }
 
-        pub(super) fn failed(self) -> (ExitCode, String) {
+        pub(super) fn failed(self) -> (Exit, String) {
             self.failure.expect("a failure")
         }
     }
@@ -420,8 +420,7 @@ mod tests {
         let done = run(&command(words), &mut out, &mut notes, ink, pause);
         let text = |bytes| String::from_utf8(bytes).expect("text");
         let failure = done.map_err(anyhow::Error::from).err();
-        let failure = failure
-            .map(|error| (std::process::ExitCode::from(exit_of(&error)), format!("{error:#}")));
+        let failure = failure.map(|error| (exit_of(&error), format!("{error:#}")));
         Done { out: text(out), notes: text(notes), failure }
     }
 
@@ -470,7 +469,7 @@ mod tests {
                 let done = ubscore_wal(&[step, &path]);
                 assert_eq!(done.out, "", "{path}");
                 let (code, why) = done.failed();
-                assert_eq!(code, ExitCode::from(2), "{why}");
+                assert_eq!(code, Exit::Arguments, "{why}");
                 assert!(why.contains(&path), "{why}");
             }
         }
@@ -512,13 +511,13 @@ mod tests {
 
         let done = ubscore_wal(&["dump", &data]);
         assert_eq!(done.out.lines().count(), 2, "{}", done.out);
-        assert_eq!(done.failed(), (ExitCode::FAILURE, stderr.clone()));
+        assert_eq!(done.failed(), (Exit::Failed, stderr.clone()));
 
         let done = ubscore_wal(&["verify", &data]);
         let kind = "kind=below_durable_mark";
         let want = format!("damaged records=2 first=1 last=2 segments=1 {kind}: {damaged}\n");
         assert_eq!(done.out, want);
-        assert_eq!(done.failed(), (ExitCode::FAILURE, stderr.clone()));
+        assert_eq!(done.failed(), (Exit::Failed, stderr.clone()));
 
         let done = ubscore_wal(&["verify", &data, "--format", "json"]);
         let want = json!({"verdict": "damaged", "log": "000000000000000000000000000000fe",
@@ -529,7 +528,7 @@ mod tests {
                 "sequence": 3, "claimed_by": "record", "reason": damaged},
             "ignored": {"spares": 0, "unknown": 0}});
         assert_eq!(objects(&done.out), [want]);
-        assert_eq!(done.failed(), (ExitCode::FAILURE, stderr));
+        assert_eq!(done.failed(), (Exit::Failed, stderr));
     }
 
     #[test]
@@ -542,7 +541,7 @@ mod tests {
             let nothing = "damaged records=0 first=- last=- segments=0 kind=bad_header";
             assert_eq!(done.out, format!("{nothing}: {want}\n"));
             let (code, why) = done.failed();
-            assert_eq!(code, ExitCode::FAILURE);
+            assert_eq!(code, Exit::Failed);
             assert!(why.ends_with(&want), "{why}");
         }
     }
@@ -578,7 +577,7 @@ mod tests {
         let read = "damaged records=5 first=1 last=5 segments=1 kind=undecodable_record";
         assert_eq!(done.out, format!("{read}: {want}\n"));
         let log = sample.path(LOG_DIRECTORY);
-        assert_eq!(done.failed(), (ExitCode::FAILURE, format!("{log}: {want}")));
+        assert_eq!(done.failed(), (Exit::Failed, format!("{log}: {want}")));
     }
 
     /// A pipe that nobody reads any more.
@@ -607,6 +606,7 @@ mod tests {
         }
         sample.store(4264 + 50, &[0xff]);
         let error = closed(&["verify", &data]).expect_err("damage");
+        let error = error.downcast_ref::<Error>().expect("the log's own error");
         assert_eq!(error.damage().map(|damage| damage.place.sequence), Some(3));
     }
 }

@@ -10,6 +10,7 @@ use super::table::{aligned, text};
 use crate::cli::{WebhookCommand, WebhookListArgs};
 use crate::clock::Clock;
 use crate::config::format::Format;
+use crate::exit::Exit;
 
 /// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
 ///
@@ -20,9 +21,9 @@ pub fn run(
     clock: &impl Clock,
     out: &mut impl Write,
     notes: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     match command {
-        WebhookCommand::List(args) => list(args, clock, out, notes),
+        WebhookCommand::List(args) => list(args, clock, out, notes)?,
         WebhookCommand::Resend(args) => {
             let path = format!("webhooks/{}/resend", args.event_id);
             let body = json!({"reason": args.operator.reason});
@@ -32,9 +33,9 @@ pub fn run(
                 Format::Json => writeln!(out, "{answer}")?,
                 Format::Text => writeln!(out, "due now: event {}", args.event_id)?,
             }
-            Ok(())
         }
     }
+    Ok(Exit::Done)
 }
 
 fn list(

@@ -15,8 +15,8 @@ use futures_util::future::{Either, select};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::Coordinator;
 use super::numbers::Numbers;
-use super::{Coordinator, Pool};
 use crate::adapters::Adapter;
 use crate::adapters::spot::{Spot, Unanswered};
 use crate::alert::{Alert, alert};
@@ -25,6 +25,7 @@ use crate::crash;
 use crate::gate::Gate;
 use crate::postgres::watermark::Watermark;
 use crate::postgres::{self, Superseded};
+use crate::task::Tasks;
 use crate::telemetry;
 use domain::shortage::Capacity;
 
@@ -73,7 +74,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
         store: Watermark,
         options: Options,
         gate: Arc<Gate>,
-        pool: &mut Pool,
+        tasks: &mut Tasks,
     ) {
         let raiser = Raiser {
             numbers: Arc::clone(&self.numbers),
@@ -89,7 +90,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
             // The start has tried to raise it; the first round makes sure.
             logged: 0,
         };
-        pool.workers.push(tokio::spawn(raiser.run(self.open.subscribe())));
+        tasks.run("watermark", raiser.run(self.open.subscribe()));
     }
 }
 

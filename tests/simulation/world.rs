@@ -18,10 +18,11 @@ use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::adapters::funding::Funding;
-use ubscore::coordinator::{Accepted, Coordinator, Failed, Options, Parts, Request, Settled};
+use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
+use ubscore::task::{Failed, Tasks};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
 
@@ -450,16 +451,23 @@ impl World {
         let stores = (0..self.plan.shards).map(connection).collect();
         let mut chance = self.chance().fork();
         let entropy = || -> Box<dyn Entropy> { Box::new(chance.fork()) };
-        let (coordinator, mut pool) = Coordinator::start(parts, stores, entropy);
+        let mut tasks = Tasks::default();
+        let coordinator = Coordinator::start(parts, stores, entropy, &mut tasks);
         let world = Arc::clone(self);
-        let of_pool = Arc::clone(&process);
+        let of_tasks = Arc::clone(&process);
         self.spawn(async move {
-            let failed = pool.failed().await;
-            world.trace(format_args!("process {} ends: {failed}", of_pool.number));
-            if let Failed::Broken(panicked) = failed {
-                world.law.lock().breach("no worker breaks", panicked.to_string());
+            // A worker ends by itself when the world drops its coordinator.
+            let failed = loop {
+                match tasks.failed().await {
+                    Failed::Ended { .. } => {}
+                    failed => break failed,
+                }
+            };
+            world.trace(format_args!("process {} ends: {failed}", of_tasks.number));
+            if let Failed::Broken { source, .. } = failed {
+                world.law.lock().breach("no worker breaks", source.to_string());
             }
-            of_pool.set(Life::Dead);
+            of_tasks.set(Life::Dead);
         });
         let serving = Serving { process, coordinator, spot, gate, disk };
         let serving = Arc::new(serving);

@@ -14,7 +14,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 const CRATES: [&str; 5] = source::PRODUCTION;
 
 /// The imports that each room may have: every room of the root package has a row. `commands` is
-/// imported by `main` alone, and `cli` by `commands` and by `stores`, which reads its flags.
+/// imported by `main` alone, and `cli` by `commands`.
 const ARROWS: &[(&str, &[&str])] = &[
     ("approval", &[]),
     ("pause", &[]),
@@ -32,10 +32,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("alert", &["clock", "config", "release", "telemetry"]),
     ("last_words", &["alert", "exit", "telemetry"]),
     ("data_dir", &[]),
-    ("checkpointer", &["alert", "clock", "environment", "telemetry"]),
+    ("task", &["exit", "postgres"]),
+    (
+        "checkpointer",
+        &["alert", "clock", "config", "data_dir", "environment", "postgres", "stores", "telemetry"],
+    ),
     ("postgres", &["approval", "environment", "pause", "telemetry"]),
     ("adapters", &["alert", "clock", "postgres", "validation"]),
-    ("quota", &["clock", "postgres", "telemetry", "validation"]),
+    ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),
     (
         "coordinator",
@@ -43,12 +47,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "adapters",
             "alert",
             "clock",
+            "config",
             "crash",
             "entropy",
             "gate",
             "pause",
             "postgres",
             "quota",
+            "task",
             "telemetry",
             "validation",
         ],
@@ -77,7 +83,20 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", &["config", "http", "release"]),
-    ("stores", &["alert", "audit", "cli", "config", "data_dir", "last_words", "postgres"]),
+    (
+        "stores",
+        &[
+            "alert",
+            "audit",
+            "clock",
+            "config",
+            "data_dir",
+            "entropy",
+            "last_words",
+            "postgres",
+            "telemetry",
+        ],
+    ),
     (
         "commands",
         &[
@@ -102,6 +121,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quota",
             "release",
             "stores",
+            "task",
             "telemetry",
         ],
     ),

@@ -153,7 +153,7 @@ fn seek(
 
 #[cfg(test)]
 mod tests {
-    use std::process::ExitCode;
+    use crate::exit::Exit;
 
     use engine::order::Order;
     use engine::text::Text;
@@ -238,7 +238,7 @@ mod tests {
         let (_, notes) = ubscore_wal(&["dump", &data, "--to", "5"]).succeeded();
         assert_eq!(notes, "");
         let (code, why) = ubscore_wal(&["dump", &data, "--from", "3", "--to", "2"]).failed();
-        assert_eq!((code, &*why), (ExitCode::from(2), "--to 2 is before --from 3"));
+        assert_eq!((code, &*why), (Exit::Arguments, "--to 2 is before --from 3"));
     }
 
     #[test]

@@ -19,7 +19,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use engine::entry::Entry;
@@ -35,10 +34,11 @@ use super::ink::Ink;
 use super::line::Printer;
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
-use crate::commands::verify::{EXIT_CANNOT_RUN, EXIT_MISMATCH};
+use crate::commands::load_config;
 use crate::config::format::Format;
 use crate::crash;
 use crate::data_dir::{self, LOG_DIRECTORY};
+use crate::exit::Exit;
 use crate::postgres::cut::{Claims, Loss, Witness, record};
 use crate::postgres::store::Transfer;
 use crate::stores::{Target, with_stores};
@@ -57,18 +57,12 @@ const LOOKED_UP: usize = 1_000;
 ///
 /// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL is still to be told; 2: refused,
 /// or it cannot run.
-pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> ExitCode {
-    let done = prepare(args).and_then(|(place, lock)| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(repair(args, &place, lock.as_ref(), out))
-    });
-    match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
-        Ok(code) => code,
-        Err(error) => {
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
-            ExitCode::from(EXIT_CANNOT_RUN)
-        }
-    }
+pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let (place, lock) = prepare(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let exit = runtime.block_on(repair(args, &place, lock.as_ref(), out))?;
+    out.flush()?;
+    Ok(exit)
 }
 
 /// Whether a cut leaves anything of a log to go on with.
@@ -116,7 +110,7 @@ impl Place {
 
 fn prepare(args: &WalRepairArgs) -> anyhow::Result<(Place, Option<DirectoryLock>)> {
     #[cfg(feature = "crash")]
-    crash::arm().map_err(anyhow::Error::msg)?;
+    crash::arm()?;
     let place = Place::find(&args.path)?;
     // Before anything is concluded: nobody else writes from now on.
     let lock = match args.accept_loss_from {
@@ -131,7 +125,7 @@ async fn repair(
     place: &Place,
     lock: Option<&DirectoryLock>,
     out: &mut impl Write,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<Exit> {
     let StoreArgs { config, data_dir, postgres, postgres_bin, dev } = &args.stores;
     ensure!(data_dir.is_none(), "--data-dir: the path says already where the data are");
     let configured = config.is_some() || crate::config::default_file().is_some();
@@ -140,7 +134,7 @@ async fn repair(
     }
     let stores = StoreArgs { data_dir: Some(place.data_dir.clone()), ..args.stores.clone() };
     let mut reached = false;
-    let done = with_stores(&stores, async |stores, target: &Target| {
+    let done = with_stores(load_config(&stores)?, async |stores, target: &Target| {
         let witness = Witness::connect(&target.address, &target.limits).await?;
         let claims = witness.claims().await.context("ask PostgreSQL")?;
         reached = true;
@@ -226,7 +220,7 @@ struct Lost {
 }
 
 impl Repair<'_> {
-    async fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    async fn run(&self, out: &mut impl Write) -> anyhow::Result<Exit> {
         let Repair { args, place, postgres, .. } = self;
         let begun = unfinished(&place.log)?;
         if let (Some(begun), Some(asked)) = (begun, args.accept_loss_from) {
@@ -295,7 +289,7 @@ impl Repair<'_> {
             if postgres.is_none() {
                 writeln!(out, "note     what PostgreSQL knows was not asked")?;
             }
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Exit::Done);
         }
         let kept = way.last_ns.map(time).transpose()?;
         let begins = match way.snapshot {
@@ -321,7 +315,7 @@ impl Repair<'_> {
                  with --config or what else says where PostgreSQL is",
                 args.path.display()
             )?;
-            return Ok(ExitCode::from(EXIT_MISMATCH));
+            return Ok(Exit::Failed);
         };
         out.flush()?;
         let planned = Planned { identity, cut, files, ahead, kept, begun: begun.is_some() };
@@ -335,7 +329,7 @@ impl Repair<'_> {
         lost: Lost,
         lock: &DirectoryLock,
         out: &mut impl Write,
-    ) -> anyhow::Result<ExitCode> {
+    ) -> anyhow::Result<Exit> {
         let Planned { identity, cut, files, ahead, kept, begun } = planned;
         let (place, from) = (self.place, cut.from());
         // A cut that has begun has copied them before.
@@ -367,7 +361,7 @@ impl Repair<'_> {
                 "PostgreSQL has not been told: no start opens the log until the same command is run again with --config or \
                  what else says where PostgreSQL is"
             )?;
-            return Ok(ExitCode::from(EXIT_MISMATCH));
+            return Ok(Exit::Failed);
         };
         let Lost { readable, last, transfers, users } = lost;
         let detail = format!(
@@ -387,7 +381,7 @@ impl Repair<'_> {
             out,
             "next     ubscore repair --plan: what PostgreSQL proves of it is brought back"
         )?;
-        Ok(ExitCode::SUCCESS)
+        Ok(Exit::Done)
     }
 
     /// The first record that a start would not have, and whether it would miss it.

@@ -556,6 +556,6 @@ mod tests {
             "{}",
             done.out
         );
-        assert_eq!(done.failed().0, std::process::ExitCode::FAILURE);
+        assert_eq!(done.failed().0, crate::exit::Exit::Failed);
     }
 }

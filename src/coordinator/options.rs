@@ -1,0 +1,33 @@
+//! The options of the workers and of the watermark, from the configuration.
+
+use std::time::Duration;
+
+use super::{Options, watermark};
+use crate::config::Config;
+
+impl From<&Config> for Options {
+    fn from(config: &Config) -> Options {
+        Options {
+            fuse: config.coordinator.fuse,
+            queue_max: config.coordinator.queue_max,
+            batch_max: config.coordinator.batch_max,
+            active_max: config.coordinator.active_max,
+            backoff_base_ms: config.coordinator.backoff_base_ms,
+            backoff_cap_ms: config.coordinator.backoff_cap_ms,
+            stale_ms: config.recovery.stale_ms,
+            stuck_ms: config.alert.stuck_ms,
+            accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+            clean_wait: Duration::from_millis(config.conservation.before_withdrawal_wait_ms),
+        }
+    }
+}
+
+impl From<&Config> for watermark::Options {
+    fn from(config: &Config) -> watermark::Options {
+        watermark::Options {
+            keep: config.outcomes.keep_hours.duration(),
+            every: Duration::from_millis(config.outcomes.evict_every_ms),
+            outcomes_max: config.engine.outcomes_max,
+        }
+    }
+}

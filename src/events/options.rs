@@ -1,0 +1,70 @@
+//! The options of streams, relay and webhooks, from the configuration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use domain::asset::Catalog;
+
+use super::{Bounds, relay, webhooks};
+use crate::config::Config;
+use crate::postgres::events::Event;
+use crate::postgres::{Address, Limits};
+
+impl From<&Config> for Bounds {
+    fn from(config: &Config) -> Bounds {
+        Bounds {
+            // At least half of the connections stay free for requests, which end.
+            streams_max: config.events.streams_max.min(config.http.connections_max.div_ceil(2)),
+            streams_per_user_max: config.events.streams_per_user_max,
+            queue_max: config.events.queue_max,
+        }
+    }
+}
+
+impl relay::Options {
+    /// The configured options of an incarnation's relay.
+    pub fn new(
+        config: &Config,
+        (target, limits): (Address, Limits),
+        incarnation: u64,
+        catalog: Arc<ArcSwap<Catalog>>,
+    ) -> relay::Options {
+        relay::Options {
+            target,
+            limits,
+            incarnation,
+            endpoints: config.webhooks.url.iter().map(|_| webhooks::ENDPOINT.to_owned()).collect(),
+            catalog,
+            keep: config.events.keep_hours.duration(),
+            dead_keep: config.webhooks.dead_keep_hours.duration(),
+        }
+    }
+}
+
+impl webhooks::Options {
+    /// The configured options of deliveries; `None` without an endpoint. `relay`: the same
+    /// incarnation's; `body`: writes an event.
+    pub fn new(
+        config: &Config,
+        relay: &relay::Options,
+        body: fn(&Event, &Catalog) -> String,
+    ) -> Option<webhooks::Options> {
+        let hooks = &config.webhooks;
+        let (Some(url), Some(secret)) = (&hooks.url, &hooks.secret) else { return None };
+        Some(webhooks::Options {
+            target: relay.target.clone(),
+            limits: relay.limits,
+            incarnation: relay.incarnation,
+            catalog: Arc::clone(&relay.catalog),
+            body,
+            url: url.clone(),
+            secret: secret.clone(),
+            timeout: Duration::from_millis(hooks.timeout_ms),
+            parallel: hooks.parallel,
+            attempts_max: hooks.attempts_max,
+            backoff_base_ms: hooks.backoff_base_ms,
+            backoff_cap_ms: hooks.backoff_cap_ms,
+        })
+    }
+}

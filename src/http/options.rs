@@ -1,0 +1,31 @@
+//! The limits of transfers and the approvals, from the configuration.
+
+use std::time::Duration;
+
+use super::public;
+use super::service::{Approvals, TransferLimits};
+use crate::config::Config;
+
+impl From<&Config> for TransferLimits {
+    fn from(config: &Config) -> TransferLimits {
+        TransferLimits {
+            transfer_wait: Duration::from_millis(config.http.transfer_wait_ms),
+            accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
+            end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
+                .saturating_sub(public::END_WAIT_GRACE),
+            stuck_ms: config.alert.stuck_ms,
+            units_max: u64::MAX / config.amount.safety_factor,
+            cid_required: config.http.cid_required,
+        }
+    }
+}
+
+impl From<&Config> for Approvals {
+    fn from(config: &Config) -> Approvals {
+        Approvals {
+            required: config.approval.required.clone(),
+            expires_after: Duration::from_millis(config.approval.expires_after_ms),
+            carrying_out: tokio::sync::Mutex::default(),
+        }
+    }
+}
