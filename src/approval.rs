@@ -1,11 +1,11 @@
-//! What one operator asks for and another one approves: which actions, and where such a request stands.
+//! Actions that one operator requests and another one approves, and the states of such a request.
 
-/// What may need two people.
+/// The actions that may need two operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The end of the wait for a transfer's decision.
     Resolve,
-    /// `ubscore repair --apply`, for which no service runs: both show their tokens.
+    /// `ubscore repair --apply`. No service runs then, so both operators give their tokens.
     Repair,
     /// The end of a halt.
     Resume,
@@ -34,17 +34,17 @@ impl Action {
     }
 }
 
-/// Where a request for an approval stands. The number is what PostgreSQL stores; there, one that has expired is pending still.
+/// The state of a request. PostgreSQL stores the number, and keeps an expired request as pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i16)]
 pub enum State {
-    /// Another operator is waited for.
+    /// It waits for another operator.
     Pending = 1,
-    /// It may be carried out, also again, until it expires.
+    /// It may be carried out, and repeated, until it expires.
     Approved = 2,
-    /// It never will.
+    /// It will never be carried out.
     Rejected = 3,
-    /// Nobody has approved it in time.
+    /// It was not approved in time.
     Expired = 4,
 }
 

@@ -1,13 +1,15 @@
-//! Events: what becomes of transfers, told as it happens.
+//! Events: the steps of transfers, sent as they happen.
 //!
 //! ```text
-//!   workers --commit--> transfer_history --[relay]--> events_tb ------> streams that catch up
-//!              bell ---------------------^     |          \----------> webhook_deliveries --[webhooks]--> endpoint
+//!   workers --commit--> transfer_history --[relay]--> events_tb --> streams that catch up
+//!              bell ---------------------^     |          \------> webhook_deliveries
+//!                                              |                        \--[webhooks]--> endpoint
 //!                                              +--> [Hub] --> streams that follow
 //! ```
 //!
-//! [`relay`] makes events of committed history, and nothing waits for it. [`Hub`] is where it meets those who follow; whoever
-//! does not keep up with it is let go, and reads in PostgreSQL what was missed. [`webhooks`] tells an endpoint.
+//! [`relay`] makes events from committed history; no transfer waits for it. It sends them to
+//! streams through the [`Hub`]. A stream that is too slow leaves the hub and reads the missed
+//! events in PostgreSQL. [`webhooks`] posts events to an endpoint.
 
 mod options;
 pub mod relay;
@@ -30,14 +32,15 @@ use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
 use domain::account::UserId;
 
-/// Streams that read what they have missed at the same time: they share their connections with every other read.
+/// Streams that may read missed events at the same time. They share connections with every other
+/// read.
 const READERS_MAX: usize = 2;
 
-/// The first wait after a failure of PostgreSQL's; doubled each time.
+/// The first wait after a failure of PostgreSQL; doubled each time.
 const BACKOFF: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// How many may follow; see `[events]` in the configuration.
+/// How many streams there may be; see `[events]` in the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Streams in all.
@@ -48,14 +51,14 @@ pub struct Bounds {
     pub queue_max: usize,
 }
 
-/// Where the relay meets the streams.
+/// Connects the relay with the streams.
 #[derive(Debug)]
 pub struct Hub {
     bounds: Bounds,
     users: Mutex<Users>,
     closed: watch::Sender<bool>,
     readers: Semaphore,
-    /// Rung where there is something to deliver.
+    /// Signals that there is an event to deliver.
     deliveries: Notify,
 }
 
@@ -75,16 +78,16 @@ struct User {
 /// There is no place for another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// Of this user.
+    /// The user has too many streams.
     User,
-    /// Of anybody.
+    /// There are too many streams in all.
     All,
     /// The service is stopping.
     Closed,
 }
 
 impl Hub {
-    /// One that nobody follows yet.
+    /// A hub without streams.
     pub fn new(bounds: Bounds) -> Hub {
         Hub {
             bounds,
@@ -95,10 +98,10 @@ impl Hub {
         }
     }
 
-    /// Takes a place for a stream of this user's.
+    /// Takes a place for a stream of this user.
     ///
     /// # Errors
-    /// [`Full`]: there is none.
+    /// [`Full`]: there is no place.
     pub fn enter(self: &Arc<Hub>, user: UserId) -> Result<Place, Full> {
         let mut users = self.users.lock();
         if *self.closed.borrow() {
@@ -115,18 +118,20 @@ impl Hub {
         users.next += 1;
         let id = users.next;
         users.by_id.entry(user).or_default().streams += 1;
+        debug_assert!(users.streams <= self.bounds.streams_max, "checked above");
         telemetry::event_streams(users.streams);
         Ok(Place { hub: Arc::clone(self), user, id })
     }
 
-    /// The users who follow.
+    /// The users with a stream that follows.
     fn followed(&self) -> Vec<i64> {
         let users = self.users.lock();
         let followed = users.by_id.iter().filter(|(_, user)| !user.queues.is_empty());
         followed.map(|(user, _)| user.bigint()).collect()
     }
 
-    /// Tells events, in their order. A stream that has no room for one is let go: it ends, or reads them in PostgreSQL.
+    /// Sends events, in their order. A stream without room for one leaves the hub: it ends, or
+    /// reads the events in PostgreSQL.
     fn publish(&self, events: Vec<Event>) {
         let mut users = self.users.lock();
         for event in events {
@@ -136,9 +141,9 @@ impl Hub {
         }
     }
 
-    /// Ends every stream, the relay and the deliveries. Nobody is admitted from now on.
+    /// Ends every stream, the relay and the deliveries. No stream is admitted from now on.
     pub fn close(&self) {
-        // With the lock, so that whoever is being admitted is seen to here or sees it.
+        // Under the lock: a stream that is being admitted is either closed here or sees the flag.
         let _users = self.users.lock();
         self.closed.send_replace(true);
     }
@@ -146,11 +151,11 @@ impl Hub {
     /// Resolves once it is closed.
     pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut closed = self.closed.subscribe();
-        // An error is a hub that is gone.
+        // An error: the hub is gone.
         async move { drop(closed.wait_for(|closed| *closed).await) }
     }
 
-    /// Wakes whoever delivers.
+    /// Wakes the task that delivers.
     pub fn ring_for_deliveries(&self) {
         self.deliveries.notify_one();
     }
@@ -165,18 +170,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whose.
+    /// The stream's user.
     pub fn user(&self) -> UserId {
         self.user
     }
 
-    /// Where it is.
+    /// The hub.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
 
-    /// Begins to follow: every event that is not visible in PostgreSQL by now comes here, in order, as long as there is room
-    /// for it. The other end is gone where there was none.
+    /// Begins to follow. Every event that is not visible in PostgreSQL by now arrives here, in
+    /// order, while there is room. Without room the sender is dropped.
     pub fn follow(&self) -> mpsc::Receiver<Arc<Event>> {
         let (queue, events) = mpsc::channel(self.hub.bounds.queue_max);
         let mut users = self.hub.users.lock();
@@ -185,7 +190,7 @@ impl Place {
         events
     }
 
-    /// Waits until it may read what it has missed.
+    /// Waits until the stream may read its missed events.
     pub async fn may_read(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.hub.readers.acquire().await.expect("never closed")
     }
@@ -194,9 +199,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut users = self.hub.users.lock();
+        assert!(users.streams > 0, "a place is dropped once");
         users.streams -= 1;
         telemetry::event_streams(users.streams);
         let user = users.by_id.get_mut(&self.user).expect("it has this place");
+        assert!(user.streams > 0, "a place is dropped once");
         user.streams -= 1;
         user.queues.retain(|(id, _)| *id != self.id);
         if user.streams == 0 {
@@ -205,7 +212,7 @@ impl Drop for Place {
     }
 }
 
-/// Waits after a failure of PostgreSQL's, longer each time, for another session to be tried.
+/// Waits after a failure of PostgreSQL, longer each time, before the next session.
 ///
 /// # Errors
 /// [`Superseded`]: another process has taken over. The task must end, and the process with it.
@@ -217,16 +224,16 @@ async fn outlast(
 ) -> Result<(), Superseded> {
     let why = telemetry::chain(failure);
     if matches!(failure, Error::Superseded) {
-        alert(Alert::Fenced, format_args!("{what} belongs to another process"));
+        alert(Alert::Fenced, format_args!("another process has taken over {what}"));
         return Err(Superseded);
     }
-    warn!(what, why, "will try again; transfers do not wait for it");
+    warn!(what, why, "PostgreSQL failed; retrying. Transfers do not wait for this");
     clock.sleep((BACKOFF * (1 << (*failures).min(6))).min(BACKOFF_MAX)).await;
     *failures += 1;
     Ok(())
 }
 
-/// The answer, unless it takes longer than a server may.
+/// The result of a call, or a time-out after the longest time that a statement may take.
 async fn within<T>(
     clock: &dyn Clock,
     limits: &Limits,

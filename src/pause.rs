@@ -1,5 +1,5 @@
-//! What operators have paused: a direction, an asset, or one direction of one asset. Decided once for each transfer, when it is
-//! accepted; what is under way goes on.
+//! Pauses of operators: of a direction, of an asset, or of one direction of one asset. A pause is
+//! checked once for each transfer, at the accept. Transfers under way continue.
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -7,7 +7,8 @@ use tokio::sync::watch;
 use domain::asset::AssetId;
 use domain::transfer::Direction;
 
-/// Which transfers a pause is about: those of a direction, of an asset, or of both. Never all of them: that is a halt.
+/// The transfers that a pause refuses: of a direction, of an asset, or of both. Never all: that is
+/// a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
     direction: Option<Direction>,
@@ -15,7 +16,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// `None`: every direction, every asset. Neither is no scope.
+    /// A `None` means every direction, or every asset. Two `None`s are no scope.
     pub fn new(direction: Option<Direction>, asset: Option<AssetId>) -> Option<Scope> {
         (direction.is_some() || asset.is_some()).then_some(Scope { direction, asset })
     }
@@ -39,22 +40,23 @@ impl Scope {
 /// One pause, with its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Which transfers are refused.
+    /// The transfers that are refused.
     pub scope: Scope,
-    /// Since when, by PostgreSQL's clock.
+    /// The time of its beginning, by PostgreSQL's clock.
     pub at: Timestamp,
-    /// Who has paused them.
+    /// The operator.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Every pause in force. Replaced as a whole when one changes; whoever has checked a transfer against it keeps it until that
-/// is accepted or not, so that whoever replaces it can wait for them all.
+/// Every pause in force. Replaced as a whole at each change. A request that was checked against
+/// this set holds it until its accept is decided. So a change can wait for all requests of the
+/// earlier set.
 #[derive(Debug)]
 pub struct Pauses {
     pauses: Vec<Pause>,
-    /// Dropped with the last one who keeps it.
+    /// Dropped with the last holder of the set.
     kept: watch::Sender<()>,
 }
 
@@ -75,12 +77,12 @@ impl Pauses {
         &self.pauses
     }
 
-    /// What stands against a new transfer, if anything does.
+    /// The pause that refuses a new transfer, if there is one.
     pub fn covering(&self, direction: Direction, asset: AssetId) -> Option<Scope> {
         self.pauses.iter().map(|pause| pause.scope).find(|scope| scope.covers(direction, asset))
     }
 
-    /// Fails to hear anything once nobody keeps it any more.
+    /// Returns an error once the set has no holder.
     pub fn kept(&self) -> watch::Receiver<()> {
         self.kept.subscribe()
     }

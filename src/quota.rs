@@ -1,15 +1,17 @@
-//! What one user may ask for in a time: requests a second, transfers a day, an amount of an asset a day.
+//! The limits of one user: requests a second, transfers a day, an amount of each asset a day.
 //!
-//! Requests a second are counted here only, by the crate `governor`: as many at once as are allowed in a second, and
-//! from there on as many a second. What is allowed a day must outlive the process, and is kept exactly: [`usage`] is read
-//! from PostgreSQL when a user first asks, and from then on every accept passes through it, since no other process
-//! accepts. A [`Reservation`] is a share of the day that travels with the transfer: it is taken before the transfer is handed
-//! to its worker, and whoever holds it when the accept is decided says so. Dropped undecided, it is given back; where it
-//! is unknown whether there was an accept, it stays with the search for it. So no crash of a request, no client that hangs
-//! up and no retry of a cid can make the sums wrong.
+//! Requests a second are counted in memory only, by the crate `governor`: a burst of one second's
+//! requests, and from then on that many a second. The limits of a day must survive a restart and
+//! are kept exactly. [`usage`] is read from PostgreSQL at a user's first request. From then on
+//! every accept passes through it, since no other process accepts.
 //!
-//! A user whose share is out, or whose transfer is under way, is never forgotten; so a user is read from PostgreSQL only
-//! when nothing of theirs can be on its way there.
+//! A [`Reservation`] is a share of the day, and travels with the transfer. It is taken before the
+//! transfer is sent to its worker, and accepted when the accept is decided. Dropped undecided, it
+//! is released. If it is unknown whether there was an accept, it stays with the search for it. So
+//! no crash of a request, no client that hangs up and no retry of a cid can make the sums wrong.
+//!
+//! A user with an open share or a transfer under way is never evicted. So a user is read from
+//! PostgreSQL only when no transfer of theirs can be on its way there.
 
 mod options;
 pub mod usage;
@@ -41,32 +43,33 @@ use domain::account::UserId;
 use domain::code::Code;
 use domain::transfer::State;
 
-/// Users of whom is known what they have used, a few hundred bytes each. Beyond, those who have not asked for longest are
-/// read again when they ask; where all of them have transfers under way, the next user is answered OVERLOADED.
+/// Users with a known usage, a few hundred bytes each. Beyond, users without a recent request are
+/// evicted and read again later. If all of them have transfers under way, the next user is answered
+/// OVERLOADED.
 const USERS_MAX: usize = 100_000;
-/// Users counted in one second, some thirty bytes each; the next one is answered OVERLOADED.
+/// Users counted in one second, about thirty bytes each. The next one is answered OVERLOADED.
 const USERS_PER_SECOND_MAX: usize = 100_000;
-/// How long a request waits for PostgreSQL to say what its user has used, and then for others of the same user, before it
-/// is answered SYSTEM_ERROR or OVERLOADED.
+/// The longest wait of a request for its user's usage, and then for open shares of the same user.
+/// Then it is answered SYSTEM_ERROR or OVERLOADED.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Seconds in the window of a daily limit.
 const DAY_S: u64 = 86_400;
 
-/// What is allowed. Nothing is limited by default.
+/// The limits. By default there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Requests of one user a second.
     pub requests_per_second: Option<NonZeroU32>,
-    /// What one user may use of a day.
+    /// The limits of one user's day.
     pub day: DayMax,
 }
 
-/// Why a request may not go on.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// One of the three limits, OVERLOADED or SYSTEM_ERROR.
+    /// The code of one of the three limits, OVERLOADED or SYSTEM_ERROR.
     pub code: Code,
-    /// When there is more of what is limited, s.
+    /// Seconds until the limit has room again.
     pub retry_after_s: Option<u64>,
     /// Whether the same request can succeed then.
     pub retryable: bool,
@@ -78,24 +81,24 @@ impl From<Code> for Refused {
     }
 }
 
-/// How a limit stands for one user.
+/// The status of one limit for one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Its name on the wire.
     pub name: String,
-    /// Whether it counts an asset's smallest units, and not requests.
+    /// Whether it counts an asset's smallest units; otherwise it counts requests.
     pub units: bool,
-    /// What is allowed in its window.
+    /// The limit of its window.
     pub max: u64,
     /// The window, s.
     pub window_s: u64,
-    /// What is left.
+    /// The rest.
     pub left: u64,
-    /// When there is more again, s.
+    /// Seconds until the limit has room again.
     pub reset_s: u64,
 }
 
-/// Our clock, as `governor` asks for it.
+/// Our clock in the form that `governor` needs.
 #[derive(Clone)]
 struct Monotonic(Arc<dyn Clock>);
 
@@ -110,16 +113,16 @@ impl governor::clock::Clock for Monotonic {
 type PerSecond =
     RateLimiter<UserId, HashMapStateStore<UserId>, Monotonic, StateInformationMiddleware>;
 
-/// What is known of one user's day.
+/// The known usage of one user.
 #[derive(Debug, Default)]
 struct User {
-    /// `None` until it has been read.
+    /// `None` until it is read.
     usage: Mutex<Option<Usage>>,
-    /// Held by whoever asks PostgreSQL.
+    /// Held by the request that reads PostgreSQL.
     reading: tokio::sync::Mutex<()>,
-    /// A share has been decided.
+    /// Signals that a share was decided.
     decided: Notify,
-    /// Since the last look for users to forget.
+    /// Whether the user had a request since the last eviction.
     asked: AtomicBool,
 }
 
@@ -128,17 +131,17 @@ struct User {
 pub struct Reservation {
     user: Arc<User>,
     share: Share,
-    /// In which the transfer was accepted; `None`: not decided.
+    /// The day of the accept; `None`: not decided.
     day: Option<Day>,
 }
 
 impl Reservation {
-    /// The transfer has been accepted, at this time of PostgreSQL's.
+    /// The transfer was accepted, at this time of PostgreSQL's clock.
     pub fn accept(&mut self, at: Timestamp) {
         self.accept_in(|_| Day::of(at));
     }
 
-    /// The transfer may have been accepted, and nobody can tell any more: it counts.
+    /// The transfer may have been accepted, and that will never be known: it counts.
     pub fn keep(mut self) {
         self.accept_in(Usage::day);
     }
@@ -154,7 +157,7 @@ impl Reservation {
         }
     }
 
-    /// The transfer has ended.
+    /// The transfer has ended. A failed one gives its amount back.
     pub fn end(self, state: State) {
         if let (Some(day), true) = (self.day, state.is_undone()) {
             self.user.update(|usage| usage.restore(self.share, day));
@@ -171,18 +174,20 @@ impl Drop for Reservation {
 }
 
 impl User {
-    /// Changes what is known, and tells those who wait.
+    /// Changes the usage, and wakes the requests that wait for it.
     fn update<R>(&self, change: impl FnOnce(&mut Usage) -> R) -> R {
-        let changed = change(self.usage.lock().as_mut().expect("a share is of what was read"));
+        let changed = change(
+            self.usage.lock().as_mut().expect("a share is taken from a usage that was read"),
+        );
         self.decided.notify_waiters();
         changed
     }
 }
 
-/// Searches a second for the cids of refused requests. A repeat of a known cid is answered beyond the limit of requests too,
-/// so there may be more of them; each costs a read of PostgreSQL.
+/// Searches a second for the cids of refused requests, for each allowed request. A repeat of a
+/// known cid is answered beyond the limit of requests too. Each search costs a read of PostgreSQL.
 const SEARCHES_PER_REQUEST: u32 = 10;
-/// The least of them, for a client whose many repeats come at once.
+/// The least number of searches a second, for a client that sends many repeats at once.
 const SEARCHES_MIN: NonZeroU32 = NonZeroU32::new(100).expect("above zero");
 
 fn searches(requests: NonZeroU32) -> NonZeroU32 {
@@ -190,7 +195,7 @@ fn searches(requests: NonZeroU32) -> NonZeroU32 {
     NonZeroU32::new(many).unwrap_or(SEARCHES_MIN).max(SEARCHES_MIN)
 }
 
-/// Counts one request of a user's; returns how many more there may be now.
+/// Counts one request of a user, and returns how many more are allowed now.
 fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
     if limiter.len() >= USERS_PER_SECOND_MAX {
         limiter.retain_recent();
@@ -219,7 +224,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Nobody has used anything of a second, and what they have used of the day is read when they ask.
+    /// Limits without any usage. The usage of a user's day is read at the first request.
     pub fn new(options: Options, clock: Arc<dyn Clock>) -> Quotas {
         let per_second = |max| {
             let clock = Monotonic(Arc::clone(&clock));
@@ -236,20 +241,21 @@ impl Quotas {
         }
     }
 
-    /// Counts a request that nothing else stands against, and takes its share of the day; `None` where no day is limited.
+    /// Counts a request that passed every other check, and takes its share of the day; `None` if no
+    /// day is limited.
     ///
-    /// `told`: how each limit stands now that this request is counted, whatever the answer is.
+    /// `standings`: receives the status of each limit after this request, refused or not.
     ///
     /// # Errors
-    /// [`Refused`]: it has no share of the day.
+    /// [`Refused`]: the request has no share of the day.
     pub async fn admit(
         &self,
         reads: &Reads,
         user: UserId,
         checked: &Checked,
-        told: &mut Vec<Standing>,
+        standings: &mut Vec<Standing>,
     ) -> Result<Option<Reservation>, Refused> {
-        self.count_second(user, told)?;
+        self.count_second(user, standings)?;
         if self.day.is_off() {
             return Ok(None);
         }
@@ -263,7 +269,7 @@ impl Quotas {
         let metered = self.day.amounts.contains_key(&asset);
         let share = Share { asset, units: if metered { checked.amount.units() } else { 0 } };
         let room = self.take(&known, share, &mut patience).await;
-        self.tell_day(&known, checked, told);
+        self.report_day(&known, checked, standings);
         match room {
             Room::Taken => Ok(Some(Reservation { user: known, share, day: None })),
             Room::None(limit) => {
@@ -272,7 +278,7 @@ impl Quotas {
                     Limit::Amount => Code::DailyAmountExceeded,
                 };
                 let retry_after_s = Some(self.day_left_s(&known));
-                // More than a whole day's is refused tomorrow as well.
+                // An amount above the limit of a whole day is refused tomorrow too.
                 let whole_day = self.day.amounts.get(&asset).copied().unwrap_or(u64::MAX);
                 let retryable = limit == Limit::Transfers || share.units <= whole_day;
                 Err(Refused { code, retry_after_s, retryable })
@@ -284,20 +290,20 @@ impl Quotas {
     /// Counts a search for the cid of a refused request.
     ///
     /// # Errors
-    /// [`Refused`]: the user has no more of them in this second.
+    /// [`Refused`]: the user has no more searches in this second.
     pub fn admit_search(&self, user: UserId) -> Result<(), Refused> {
         let Some((_, limiter)) = &self.searches else { return Ok(()) };
         count(limiter, user).map(drop)
     }
 
-    fn count_second(&self, user: UserId, told: &mut Vec<Standing>) -> Result<(), Refused> {
+    fn count_second(&self, user: UserId, standings: &mut Vec<Standing>) -> Result<(), Refused> {
         let Some((max, limiter)) = &self.second else { return Ok(()) };
         let counted = count(limiter, user);
         if matches!(&counted, Err(refused) if refused.code == Code::Overloaded) {
             return counted.map(drop);
         }
         let left = counted.as_ref().map_or(0, |left| *left);
-        told.push(Standing {
+        standings.push(Standing {
             name: "second".to_owned(),
             units: false,
             max: max.get().into(),
@@ -308,15 +314,15 @@ impl Quotas {
         counted.map(drop)
     }
 
-    /// The user's place in the table, which they keep as long as somebody holds it.
+    /// The user's entry in the table. It is not evicted while it is held.
     fn user(&self, user: UserId) -> Result<Arc<User>, Refused> {
         let mut users = self.users.lock();
         if !users.contains_key(&user) && users.len() >= self.users_max {
-            // Those who have asked since the last look have a second chance.
+            // Users with a request since the last eviction have a second chance.
             for _ in 0..2 {
                 users.retain(|_, known| {
                     let asked = known.asked.swap(false, Ordering::Relaxed);
-                    // Nobody else can come by a place but through this table, which is locked.
+                    // An entry is only reached through this table, which is locked.
                     asked || Arc::strong_count(known) > 1
                 });
                 if users.len() < self.users_max {
@@ -329,13 +335,16 @@ impl Quotas {
         }
         let known = users.entry(user).or_default();
         known.asked.store(true, Ordering::Relaxed);
-        Ok(Arc::clone(known))
+        let known = Arc::clone(known);
+        debug_assert!(users.len() <= self.users_max, "evicted before a user is added");
+        Ok(known)
     }
 
-    /// Sees to it that what is known is of this day.
+    /// Makes the known usage that of this day.
     async fn read(&self, reads: &Reads, user: UserId, known: &User) -> Result<(), Refused> {
         let today = Day::of_second(self.clock.now_s());
-        // Where the two clocks disagree, PostgreSQL is asked each time: its stamps count, and its clock may go back.
+        // If the two clocks disagree, PostgreSQL is asked each time: its times count, and its clock
+        // may go back.
         let is_of_today = || known.usage.lock().as_ref().is_some_and(|usage| usage.day() == today);
         if is_of_today() {
             return Ok(());
@@ -345,7 +354,7 @@ impl Quotas {
             return Ok(());
         }
         let away = |failure: postgres::Error| {
-            error!(error = chain(&failure), "what a user has used of the day cannot be read");
+            error!(error = chain(&failure), "a user's usage of the day cannot be read");
             Refused::from(Code::SystemError)
         };
         let day = Day::of(reads.now().await.map_err(away)?);
@@ -353,13 +362,14 @@ impl Quotas {
             usage.seen(day);
             return Ok(());
         }
-        // From the earlier day on: where one clock is ahead, the other says which day it will be again.
+        // From the earlier of both days on: one clock may be ahead, and go back.
         let used = self.used_of(reads, user, day, day.min(today)).await.map_err(away)?;
         *known.usage.lock() = Some(Usage::new(day, used));
         Ok(())
     }
 
-    /// What a user with no share out has used of each day from `since` on, from PostgreSQL, which is in `day`.
+    /// The usage of each day from `since` on, read from PostgreSQL, which is in `day`. The user has
+    /// no open share.
     async fn used_of(
         &self,
         reads: &Reads,
@@ -376,22 +386,23 @@ impl Quotas {
             let of = Day::of(accepted.at);
             let used = days.entry(of).or_default();
             used.add(Share { asset: accepted.asset, units });
-            // After all transfers of the day are used up, no sum of it matters any more.
+            // If all transfers of the day are used, its sums do not matter.
             used.transfers < enough || of != day || since != day
         };
+        assert!(since <= day, "the earlier of both days");
         reads.accepted_since(user, since.start(), count).await?;
         Ok(days)
     }
 
-    /// Takes a share, and waits for those that others of the user's have open where it depends on them. A share that is
-    /// given back may be the last one: who is refused for the day must not have been refused for nothing.
+    /// Takes a share. If the result depends on open shares of the same user, waits for them: a
+    /// released share may make room, and a refusal for the whole day must be right.
     async fn take(&self, known: &User, share: Share, patience: &mut Sleep) -> Room {
         loop {
-            // Before the look, so that nothing that is decided after it is missed.
+            // Created before the check, so that no later decision is missed.
             let decided = known.decided.notified();
             let room = {
                 let mut usage = known.usage.lock();
-                usage.as_mut().expect("it was read").take(&self.day, share)
+                usage.as_mut().expect("read before").take(&self.day, share)
             };
             if room != Room::Perhaps {
                 return room;
@@ -403,24 +414,24 @@ impl Quotas {
         }
     }
 
-    fn tell_day(&self, known: &User, checked: &Checked, told: &mut Vec<Standing>) {
+    fn report_day(&self, known: &User, checked: &Checked, standings: &mut Vec<Standing>) {
         let asset = &checked.asset;
         let reset_s = self.day_left_s(known);
         let (transfers, amount) =
-            known.usage.lock().as_ref().expect("it was read").left(&self.day, asset.id);
+            known.usage.lock().as_ref().expect("read before").left(&self.day, asset.id);
         let standing =
             |name, units, max, left| Standing { name, units, max, window_s: DAY_S, left, reset_s };
         if let (Some(max), Some(left)) = (self.day.transfers, transfers) {
-            told.push(standing("day".to_owned(), false, max, left));
+            standings.push(standing("day".to_owned(), false, max, left));
         }
         if let (Some(max), Some(left)) = (self.day.amounts.get(&asset.id), amount) {
             let name = format!("day-{}", asset.symbol);
-            told.push(standing(name, true, *max, left));
+            standings.push(standing(name, true, *max, left));
         }
     }
 
     fn day_left_s(&self, known: &User) -> u64 {
-        let day = known.usage.lock().as_ref().expect("it was read").day();
+        let day = known.usage.lock().as_ref().expect("read before").day();
         day.left_s(self.clock.now_s())
     }
 }
@@ -457,9 +468,9 @@ mod tests {
         let options = Options { requests_per_second, ..Options::default() };
         let quotas = Quotas::new(options, Arc::clone(&clock) as Arc<dyn Clock>);
         let ask = |number| {
-            let mut told = Vec::new();
-            let counted = quotas.count_second(user(number), &mut told);
-            (counted, told[0].left)
+            let mut standings = Vec::new();
+            let counted = quotas.count_second(user(number), &mut standings);
+            (counted, standings[0].left)
         };
         for left in (0..10).rev() {
             assert_eq!(ask(1), (Ok(()), left));

@@ -1,8 +1,8 @@
 //! Every check on a transfer, once, in the order of the codes.
 //!
-//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. The coordinator, both adapters
-//! and UBSCore repeat [`domain::form::check_form`], so that no layer trusts the one above it. An asset's
-//! status and limits change with time: they are decided once, at accept.
+//! [`Draft::check`] turns a request's text into a [`Checked`] transfer. The coordinator, both
+//! adapters and UBSCore repeat [`domain::form::check_form`], so that no layer trusts the one above
+//! it. An asset's status and limits change with time: they are decided once, at accept.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -67,7 +67,8 @@ impl Draft {
     /// Reads a request body.
     ///
     /// # Errors
-    /// The error of serde: not JSON, not an object, an unknown, missing or repeated field, a wrong type.
+    /// The error of serde: not JSON, not an object, an unknown, missing or repeated field, a wrong
+    /// type.
     pub fn parse(body: &[u8]) -> Result<Draft, serde_json::Error> {
         parse_object(body)
     }
@@ -80,7 +81,8 @@ impl Draft {
         self.cid.as_deref().map(|text| Cid::new(text).ok_or(Code::InvalidRequest)).transpose()
     }
 
-    /// Checks account types, asset, pauses and amount, in this order. The first failing check answers.
+    /// Checks account types, asset, pauses and amount, in this order. The first failing check
+    /// answers.
     ///
     /// `units_max`: the largest amount in smallest units, `u64::MAX / amount_safety_factor`.
     ///
@@ -103,8 +105,8 @@ impl Draft {
         Ok(Checked { direction, asset: asset.clone(), amount })
     }
 
-    /// The amount without leading and trailing zeros, `None` if it is not an amount of a known asset.
-    /// Two spellings of one amount are equal in this form.
+    /// The amount without leading and trailing zeros, `None` if it is not an amount of a known
+    /// asset. Two spellings of one amount are equal in this form.
     pub fn plain_amount(&self, catalog: &Catalog) -> Option<String> {
         let asset = catalog.by_symbol(&self.asset)?;
         let amount = amount(&self.amount, asset.precision, u64::MAX).ok()?;

@@ -127,7 +127,7 @@ fn a_bad_file_changes_nothing_and_a_hangup_reads_it_at_once() {
     server.signal(Signal::HUP);
     wait_for(&server, &new_token, 200);
     assert_eq!(status(&server, &old_token), 401);
-    server.says("a key of the set is passed over");
+    server.says("a key of the set is skipped");
     server.stop();
 }
 

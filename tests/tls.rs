@@ -148,12 +148,15 @@ fn a_start_names_the_certificate_that_it_cannot_use() {
         (
             &empty,
             &good.key,
-            format!("http.tls_certificate_file = {}: no PEM of a certificate", empty.display()),
+            format!(
+                "http.tls_certificate_file = {}: no certificate in PEM format",
+                empty.display()
+            ),
         ),
         (
             &good.certificate,
             &empty,
-            format!("http.tls_key_file = {}: no PEM of a private key", empty.display()),
+            format!("http.tls_key_file = {}: no private key in PEM format", empty.display()),
         ),
         (
             &good.certificate,

@@ -1,8 +1,9 @@
-//! The relay: makes events of what workers have committed, in the order in which it finds it, and tells whoever follows.
+//! The relay: makes events from committed history, and sends them to the streams that follow.
 //!
-//! History is numbered as it is written, and a smaller number may be committed after a larger one. The relay remembers the
-//! numbers it has not found, its holes, and looks for them again, until every transaction that could have been given one of
-//! them is over. Up to there everything is copied: the low water, behind which the next start begins.
+//! History rows are numbered when they are written, and a smaller number may be committed after a
+//! larger one. The relay remembers the missing numbers, its holes, and looks for them again. A hole
+//! is closed when every transaction that could have drawn its number has ended. Everything up to
+//! the low water is copied; the next start begins there.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -21,23 +22,23 @@ use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::telemetry;
 use domain::asset::Catalog;
 
-/// Rows behind the last one that are copied in one transaction.
+/// Rows after the last one that are copied in one transaction.
 const ROWS_MAX: u32 = 1_000;
 /// Events deleted in one transaction.
 const PURGE_ROWS_MAX: u32 = 1_000;
-/// After each transaction, so that a busy service pays for few of them: what comes meanwhile shares the next one.
+/// Pause after each transaction, so that a busy service needs few: newer rows share the next one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Without a bell for so long it looks all the same: a commit whose answer was lost rings none.
+/// The longest pause without a signal: a commit with a lost answer sends none.
 const LOOK: Duration = Duration::from_secs(5);
-/// The same while history may still come that has a smaller number than what is copied.
+/// The same, while rows with a smaller number than the copied ones may still be committed.
 const LOOK_SOON: Duration = Duration::from_millis(500);
-/// Numbers that are looked for again one by one; with more, everything above the low water is.
+/// Holes that are looked for one by one. With more, everything above the low water is read again.
 const HOLES_MAX: usize = 10_000;
-/// Between two looks at what is too old: this part of the time that it is kept, and no longer than a minute.
+/// The pause between two deletions of old events: this part of their life, and at most a minute.
 const PURGE_PART: u32 = 16;
 const PURGE_MAX: Duration = Duration::from_secs(60);
 
-/// Where the relay works, and how long what it makes is kept.
+/// The options of the relay.
 #[derive(Clone)]
 pub struct Options {
     /// PostgreSQL.
@@ -46,35 +47,36 @@ pub struct Options {
     pub limits: Limits,
     /// This process's incarnation.
     pub incarnation: u64,
-    /// To whom every event is to be delivered.
+    /// The endpoints of every event.
     pub endpoints: Vec<String>,
     /// The assets.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// How long events and what was delivered are kept.
+    /// The life of events and of delivered ones.
     pub keep: Duration,
-    /// How long dead letters are.
+    /// The life of dead letters.
     pub dead_keep: Duration,
 }
 
-/// What the relay has seen of the history's numbers.
+/// The numbers of the history that the relay has seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Window {
-    /// Everything up to here is copied, or will never be.
+    /// Everything up to here is copied, or will never be written.
     low_water: i64,
-    /// As PostgreSQL has it.
+    /// PostgreSQL's low water.
     stored: i64,
-    /// Every number up to here has been looked for; `None`: it begins behind PostgreSQL's low water.
+    /// Every number up to here was looked for; `None`: begin after PostgreSQL's low water.
     after: Option<i64>,
-    /// Those up to [`Window::after`] that were not there.
+    /// The numbers up to [`Window::after`] that were missing.
     holes: BTreeSet<i64>,
-    /// A last number, and below which transaction's number whoever may have been given it began.
+    /// The last drawn number, and a transaction number: each transaction that drew it, or a smaller
+    /// one, began below.
     pending: Option<(i64, i64)>,
-    /// Whoever was given a number up to this one is over.
+    /// Every transaction that drew a number up to this one has ended.
     over: i64,
 }
 
 impl Window {
-    /// Learns which transactions are over.
+    /// Takes in which transactions have ended.
     fn look(&mut self, look: Look) {
         if let Some((last, begun_below)) = self.pending
             && look.over_below >= begun_below
@@ -85,25 +87,25 @@ impl Window {
         if self.pending.is_none() && look.last > self.over {
             self.pending = Some((look.last, look.begun_below));
         }
-        // Of more holes than can be asked for one by one, none is remembered: everything above the low water is new again.
+        // Too many holes to look for one by one: read everything above the low water again.
         if self.holes.len() > HOLES_MAX {
             self.holes.clear();
             self.after = Some(self.low_water);
         }
     }
 
-    /// Whether there is nothing to look for behind this last number.
+    /// Whether there is nothing to look for up to this last number.
     fn is_done(&self, last: i64) -> bool {
         let seen = self.after.is_some_and(|after| after >= last) && self.holes.is_empty();
         seen && self.over <= self.low_water && self.low_water == self.stored
     }
 
-    /// Whether PostgreSQL knows that everything up to this last number is copied.
+    /// Whether PostgreSQL has recorded that everything up to this last number is copied.
     fn is_settled(&self, last: i64) -> bool {
         self.stored >= last
     }
 
-    /// Learns what was found. `whole`: there was no more behind it.
+    /// Takes in the result of a copy. `whole`: there were no further rows.
     fn copied(&mut self, copied: &Copied, whole: bool) {
         let mut after = copied.after;
         for seen in &copied.seen {
@@ -112,7 +114,7 @@ impl Window {
         let mut behind: Vec<i64> = copied.seen.iter().copied().filter(|n| *n > after).collect();
         behind.sort_unstable();
         for seen in behind {
-            // A leap is bounded by what the sequence has given out since; a later look makes a new beginning of too many.
+            // The sequence bounds a gap. If it has too many holes, a later look begins again.
             let missing = (after + 1..seen).take(HOLES_MAX + 1);
             self.holes.extend(missing);
             after = seen;
@@ -120,13 +122,14 @@ impl Window {
         self.stored = copied.low_water;
         self.low_water = self.low_water.max(copied.low_water);
         self.after = Some(after);
-        // What was over before this call is seen by it, or was given up, as far as the call has come.
+        // The copy has seen every row of a transaction that ended before it, as far as it came.
         let sure = if whole { self.over } else { self.over.min(after) };
         self.low_water = self.low_water.max(sure);
         if whole && self.over > after {
             self.after = Some(self.over);
         }
         self.holes = self.holes.split_off(&(self.low_water + 1));
+        assert!(self.stored <= self.low_water, "PostgreSQL is not ahead of its only writer");
     }
 }
 
@@ -138,14 +141,14 @@ pub struct Relay {
     /// Monotonic ns.
     born_ns: u64,
     committed: Arc<Notify>,
-    /// The last event that those who follow have been told of; `None` before the first look.
-    told: Option<i64>,
+    /// The last event that was sent to streams; `None` before the first look.
+    sent: Option<i64>,
     purge_due_ns: u64,
     failures: u32,
 }
 
 impl Relay {
-    /// One that is woken by `committed`.
+    /// A relay that `committed` wakes.
     pub fn new(
         options: Options,
         hub: Arc<Hub>,
@@ -153,10 +156,10 @@ impl Relay {
         committed: Arc<Notify>,
     ) -> Relay {
         let born_ns = clock.monotonic_ns();
-        Relay { options, hub, clock, born_ns, committed, told: None, purge_due_ns: 0, failures: 0 }
+        Relay { options, hub, clock, born_ns, committed, sent: None, purge_due_ns: 0, failures: 0 }
     }
 
-    /// Runs until the hub is closed. What fails is tried again for ever.
+    /// Runs until the hub is closed. A failure is retried forever.
     ///
     /// # Errors
     /// [`Superseded`]: the process must end.
@@ -164,12 +167,12 @@ impl Relay {
         let (clock, closing) = (Arc::clone(&self.clock), self.hub.closing());
         let work = async {
             loop {
-                // It only ever ends with an error, and a new session begins where PostgreSQL's low water is.
+                // A session only ends with an error. The next one begins at PostgreSQL's low water.
                 let Err(failure) = self.session().await;
-                outlast("making events", &failure, &mut self.failures, &*clock).await?;
+                outlast("the relay of events", &failure, &mut self.failures, &*clock).await?;
             }
         };
-        // What is under way may be cut anywhere: the next start finds what is copied.
+        // A copy may be cut anywhere: the next start finds the copied rows.
         match select(pin!(work), pin!(closing)).await {
             Either::Left((ended, _)) => ended,
             Either::Right(((), _)) => Ok(()),
@@ -189,11 +192,11 @@ impl Relay {
         }
     }
 
-    /// Copies what there is, up to a bound; returns when to look again, without a bell.
+    /// Copies new rows, up to a bound. Returns the longest pause before the next look.
     async fn round(&mut self, events: &Events, window: &mut Window) -> Result<Duration, Error> {
-        // Before the first copy: whoever follows already must be told of it.
-        if self.told.is_none() {
-            self.told = Some(within(&*self.clock, &self.options.limits, events.last()).await?);
+        // Read before the first copy: streams that follow by now must get its events.
+        if self.sent.is_none() {
+            self.sent = Some(within(&*self.clock, &self.options.limits, events.last()).await?);
         }
         let look = events.look(window.over);
         let look = within(&*self.clock, &self.options.limits, look).await?;
@@ -203,7 +206,7 @@ impl Relay {
             return Ok(soon);
         }
         let holes: Vec<i64> = window.holes.iter().copied().collect();
-        let floor = self.told.unwrap_or(0);
+        let floor = self.sent.unwrap_or(0);
         let relay = events.relay(window.low_water, window.after, &holes, ROWS_MAX, floor);
         let copied = within(&*self.clock, &self.options.limits, relay).await?;
         let behind = copied.seen.iter().filter(|number| **number > copied.after).count();
@@ -214,15 +217,15 @@ impl Relay {
             telemetry::events_made(copied.made);
             self.hub.ring_for_deliveries();
         }
-        self.tell(events, copied.last_event_id).await?;
+        self.send(events, copied.last_event_id).await?;
         Ok(if whole { soon } else { Duration::ZERO })
     }
 
-    /// Tells those who follow of every event up to `last`, in order. What they are told is durable.
-    async fn tell(&mut self, events: &Events, last: i64) -> Result<(), Error> {
-        let mut told = self.told.unwrap_or(last);
-        while told < last {
-            // Whoever begins to follow from here on finds in PostgreSQL what is there already.
+    /// Sends every event up to `last` to the streams, in order. Each of them is durable.
+    async fn send(&mut self, events: &Events, last: i64) -> Result<(), Error> {
+        let mut sent = self.sent.unwrap_or(last);
+        while sent < last {
+            // A stream that begins to follow from here on reads these events in PostgreSQL.
             let followed = self.hub.followed();
             if followed.is_empty() {
                 break;
@@ -230,7 +233,7 @@ impl Relay {
             let page = within(
                 &*self.clock,
                 &self.options.limits,
-                events.of_users(told, &followed, ROWS_MAX),
+                events.of_users(sent, &followed, ROWS_MAX),
             )
             .await?;
             let full = page.len() >= usize::try_from(ROWS_MAX).expect("a thousand");
@@ -238,20 +241,20 @@ impl Relay {
             let readable = page.into_iter().filter_map(|(event_id, event)| match event {
                 Ok(event) => Some(event),
                 Err(error) => {
-                    // One bad row must not silence everybody.
-                    error!(event_id, %error, "an event cannot be read and is not told");
+                    // One bad row must not stop every stream.
+                    error!(event_id, %error, "an event cannot be read and is not sent");
                     None
                 }
             });
             self.hub.publish(readable.collect());
-            told = if full { end } else { last.max(end) };
-            self.told = Some(told);
+            sent = if full { end } else { last.max(end) };
+            self.sent = Some(sent);
         }
-        self.told = Some(told.max(last));
+        self.sent = Some(sent.max(last));
         Ok(())
     }
 
-    /// Deletes what is too old, where it is time to look for it.
+    /// Deletes old events, if the next deletion is due.
     async fn purge(&mut self, events: &Events) -> Result<(), Error> {
         if self.clock.monotonic_ns() < self.purge_due_ns {
             return Ok(());
@@ -262,7 +265,7 @@ impl Relay {
             relay.purge_due_ns = relay.clock.monotonic_ns() + pause_ns;
         };
         let pause = (keep / PURGE_PART).min(PURGE_MAX);
-        // Before the call: one that fails again and again must not keep events from being made.
+        // Set before the call: a deletion that fails repeatedly must not stop new events.
         set_due(self, pause);
         let lived = Duration::from_nanos(self.clock.monotonic_ns() - self.born_ns);
         let more = within(
@@ -291,8 +294,8 @@ mod tests {
         Copied { after, seen: seen.to_vec(), made: 0, low_water, last_event_id: 0 }
     }
 
-    /// Goal: no number is passed over while somebody may still commit it. Method: of 1 to 5, 2 and 4 are not there yet; 2
-    /// comes late, 4 never.
+    /// Goal: no number is passed over while it may still be committed. Method: of 1 to 5, 2 and
+    /// 4 are not there yet; 2 comes late, 4 never.
     #[test]
     fn a_number_is_given_up_only_when_nobody_can_have_it_any_more() {
         let mut window = Window::default();
@@ -305,7 +308,8 @@ mod tests {
         window.copied(&copied(5, &[2], 0), true);
         assert_eq!((window.low_water, Vec::from_iter(window.holes.clone())), (0, vec![4]));
         assert!(!window.is_done(5));
-        // All that were under way at the first look are over; what they have left is seen by the call behind this look.
+        // All that were under way at the first look are over; what they have left is seen by the
+        // call behind this look.
         window.look(look(6, 104, 107));
         window.copied(&copied(5, &[6], 0), true);
         assert_eq!((window.low_water, window.holes.len()), (5, 0));

@@ -1,9 +1,11 @@
-//! Webhooks: every event posted to an endpoint of the operator's, at least once, and the events of one transfer in their order.
+//! Webhooks: posts every event to the operator's endpoint, at least once, and the events of one
+//! transfer in order.
 //!
-//! What is to be delivered was made with the event, in one transaction. A task here knows what is due and what is in hand;
-//! threads of its own post, so that an endpoint that hangs keeps nothing else from running and no process from ending. What
-//! is not taken is tried again with back-off, which PostgreSQL remembers; after the last try it is a dead letter, and the next
-//! event of its transfer is told. A try that was not written down is made again, under the same id.
+//! A delivery is recorded with its event, in one transaction. The task here knows which deliveries
+//! are due and which are in progress. Threads of its own post them, so that an endpoint that hangs
+//! blocks no other work and no stop of the process. A failed try is repeated after a back-off that
+//! PostgreSQL stores. After the last try the event is a dead letter, and the next event of its
+//! transfer is posted. A try that was not recorded is repeated under the same id.
 //!
 //! Source: Standard Webhooks 1.0 (headers, signature, ids that stay the same).
 
@@ -33,14 +35,15 @@ use domain::asset::Catalog;
 
 /// The name of the one endpoint there is, in rows.
 pub const ENDPOINT: &str = "default";
-/// Bytes of an answer that are read: none means anything, and a connection whose answer was read can be used again.
+/// Bytes of an answer that are read. They have no meaning, but a connection with a fully read
+/// answer can be used again.
 const ANSWER_BYTES_MAX: u64 = 16_384;
-/// The longest that nobody looks whether something is due.
+/// The longest pause between two looks for due deliveries.
 const LOOK: Duration = Duration::from_secs(5);
 /// The shortest.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
-/// Whom to tell, and how patiently; see `[webhooks]` in the configuration.
+/// The endpoint, and its limits; see `[webhooks]` in the configuration.
 #[derive(Clone)]
 pub struct Options {
     /// PostgreSQL.
@@ -51,15 +54,15 @@ pub struct Options {
     pub incarnation: u64,
     /// The assets.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// What an event is told as.
+    /// Makes the body of an event.
     pub body: fn(&Event, &Catalog) -> String,
     /// `http://` or `https://`.
     pub url: Secret,
-    /// What deliveries are signed with.
+    /// The key of signatures.
     pub secret: Secret,
-    /// For one try.
+    /// Time limit of one try.
     pub timeout: Duration,
-    /// Transfers told of at the same time.
+    /// Deliveries at the same time.
     pub parallel: usize,
     /// Tries of one event.
     pub attempts_max: u32,
@@ -69,14 +72,14 @@ pub struct Options {
     pub backoff_cap_ms: u64,
 }
 
-/// The secret is not one of Standard Webhooks.
+/// Why the deliveries cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// `Address::validate` was not asked, or it would have said so.
-    #[error("webhooks.secret")]
+    /// The secret is not one of Standard Webhooks; `Address::validate` refuses it too.
+    #[error("webhooks.secret is not a secret of Standard Webhooks")]
     Secret(#[from] standardwebhooks::WebhookError),
-    /// The system gives no thread.
-    #[error("start a thread")]
+    /// The system refused a thread.
+    #[error("cannot start a thread for webhooks")]
     Thread(#[from] io::Error),
 }
 
@@ -87,14 +90,31 @@ struct Letter {
     body: String,
 }
 
-/// What became of it.
+/// Why an event was not delivered. Without the address, which may hold a password.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    /// The event's row cannot be read.
+    #[error("it cannot be read")]
+    Unreadable,
+    /// The body cannot be signed.
+    #[error(transparent)]
+    Unsigned(#[from] standardwebhooks::WebhookError),
+    /// No answer came.
+    #[error("{0}")]
+    Unsent(String),
+    /// The endpoint answered with a status that is no success.
+    #[error("it answered {0}")]
+    Status(u16),
+}
+
+/// The result of one try.
 struct Answered {
     event_id: i64,
     attempts: u32,
-    error: Option<String>,
+    error: Option<PostError>,
 }
 
-/// The task that knows what is due.
+/// The task that hands out due deliveries.
 pub struct Webhooks {
     options: Options,
     hub: Arc<Hub>,
@@ -102,11 +122,11 @@ pub struct Webhooks {
     entropy: Box<dyn Entropy>,
     letters: Sender<Letter>,
     answers: mpsc::UnboundedReceiver<Answered>,
-    /// Handed to a thread, and what came of it not written down yet.
+    /// Events that a thread has, with a result not recorded yet.
     in_hand: BTreeSet<i64>,
-    /// Those of them that have been tried.
+    /// Results that are not recorded yet.
     noted: Vec<Answered>,
-    /// When it is to be told at the latest how far deliveries are behind, monotonic ns.
+    /// When the backlog is measured next, at the latest, monotonic ns.
     backlog_due_ns: u64,
     failures: u32,
 }
@@ -123,12 +143,12 @@ impl Webhooks {
         entropy: Box<dyn Entropy>,
     ) -> Result<Webhooks, StartError> {
         let (letters, to_post) = bounded(options.parallel);
-        // As many at most as there are letters in hand.
+        // Bounded by the deliveries in progress.
         let (answer, answers) = mpsc::unbounded_channel();
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .user_agent(release::USER_AGENT)
             .timeout_global(Some(options.timeout))
-            // A redirect would take what is signed for one address to another.
+            // A redirect would send a body to an address that it was not signed for.
             .max_redirects(0)
             .http_status_as_error(false)
             .build()
@@ -159,7 +179,7 @@ impl Webhooks {
         })
     }
 
-    /// Delivers until the hub is closed. What fails is tried again.
+    /// Delivers until the hub is closed. A failure is retried.
     ///
     /// # Errors
     /// [`Superseded`]: the process must end.
@@ -168,10 +188,11 @@ impl Webhooks {
         let work = async {
             loop {
                 let Err(failure) = self.session().await;
-                outlast("delivering events", &failure, &mut self.failures, &*clock).await?;
+                outlast("the delivery of events", &failure, &mut self.failures, &*clock).await?;
             }
         };
-        // Whatever is in hand is delivered or not; the next start tries again what was not written down.
+        // Deliveries in progress may end or not. The next start repeats those that are not
+        // recorded.
         match select(pin!(work), pin!(closing)).await {
             Either::Left((ended, _)) => ended,
             Either::Right(((), _)) => Ok(()),
@@ -185,7 +206,7 @@ impl Webhooks {
             Deliveries::connect(&target, &limits, incarnation, endpoint, catalog).await?;
         loop {
             if !self.noted.is_empty() {
-                // Not taken out of hand before it is written down: the same would be due again.
+                // Removed after they are recorded: before, the same events would be due again.
                 let noted = std::mem::take(&mut self.noted);
                 if let Err(failure) = self.note(&deliveries, &noted).await {
                     self.noted = noted;
@@ -213,12 +234,13 @@ impl Webhooks {
         }
     }
 
-    /// Hands out what is due, as far as there are threads for it; returns when to look again.
+    /// Hands due deliveries to free threads. Returns the pause before the next look.
     async fn hand_out(&mut self, deliveries: &Deliveries) -> Result<Duration, Error> {
         if self.clock.monotonic_ns() >= self.backlog_due_ns {
-            // Above all while there is no room: that is when somebody must be told.
+            // Also without a free thread: then the metric matters most.
             self.backlog(deliveries).await?;
         }
+        assert!(self.in_hand.len() <= self.options.parallel, "a thread for each delivery");
         let room = self.options.parallel - self.in_hand.len();
         if room == 0 {
             return Ok(LOOK);
@@ -227,6 +249,7 @@ impl Webhooks {
         let wait_max = Duration::from_millis(self.options.backoff_cap_ms);
         let due = deliveries.due(&in_hand, room, wait_max);
         let due = within(&*self.clock, &self.options.limits, due).await?;
+        debug_assert!(due.len() <= room, "no more than asked for");
         let full = due.len() == room;
         let catalog = self.options.catalog.load_full();
         let mut unreadable = Vec::new();
@@ -234,13 +257,14 @@ impl Webhooks {
             match event {
                 Ok(event) => {
                     let body = (self.options.body)(&event, &catalog);
-                    self.in_hand.insert(event_id);
+                    let is_new = self.in_hand.insert(event_id);
+                    assert!(is_new, "an event in progress is not due");
                     let sent = self.letters.try_send(Letter { event_id, attempts, body });
-                    assert!(sent.is_ok(), "there is a thread for each letter in hand");
+                    assert!(sent.is_ok(), "a thread for each delivery");
                 }
                 Err(error) => {
                     error!(event_id, %error, "an event cannot be read and is not delivered");
-                    let error = Some("it cannot be read".to_owned());
+                    let error = Some(PostError::Unreadable);
                     unreadable.push(Answered { event_id, attempts, error });
                 }
             }
@@ -255,7 +279,8 @@ impl Webhooks {
         Ok(next_due.unwrap_or(LOOK).clamp(LOOK_MIN, LOOK))
     }
 
-    /// Tells how far deliveries are behind; returns until when the next one that is not in hand is due.
+    /// Measures the backlog. Returns the time until the next delivery that is not in progress is
+    /// due.
     async fn backlog(&mut self, deliveries: &Deliveries) -> Result<Option<Duration>, Error> {
         let in_hand: Vec<i64> = self.in_hand.iter().copied().collect();
         let backlog = deliveries.backlog(&in_hand);
@@ -267,7 +292,7 @@ impl Webhooks {
         Ok(next_due)
     }
 
-    /// Writes down what was tried.
+    /// Records the results of tries.
     async fn note(&mut self, deliveries: &Deliveries, answered: &[Answered]) -> Result<(), Error> {
         let mut tried = Vec::with_capacity(answered.len());
         let mut failed = 0;
@@ -275,9 +300,13 @@ impl Webhooks {
             let delay_ms = self.backoff_ms(attempts + 1);
             if let Some(why) = error {
                 failed += 1;
-                info!(event_id, attempt = attempts + 1, why, "an event was not delivered");
+                info!(event_id, attempt = attempts + 1, %why, "an event was not delivered");
             }
-            tried.push(Tried { event_id: *event_id, error: error.clone(), delay_ms });
+            tried.push(Tried {
+                event_id: *event_id,
+                error: error.as_ref().map(PostError::to_string),
+                delay_ms,
+            });
         }
         let dead = within(
             &*self.clock,
@@ -286,7 +315,10 @@ impl Webhooks {
         )
         .await?;
         for event_id in &dead {
-            warn!(event_id, "an event is a dead letter: `ubscore webhook resend` has it delivered");
+            warn!(
+                event_id,
+                "an event is a dead letter; send it again with `ubscore webhook resend`"
+            );
         }
         let count = |number: usize| u64::try_from(number).expect("at most 64");
         telemetry::webhook_deliveries("delivered", count(answered.len() - failed));
@@ -295,7 +327,8 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Exponential, the second half of it by chance: many that failed together are not tried together again.
+    /// Exponential, with a random second half: deliveries that failed together are not repeated
+    /// together.
     fn backoff_ms(&mut self, attempt: u32) -> u64 {
         let doubled = 1_u64 << attempt.saturating_sub(1).min(32);
         let longest = self.options.backoff_base_ms.saturating_mul(doubled);
@@ -314,7 +347,7 @@ struct Poster {
 
 impl Poster {
     fn run(&self, letters: &Receiver<Letter>, answers: &mpsc::UnboundedSender<Answered>) {
-        // Both end with the task.
+        // Both channels end with the task.
         while let Ok(Letter { event_id, attempts, body }) = letters.recv() {
             let error = self.post(event_id, &body).err();
             if answers.send(Answered { event_id, attempts, error }).is_err() {
@@ -323,11 +356,11 @@ impl Poster {
         }
     }
 
-    /// Posts once. An error is why it was not taken, without the address: it may hold a password.
-    fn post(&self, event_id: i64, body: &str) -> Result<(), String> {
+    /// Posts once.
+    fn post(&self, event_id: i64, body: &str) -> Result<(), PostError> {
         let id = event_id.to_string();
         let now_s = i64::try_from(self.clock.now_s()).expect("before the year 292 billion");
-        let signature = self.signer.sign(&id, now_s, body.as_bytes()).map_err(|e| e.to_string())?;
+        let signature = self.signer.sign(&id, now_s, body.as_bytes())?;
         let answer = self
             .agent
             .post(self.url.expose())
@@ -336,11 +369,12 @@ impl Poster {
             .header(standardwebhooks::HEADER_WEBHOOK_TIMESTAMP, now_s.to_string())
             .header(standardwebhooks::HEADER_WEBHOOK_SIGNATURE, signature)
             .send(body);
-        let answer = answer.map_err(|error| crate::alert::webhook::reason(&error))?;
+        let answer =
+            answer.map_err(|error| PostError::Unsent(crate::alert::webhook::reason(&error)))?;
         let status = answer.status();
         let mut rest = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
-        // What it says beside its status changes nothing; where it breaks off, the connection is not used again.
+        // Only the status counts. If the body ends early, the connection is not used again.
         io::copy(&mut rest, &mut io::sink()).ok();
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {}", status.as_u16())) }
+        if status.is_success() { Ok(()) } else { Err(PostError::Status(status.as_u16())) }
     }
 }

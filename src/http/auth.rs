@@ -1,7 +1,7 @@
-//! Who is asking: reads and makes the tokens that stand in `Authorization: Bearer`.
+//! Reads and makes the tokens of `Authorization: Bearer`.
 //!
-//! A token is a JSON Web Token (RFC 7519). What it says about how it is signed is compared with
-//! the configuration, never followed; the time comes from the caller. Keys are in [`keys`].
+//! A token is a JSON Web Token (RFC 7519). Its algorithm is compared with the configuration, and
+//! never followed. The time comes from the caller. Keys are in [`keys`].
 
 pub mod keys;
 
@@ -16,7 +16,7 @@ use jsonwebtoken::{EncodingKey, Header, TokenData, Validation};
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 
-use self::keys::{KeyError, Keys, Material};
+use self::keys::{KeyError, Keys, Material, algorithm};
 use super::rotation::Rotating;
 use crate::config;
 use crate::config::auth::Auth;
@@ -24,21 +24,21 @@ use crate::config::auth::Auth;
 /// Largest user id: PostgreSQL's BIGINT has no more.
 pub const USER_ID_MAX: u64 = i64::MAX as u64;
 
-/// Tokens that are remembered, and the longest of them, bytes: 16 MiB and what the map needs.
+/// Tokens that are remembered, and the longest of them, bytes: 16 MiB and the map.
 const REMEMBERED_MAX: usize = 16_384;
 const REMEMBERED_BYTES_MAX: usize = 1_024;
 
-/// What a user may do beyond their own money.
+/// The rights of a user beyond their own money.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// Operators' routes, and everyone's transfers.
+    /// Operators' routes, and all users' transfers.
     Admin,
-    /// The same to look at; changes nothing, not even the user's own money.
+    /// The same, to read. Changes nothing, not even the user's own money.
     Viewer,
 }
 
 impl Role {
-    /// As tokens write it.
+    /// The name in tokens.
     pub fn name(self) -> &'static str {
         match self {
             Role::Admin => "admin",
@@ -47,19 +47,19 @@ impl Role {
     }
 }
 
-/// What a verified token says.
+/// The claims of a verified token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// `sub`: 1..=[`USER_ID_MAX`].
     pub user_id: u64,
-    /// `role`, if it is one we know.
+    /// `role`, if it is a known one.
     pub role: Option<Role>,
     /// `exp`: seconds since the Unix epoch.
     pub expires_s: u64,
 }
 
-/// Why a request has no user. The reason is for the log: the client is told UNAUTHORIZED and no
-/// more, so that an attacker does not learn which part to mend.
+/// Why a token is refused. The reason is for the log. The client gets UNAUTHORIZED and no more, so
+/// that an attacker does not learn which part is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthorized {
     /// No `Authorization` header.
@@ -68,13 +68,13 @@ pub enum Unauthorized {
     /// Another scheme than Bearer.
     #[error("not a bearer token")]
     Scheme,
-    /// Not a token at all, an extension that must be understood, or claims of the wrong type.
+    /// Not a token, an unknown critical extension, or claims of a wrong type.
     #[error("malformed token")]
     Malformed,
     /// Signed by another algorithm than the configured one.
     #[error("algorithm not allowed")]
     Algorithm,
-    /// `kid` names no key, or is missing where there are several.
+    /// `kid` names no key, or is missing while there are several keys.
     #[error("no such key")]
     Key,
     /// Not signed by our key.
@@ -104,16 +104,16 @@ pub enum Unauthorized {
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// Only the issuer has the private key.
-    #[error("auth.algorithm = {}: only your issuer, which has the private key, makes tokens", .0.name())]
+    #[error("auth.algorithm = {}: only your issuer has the private key and can make tokens", .0.name())]
     NotShared(config::auth::Algorithm),
-    /// `Config::validate` was not asked, or it would have said so.
+    /// No secret; `Config::validate` refuses this too.
     #[error("auth.secret is missing")]
     NoSecret,
     /// Not 1..=[`USER_ID_MAX`].
     #[error("user {0}: must be 1..={USER_ID_MAX}")]
     User(u64),
     /// The signature failed.
-    #[error("sign the token")]
+    #[error("cannot sign the token")]
     Signing(#[source] jsonwebtoken::errors::Error),
 }
 
@@ -124,15 +124,17 @@ pub struct Verifier {
     trust: ArcSwap<Trust>,
 }
 
-/// Keys, and the tokens that they have vouched for. A token that was good once is known by its bytes from then on, and only
-/// its times are looked at again; it is forgotten with the keys, so that none outlives the key that has signed it.
+/// Keys, and the tokens that they have verified. A verified token is known by its bytes, and only
+/// its times are checked again. It is dropped with the keys, so that none outlives the key of its
+/// signature.
 struct Trust {
     material: Material,
     keys: Keys,
     known: Cache<Box<str>, Verified>,
 }
 
-/// What a signature proves for ever, and between which times it counts, seconds since the Unix epoch.
+/// The claims that a signature proves, and the time from which they count, seconds since the Unix
+/// epoch.
 #[derive(Clone, Copy)]
 struct Verified {
     claims: Claims,
@@ -172,7 +174,8 @@ impl Verifier {
     pub fn new(auth: &Auth) -> Result<Self, KeyError> {
         let trust = Trust::new(Material::read(auth)?, auth)?;
         let mut validation = Validation::new(algorithm(auth.algorithm));
-        // The library would compare with the system's clock; all claims are checked in `decode`, and times in `verify`.
+        // The library would use the system's clock. `decode` checks all claims, and `verify` the
+        // times.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
@@ -187,7 +190,7 @@ impl Verifier {
     /// Source: RFC 6750, 2.1 (the header); RFC 7519, 4.1 (the claims).
     ///
     /// # Errors
-    /// [`Unauthorized`]: nothing in the token may be believed.
+    /// [`Unauthorized`]: no claim of the token may be trusted.
     pub fn verify(&self, authorization: Option<&str>, now_s: u64) -> Result<Claims, Unauthorized> {
         let header = authorization.ok_or(Unauthorized::Missing)?;
         let (scheme, token) = header.split_once(' ').ok_or(Unauthorized::Scheme)?;
@@ -215,10 +218,10 @@ impl Verifier {
         Ok(verified.claims)
     }
 
-    /// Everything but the times.
+    /// Checks all but the times.
     fn decode(&self, token: &str, keys: &Keys) -> Result<Verified, Unauthorized> {
         let token = self.signed(token, keys)?;
-        // An extension that must be understood, and is not (RFC 7515, 4.1.11).
+        // A critical extension, which is unknown here (RFC 7515, 4.1.11).
         if token.header.crit.is_some() {
             return Err(Unauthorized::Malformed);
         }
@@ -250,10 +253,11 @@ impl Verifier {
         let role =
             role.and_then(|name| Role::value_variants().iter().find(|role| role.name() == name));
         let role = role.copied();
+        debug_assert!((1..=USER_ID_MAX).contains(&user_id), "read as a user id");
         Ok(Verified { claims: Claims { user_id, role, expires_s }, begins_s })
     }
 
-    /// A token by the one key that it must be signed by.
+    /// Decodes a token by a key that may have signed it.
     fn signed(&self, token: &str, keys: &Keys) -> Result<TokenData<WireClaims>, Unauthorized> {
         let refused = |error: jsonwebtoken::errors::Error| reason(error.kind());
         let header = jsonwebtoken::decode_header(token).map_err(refused)?;
@@ -264,7 +268,7 @@ impl Verifier {
         for key in keys.for_token(header.kid.as_deref()) {
             match jsonwebtoken::decode(token, key, &self.validation).map_err(refused) {
                 Ok(token) => return Ok(token),
-                // With a previous secret, either may have signed it.
+                // There may be a previous secret: either may have signed it.
                 Err(other) => refusal = other,
             }
         }
@@ -294,12 +298,12 @@ impl Rotating for Verifier {
     }
 }
 
-/// Makes the token that a [`Verifier`] of the same configuration accepts.
+/// Makes a token that a [`Verifier`] of the same configuration accepts.
 ///
-/// `now_s`: seconds since the Unix epoch; `ttl`: whole seconds count.
+/// `now_s`: seconds since the Unix epoch; `ttl`: only whole seconds count.
 ///
 /// # Errors
-/// [`SignError`]: the configuration holds no secret to sign with, or the user is none.
+/// [`SignError`]: the configuration has no secret, or the user id is out of range.
 pub fn sign(
     auth: &Auth,
     user_id: u64,
@@ -329,8 +333,8 @@ pub fn sign(
 
 /// Reads a user id as tokens write it: decimal digits, nothing before them.
 ///
-/// Returns None for anything but 1..=[`USER_ID_MAX`] in its one spelling, so that no two texts
-/// name one user.
+/// Returns `None` for every text but 1..=[`USER_ID_MAX`] without leading zeros, so that no two
+/// texts name one user.
 pub fn user_id(text: &str) -> Option<u64> {
     if text.starts_with('0') || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -338,27 +342,18 @@ pub fn user_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id| (1..=USER_ID_MAX).contains(id))
 }
 
-fn algorithm(algorithm: config::auth::Algorithm) -> jsonwebtoken::Algorithm {
-    match algorithm {
-        config::auth::Algorithm::Hs256 => jsonwebtoken::Algorithm::HS256,
-        config::auth::Algorithm::EdDsa => jsonwebtoken::Algorithm::EdDSA,
-        config::auth::Algorithm::Rs256 => jsonwebtoken::Algorithm::RS256,
-        config::auth::Algorithm::Es256 => jsonwebtoken::Algorithm::ES256,
-    }
-}
-
 fn reason(kind: &ErrorKind) -> Unauthorized {
     match kind {
         ErrorKind::InvalidSignature => Unauthorized::Signature,
         ErrorKind::InvalidAlgorithm => Unauthorized::Algorithm,
-        // Among them an `alg` that the library does not know, such as "none".
+        // Also an `alg` that the library does not know, such as "none".
         _ => Unauthorized::Malformed,
     }
 }
 
 /// The whole seconds of a NumericDate (RFC 7519, 2), which may have a fraction.
 fn numeric_date(number: &serde_json::Number) -> Result<u64, Unauthorized> {
-    // As text, since no floating point is wanted here: "1700000000.5", "1e300", "-1".
+    // As text, to avoid floating point: "1700000000.5", "1e300", "-1".
     let text = number.to_string();
     let whole = text.split_once('.').map_or(text.as_str(), |(whole, _)| whole);
     if text.contains('e') {
@@ -510,8 +505,9 @@ mod tests {
         assert_eq!(known(), before);
     }
 
-    /// Goal: a secret can be changed without refusing a token that was good, and then is gone. Method: one token of each
-    /// secret, at each step of the change; the old one is remembered from the first step on.
+    /// Goal: a secret can be changed without refusing a token that was good, and then is gone.
+    /// Method: one token of each secret, at each step of the change; the old one is remembered from
+    /// the first step on.
     #[test]
     fn a_token_is_good_as_long_as_the_secret_that_signed_it() {
         const OLD: &str = "the secret of yesterday, as long as any";

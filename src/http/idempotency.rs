@@ -29,7 +29,8 @@ pub fn key(call: &Call) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// The one key of a request: from its header, from its field `name`, or from both if they are equal.
+/// The one key of a request: from its header, from its field `name`, or from both if they are
+/// equal.
 ///
 /// # Errors
 /// INVALID_REQUEST: they differ.

@@ -34,8 +34,8 @@ use crate::config;
 use crate::telemetry;
 use domain::shortage::Shortage;
 
-/// Connections over the limit that are answered 503 at the same time. Further ones are closed without
-/// an answer, so that refusals use a bounded number of file descriptors.
+/// Connections over the limit that are answered 503 at the same time. Further ones are closed
+/// without an answer, so that refusals use a bounded number of file descriptors.
 const REFUSALS_MAX: usize = 64;
 
 /// Time for a connection over the limit to send its request and read the refusal.
@@ -44,8 +44,8 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// `Retry-After` of a refused connection, s.
 const RETRY_AFTER_S: u64 = 1;
 
-/// Pause after a failed accept. The usual cause is a lack of file descriptors, and then the next call
-/// fails as fast as this one.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors, and then the next
+/// call fails as fast as this one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of one listener.
@@ -55,7 +55,8 @@ pub struct Limits {
     pub header_bytes_max: usize,
     /// Time for a complete header, and for a TLS handshake; then the connection is closed.
     pub header_read_timeout: Duration,
-    /// Time for an answer to begin; then 503. A client that reads no bytes for this long is cut off.
+    /// Time for an answer to begin; then 503. A client that reads no bytes for this long is cut
+    /// off.
     pub request_timeout: Duration,
     /// Connections at once. The next one replaces an idle one. If none is idle, it is answered 503.
     pub connections_max: usize,
@@ -91,8 +92,8 @@ pub struct Drained {
 ///
 /// `tls`: if given, secures every connection. `handler`: request in, response out. Its future is
 /// dropped, at any await, when the client hangs up, when the request times out and when the stop's
-/// time is over. Work that must go on belongs in a task of its own. A panic closes its own connection
-/// and no other.
+/// time is over. Work that must go on belongs in a task of its own. A panic closes its own
+/// connection and no other.
 ///
 /// Returns when every connection has ended, at most `limits.shutdown_timeout` after `shutdown`.
 pub async fn serve<H, F>(

@@ -1,9 +1,9 @@
-//! The public API described as OpenAPI 3.1: paths from the routing table, schemas from the types on the wire, codes from
-//! their one table.
+//! The public API described as OpenAPI 3.1: paths from the routing table, schemas from the types on
+//! the wire, codes from their one table.
 //!
 //! A new route does not compile before `describe` has it. Its description is one function:
-//! `with_token` adds the parts that all routes share, `refused` adds an answer for each status of its
-//! codes.
+//! `with_token` adds the parts that all routes share, `refused` adds an answer for each status of
+//! its codes.
 
 use std::collections::BTreeMap;
 
@@ -467,8 +467,8 @@ mod tests {
         }
     }
 
-    /// Goal: the document has no second opinion on codes. Method: their list, and each answer's codes against the table; a body
-    /// that cannot be read has statuses of its own.
+    /// Goal: the document has no second opinion on codes. Method: their list, and each answer's
+    /// codes against the table; a body that cannot be read has statuses of its own.
     #[test]
     fn codes_and_their_statuses_come_from_the_one_table() {
         let document = written();

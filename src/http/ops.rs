@@ -1,9 +1,9 @@
-//! The operators' listener: health, metrics, money from and to the outside, accounts, assets, transfers,
-//! pauses, approvals, the halt, and the console.
+//! The operators' listener: health, metrics, money from and to the outside, accounts, assets,
+//! transfers, pauses, approvals, the halt, and the console.
 //!
-//! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take the
-//! parts of the service that they use. Only an action that may need a second operator, or that the
-//! approval of one carries out, takes the whole service.
+//! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
+//! the parts of the service that they use. Only an action that may need a second operator, or that
+//! the approval of one carries out, takes the whole service.
 
 mod accounts;
 mod approvals;

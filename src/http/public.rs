@@ -1,7 +1,7 @@
 //! The public listener: a user's transfers, balances and events, and the assets.
 //!
-//! The table of routes is in `routes`. Each handler has a file of its own and takes the parts of the
-//! service that it uses.
+//! The table of routes is in `routes`. Each handler has a file of its own and takes the parts of
+//! the service that it uses.
 
 mod balances;
 pub(super) mod events;

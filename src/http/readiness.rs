@@ -1,5 +1,5 @@
-//! Whether new transfers are taken, part by part. `/readyz`, the metric, the console and alerts share
-//! this one answer.
+//! Whether new transfers are taken, part by part. `/readyz`, the metric, the console and alerts
+//! share this one answer.
 
 use std::time::Duration;
 

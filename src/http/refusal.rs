@@ -1,6 +1,7 @@
 //! A refusal: why a request is not served, and the one body that says so.
 //!
-//! A handler returns [`Outcome`]. A refused one becomes an answer in one place, [`Refusal::answer`].
+//! A handler returns [`Outcome`]. A refused one becomes an answer in one place,
+//! [`Refusal::answer`].
 
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};

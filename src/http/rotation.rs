@@ -1,4 +1,4 @@
-//! Keys and certificates that are changed while the service runs: their files are looked at again and again.
+//! Keys and certificates that change while the service runs: their files are read again and again.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,29 +10,30 @@ use tracing::{error, info};
 use crate::clock::Clock;
 use crate::telemetry::chain;
 
-/// Something that is read from files, and read again.
+/// A value that is read from files, and read again.
 pub trait Rotating: Send + Sync + 'static {
-    /// What it is, for the log.
+    /// Its name, for the log.
     fn name(&self) -> String;
 
-    /// Reads the files; blocks. What they hold is in force from then on; returns whether that is anything new.
+    /// Reads the files (blocks) and puts their content in force. Returns whether it has changed.
     ///
     /// # Errors
-    /// They hold nothing that can be used; what was in force before still is.
+    /// The files hold nothing usable. The earlier content stays in force.
     fn reload(&self) -> Result<bool, Box<dyn Error + Send + Sync>>;
 }
 
-/// Has every part reloaded each `every`, and at once where the process is told to; never ends.
+/// Reloads every part each `every`, and at once on SIGHUP. Never ends.
 pub async fn keep(
     parts: Vec<Arc<dyn Rotating>>,
     every: Duration,
     clock: Arc<dyn Clock>,
     mut hangups: Signal,
 ) {
-    // What was last wrong with each part: it is said once, not every few seconds.
+    // The last error of each part: logged once, not every few seconds.
     let mut wrong: Vec<Option<String>> = vec![None; parts.len()];
     loop {
-        let told = tokio::select! {
+        debug_assert_eq!(parts.len(), wrong.len(), "one error for each part");
+        let requested = tokio::select! {
             () = clock.sleep(every) => false,
             hangup = hangups.recv() => hangup.is_some(),
         };
@@ -42,15 +43,15 @@ pub async fn keep(
             let reloaded = tokio::task::spawn_blocking(move || reading.reload()).await;
             match reloaded.unwrap_or_else(|panicked| Err(panicked.into())) {
                 Ok(changed) => {
-                    if changed || told || wrong.is_some() {
+                    if changed || requested || wrong.is_some() {
                         info!(name, changed, "read again");
                     }
                     *wrong = None;
                 }
                 Err(why) => {
                     let why = chain(why.as_ref());
-                    if told || wrong.as_ref() != Some(&why) {
-                        error!(name, why, "not read again: what was in force before still is");
+                    if requested || wrong.as_ref() != Some(&why) {
+                        error!(name, why, "not read again; the earlier content stays in force");
                     }
                     *wrong = Some(why);
                 }

@@ -27,7 +27,8 @@ fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Object {
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
 }
 
-/// Declares a type for each value that is text in JSON: a component that types in `wire.rs` refer to.
+/// Declares a type for each value that is text in JSON: a component that types in `wire.rs` refer
+/// to.
 macro_rules! texts {
     ($($type:ident = $name:literal, $description:literal: $schema:expr;)+) => {$(
         #[doc = $description]

@@ -1,7 +1,8 @@
-//! The connections that a listener holds, and the one that leaves for the next.
+//! The connections of a listener, and the one that is closed for the next.
 //!
-//! At the limit, the idle connection that has been longest without a whole request is closed: first those that never sent
-//! one. So a client that opens sockets and says nothing takes no place from one that asks.
+//! At the limit, the idle connection with the longest time since its last whole request is closed.
+//! First come those that never sent one. So a client that only opens sockets takes no place from
+//! others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Bits of an IPv6 address that one client has for itself.
+/// Bits of an IPv6 address that belong to one client.
 const V6_CLIENT_BITS: u32 = 64;
 
 /// The places of one listener.
@@ -24,7 +25,7 @@ pub(super) struct Seats {
 struct Table {
     seats: HashMap<u64, Seat>,
     per_address: HashMap<IpAddr, usize>,
-    /// The next event's number: the lower a seat's number, the longer ago its last event.
+    /// The number of the last event. A seat with a lower number has an older last event.
     next: u64,
 }
 
@@ -34,12 +35,12 @@ struct Seat {
     asked: bool,
     /// The number of its last event.
     last: u64,
-    /// A request of it is being answered.
+    /// Whether a request is being answered.
     busy: bool,
     leave: Arc<Notify>,
 }
 
-/// One connection's place; dropping it frees it.
+/// One connection's place. Dropping it frees the place.
 pub(super) struct Place {
     seats: Arc<Seats>,
     number: u64,
@@ -52,7 +53,8 @@ impl Seats {
         Arc::new(Seats { table: Mutex::default(), most, most_per_address })
     }
 
-    /// A place for a connection from this address; `None` where every other one is being answered.
+    /// A place for a connection from this address; `None` if every other connection is being
+    /// answered.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = client(address);
         let mut table = self.table.lock();
@@ -65,7 +67,9 @@ impl Seats {
         let (number, leave) = (table.event(), Arc::new(Notify::new()));
         let seat =
             Seat { address, asked: false, last: number, busy: false, leave: Arc::clone(&leave) };
-        table.seats.insert(number, seat);
+        let earlier = table.seats.insert(number, seat);
+        assert!(earlier.is_none(), "numbers are not repeated");
+        debug_assert!(table.seats.len() <= self.most, "an idle connection left first");
         *table.per_address.entry(address).or_default() += 1;
         Some(Place { seats: Arc::clone(self), number, leave })
     }
@@ -77,8 +81,8 @@ impl Table {
         self.next
     }
 
-    /// Closes the connection that has been longest without a whole request, of this address or of any; `None` where each is
-    /// being answered.
+    /// Closes the idle connection with the longest time since its last whole request, of this
+    /// address or of any; `None` if each is being answered.
     fn close_idlest(&mut self, address: Option<IpAddr>) -> Option<()> {
         let of = |seat: &&Seat| address.is_none_or(|address| seat.address == address);
         let idle = |seat: &&Seat| !seat.busy && of(seat);
@@ -94,6 +98,7 @@ impl Table {
     fn remove(&mut self, number: u64) -> Option<Seat> {
         let seat = self.seats.remove(&number)?;
         if let Some(count) = self.per_address.get_mut(&seat.address) {
+            assert!(*count > 0, "a seat is removed once");
             *count -= 1;
             if *count == 0 {
                 self.per_address.remove(&seat.address);
@@ -104,7 +109,8 @@ impl Table {
 }
 
 impl Place {
-    /// Notes that a request is being answered; `false`: the place was given away, and the connection is about to close.
+    /// Marks the connection as busy; `false`: the place was given away, and the connection is about
+    /// to close.
     pub(super) fn begin(&self) -> bool {
         let mut table = self.seats.table.lock();
         let last = table.event();
@@ -114,7 +120,7 @@ impl Place {
         })
     }
 
-    /// Notes that the request has its answer.
+    /// Marks the connection as idle: its request is answered.
     pub(super) fn end(&self) {
         let mut table = self.seats.table.lock();
         let last = table.event();

@@ -228,7 +228,8 @@ impl Intake {
     /// The request's body.
     ///
     /// # Errors
-    /// INVALID_REQUEST: not JSON by its type (415), too large (413), incomplete (400), too slow (408).
+    /// INVALID_REQUEST: not JSON by its type (415), too large (413), incomplete (400), too slow
+    /// (408).
     pub async fn body(&self, call: Call) -> Result<Bytes, Refusal> {
         if !is_json(call.request.headers().get(CONTENT_TYPE)) {
             let refusal = invalid("The content type must be application/json.");

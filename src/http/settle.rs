@@ -1,8 +1,8 @@
 //! A transfer as UBSCore's record has it.
 //!
 //! PostgreSQL may lag behind UBSCore's record: a worker writes the final state some time after the
-//! client has its answer. Every route answers the settled transfer, so no answer steps back behind an
-//! earlier one.
+//! client has its answer. Every route answers the settled transfer, so no answer steps back behind
+//! an earlier one.
 
 use tracing::error;
 

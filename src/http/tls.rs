@@ -1,4 +1,5 @@
-//! TLS for a listener: a certificate chain and its private key, from PEM files that are read again while the service runs.
+//! TLS for a listener: a certificate chain and its private key, from PEM files that are read again
+//! while the service runs.
 
 use std::error::Error;
 use std::io;
@@ -16,7 +17,7 @@ use super::rotation::Rotating;
 use crate::config::file::read_key_file;
 use crate::config::tls::TlsFiles;
 
-/// What is spoken inside (RFC 7301); a client that wants something else only is refused.
+/// The only protocol inside (RFC 7301). A client without it is refused.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// Why a listener cannot speak TLS. The operator must change the configuration or a file.
@@ -31,11 +32,11 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file holds no PEM of its kind.
-    #[error("{section}.{key} = {}: no PEM of a {what}", path.display())]
+    #[error("{section}.{key} = {}: no {what} in PEM format", path.display())]
     Pem {
         /// `http` or `ops`.
         section: &'static str,
@@ -43,25 +44,25 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
-        /// What the parser said.
+        /// The error of the parser.
         source: pem::Error,
     },
-    /// The certificate is none, or the key is of a kind that is not known, or not the certificate's.
+    /// The certificate is invalid, or the key is of an unknown kind or of another certificate.
     #[error(
         "{}.tls_certificate_file = {} and {}.tls_key_file = {}: cannot be used together",
         files.section, files.certificate.display(), files.section, files.key.display()
     )]
     Pair {
-        /// The two.
+        /// Both files.
         files: Box<TlsFiles>,
-        /// What is wrong.
+        /// The error of the library.
         source: rustls::Error,
     },
 }
 
-/// The certificate that a listener shows.
+/// The certificate of a listener.
 pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<Current>,
@@ -89,7 +90,7 @@ impl Tls {
         Ok(Tls { files, current: ArcSwap::from_pointee(current) })
     }
 
-    /// What makes a connection secure, by the certificate in force.
+    /// Secures a connection by the certificate in force.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.current.load().acceptor.clone()
     }

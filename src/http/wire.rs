@@ -34,7 +34,8 @@ pub enum FundsAt {
 }
 
 impl FundsAt {
-    /// The place in a state. `withdrawn`: the source has paid, though the state does not show it yet.
+    /// The place in a state. `withdrawn`: the source has paid, though the state does not show it
+    /// yet.
     pub fn of(state: State, withdrawn: bool) -> FundsAt {
         match state.money_with(withdrawn) {
             Money::AtSource => FundsAt::Source,

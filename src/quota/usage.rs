@@ -1,11 +1,12 @@
-//! What one user has used of a day: pure, so that a test can hold it against a model.
+//! The usage of one user's day. Pure, so that a test can compare it with a model.
 //!
-//! A transfer belongs to the UTC day in which PostgreSQL has stamped its row, and its share is *open* from before it is
-//! handed over until its accept is decided. An open share counts in whatever day it is: so no day is ever given more than
-//! its limit, whichever side of midnight an accept commits on.
+//! A transfer belongs to the UTC day of its row's time in PostgreSQL. Its share is *open* from
+//! before the transfer is sent until its accept is decided. An open share counts in every day, so
+//! no day exceeds its limit whether an accept commits before or after midnight.
 //!
-//! Each day has its own sums, so a clock of PostgreSQL's that runs ahead over midnight and back again changes none of them.
-//! A day gets more than its limit only by shares that are open when PostgreSQL comes into it a second time.
+//! Each day has its own sums. So PostgreSQL's clock may run ahead over midnight and back again, and
+//! no sum changes. A day exceeds its limit only by shares that are open when PostgreSQL enters it a
+//! second time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,10 +16,10 @@ use domain::asset::AssetId;
 
 /// Seconds in a day.
 const DAY_S: i64 = 86_400;
-/// Days of which the sums are kept. A clock that runs ahead needs a second one; beyond, the oldest is forgotten.
+/// Days with sums. A clock that runs ahead needs a second one. Beyond, the oldest is dropped.
 const DAYS_MAX: usize = 4;
 
-/// A day of UTC: so many have begun since 1970-01-01.
+/// A day of UTC: days since 1970-01-01.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Day(i64);
 
@@ -33,49 +34,49 @@ impl Day {
         Day(i64::try_from(second).expect("2^63 seconds").div_euclid(DAY_S))
     }
 
-    /// When it begins.
+    /// The time of its beginning.
     pub fn start(self) -> Timestamp {
         Timestamp::from_second(self.0 * DAY_S).expect("the day of a timestamp")
     }
 
-    /// Seconds from a moment until the day is over, at least one.
+    /// Seconds from a moment to the end of the day, at least one.
     pub fn left_s(self, now_s: u64) -> u64 {
         let end = u64::try_from((self.0 + 1) * DAY_S).expect("after 1970");
         end.saturating_sub(now_s).max(1)
     }
 }
 
-/// What every user may use of a day.
+/// The limits of every user's day.
 #[derive(Clone, Debug, Default)]
 pub struct DayMax {
     /// Accepted transfers.
     pub transfers: Option<u64>,
-    /// Smallest units of one asset, by asset. What ends FAILED or ROLLED_BACK has not been used.
+    /// Smallest units by asset. A transfer that ends FAILED or ROLLED_BACK uses none.
     pub amounts: HashMap<AssetId, u64>,
 }
 
 impl DayMax {
-    /// Whether nothing is limited.
+    /// Whether there is no limit.
     pub fn is_off(&self) -> bool {
         self.transfers.is_none() && self.amounts.is_empty()
     }
 }
 
-/// What one transfer uses.
+/// The usage of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Of what.
+    /// The asset.
     pub asset: AssetId,
-    /// Smallest units; 0 where nobody counts them.
+    /// Smallest units; 0 if the asset has no limit.
     pub units: u64,
 }
 
 /// Transfers and smallest units by asset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// How many.
+    /// The number of transfers.
     pub transfers: u64,
-    /// Of how much.
+    /// Smallest units by asset.
     pub amounts: HashMap<AssetId, u128>,
 }
 
@@ -94,12 +95,14 @@ impl Sums {
     }
 
     fn remove(&mut self, share: Share) {
-        self.transfers = self.transfers.checked_sub(1).expect("added before");
+        assert!(self.transfers > 0, "a share is released or accepted once");
+        self.transfers -= 1;
         self.remove_units(share);
     }
 
     fn remove_units(&mut self, share: Share) {
-        // The day may have been forgotten and begun anew since, while a clock jumped: then less stands here than was added.
+        // While a clock jumped, the day may have been dropped and begun again: then the sum is
+        // smaller than the share.
         match self.units(share.asset).saturating_sub(u128::from(share.units)) {
             0 => drop(self.amounts.remove(&share.asset)),
             left => drop(self.amounts.insert(share.asset, left)),
@@ -107,66 +110,67 @@ impl Sums {
     }
 }
 
-/// Which limit of a day is in the way.
+/// The limit of a day that leaves no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Of transfers.
+    /// The number of transfers.
     Transfers,
-    /// Of the asset's amount.
+    /// The amount of the asset.
     Amount,
 }
 
 /// Whether there is room for one more transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// There is, and it is taken.
+    /// There is room, and the share is taken.
     Taken,
     /// There is none today.
     None(Limit),
-    /// It depends on what becomes of the open shares.
+    /// It depends on open shares.
     Perhaps,
 }
 
-/// One user's day.
+/// The usage of one user.
 #[derive(Debug)]
 pub struct Usage {
-    /// The day that PostgreSQL was last seen in.
+    /// The last known day of PostgreSQL.
     day: Day,
-    /// By day; a day without an entry has nothing.
+    /// By day; a day without an entry has no usage.
     used: BTreeMap<Day, Sums>,
     open: Sums,
 }
 
 impl Usage {
-    /// A user who has used this much of each day, with no share open; PostgreSQL is in `day`.
+    /// A user with this usage of each day and no open share. PostgreSQL is in `day`.
     pub fn new(day: Day, used: BTreeMap<Day, Sums>) -> Usage {
         let mut usage = Usage { day, used, open: Sums::default() };
         usage.forget();
         usage
     }
 
-    /// The day that PostgreSQL was last seen in.
+    /// The last known day of PostgreSQL.
     pub fn day(&self) -> Day {
         self.day
     }
 
-    /// PostgreSQL has been seen in this day, which is an earlier one where its clock has gone back. Each accept of either
-    /// day has held a share of this user's, so nothing needs to be read.
+    /// Sets PostgreSQL's day. It is an earlier one if its clock went back. Every accept of both
+    /// days had a share here, so nothing has to be read.
     pub fn seen(&mut self, day: Day) {
         self.day = day;
     }
 
-    /// What was used of a day.
+    /// The usage of a day.
     pub fn used(&self, day: Day) -> Sums {
         self.used.get(&day).cloned().unwrap_or_default()
     }
 
-    /// Keeps the sums of the latest days and of the one that PostgreSQL is in.
+    /// Keeps the sums of the latest days and of PostgreSQL's day.
     fn forget(&mut self) {
         while self.used.len() > DAYS_MAX {
             let oldest = self.used.keys().copied().find(|day| *day != self.day);
             self.used.remove(&oldest.expect("more than one"));
         }
+        debug_assert!(self.used.len() <= DAYS_MAX, "bounded");
     }
 
     /// Opens a share, if there is room for it.
@@ -189,31 +193,35 @@ impl Usage {
             }
         }
         self.open.add(share);
+        debug_assert!(self.open.transfers > 0, "taken");
         Room::Taken
     }
 
-    /// An open share has come to nothing.
+    /// Releases an open share: its transfer was not accepted.
     pub fn release(&mut self, share: Share) {
         self.open.remove(share);
     }
 
-    /// An open share's transfer was accepted in this day.
+    /// Turns an open share into usage: its transfer was accepted in this day.
     pub fn accept(&mut self, share: Share, day: Day) {
+        debug_assert!(self.open.units(share.asset) >= u128::from(share.units), "an open share");
         self.open.remove(share);
-        // An answer may overtake that of an earlier day.
+        // An answer may arrive before that of an earlier day.
         self.day = self.day.max(day);
         self.used.entry(day).or_default().add(share);
         self.forget();
     }
 
-    /// A transfer that was accepted in this day has moved nothing after all; it stays counted.
+    /// Gives back the amount of a transfer that was accepted in this day and failed. It still
+    /// counts as a transfer.
     pub fn restore(&mut self, share: Share, day: Day) {
         if let Some(used) = self.used.get_mut(&day) {
+            debug_assert!(used.transfers > 0, "the transfer counts on this day");
             used.remove_units(share);
         }
     }
 
-    /// What is left of each limit of the day: transfers, and smallest units of one asset.
+    /// The rest of each limit of the day: transfers, and smallest units of one asset.
     pub fn left(&self, max: &DayMax, asset: AssetId) -> (Option<u64>, Option<u64>) {
         let used = self.used(self.day);
         let taken = used.transfers + self.open.transfers;
@@ -262,9 +270,9 @@ mod tests {
         Accept(usize),
         /// Of an accepted transfer, by its place: it has moved nothing.
         Restore(usize),
-        /// A day passes in PostgreSQL, and nobody has noticed yet.
+        /// A day passes in PostgreSQL, and no read has shown it yet.
         Midnight,
-        /// Somebody asks PostgreSQL what day it is.
+        /// A read shows the day of PostgreSQL.
         See,
         /// PostgreSQL's clock steps so many days ahead, or back, which the service sees.
         Step(i64),
@@ -312,8 +320,9 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: no day has more than its limits, and nobody is refused for the day while there is room. Method: the
-        /// table against a list of rows with their days, which is added up anew each time.
+        /// Goal: no day has more than its limits, and no user is refused for the day while there is
+        /// room. Method: the table against a list of rows with their days, which is added up anew
+        /// each time.
         #[test]
         fn no_day_has_more_than_its_limits_and_nobody_is_refused_who_has_room(
             steps in proptest::collection::vec(step(), 1..200),

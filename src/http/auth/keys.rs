@@ -1,4 +1,4 @@
-//! The keys that vouch for tokens: where they come from, and which one a token has to be checked by.
+//! The keys of tokens: their sources, and the key that checks a token.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, 
 use serde::Deserialize;
 use tracing::{info, warn};
 
-use super::algorithm;
 use crate::config::auth::{Algorithm, Auth};
 use crate::config::file::read_key_file;
 use crate::config::secret::Secret;
@@ -16,7 +15,7 @@ use crate::config::secret::Secret;
 /// Why tokens cannot be checked. The operator must change the configuration or a file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// `Config::validate` was not asked, or it would have said so.
+    /// A missing key; `Config::validate` refuses this too.
     #[error("{key} is missing")]
     Missing {
         /// `section.key`.
@@ -27,40 +26,40 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is no JWK Set, and holds no public key of the configured algorithm.
+    /// The file is neither a JWK Set nor a public key of the configured algorithm.
     #[error("auth.public_key_file = {}: not a public key for {algorithm:?}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What it should be for.
+        /// The configured algorithm.
         algorithm: Algorithm,
-        /// What the parser said.
+        /// The error of the parser.
         source: jsonwebtoken::errors::Error,
     },
-    /// The file looks like a JWK Set, and is none.
+    /// The file is JSON, and not a JWK Set.
     #[error("auth.public_key_file = {}: not a JWK Set", path.display())]
     NotASet {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The error of the parser.
         source: serde_json::Error,
     },
     /// The set has no key of the configured algorithm.
-    #[error("auth.public_key_file = {}: none of {count} keys fits {algorithm:?}: {}", path.display(), why.join("; "))]
+    #[error("auth.public_key_file = {}: none of {count} keys fits {algorithm:?}: {}", path.display(), listed(why))]
     NoneFits {
         /// The file.
         path: PathBuf,
-        /// What they should be for.
+        /// The configured algorithm.
         algorithm: Algorithm,
-        /// How many keys there are.
+        /// The number of keys.
         count: usize,
-        /// What is wrong with each.
-        why: Vec<String>,
+        /// The error of each key.
+        why: Vec<NamedMisfit>,
     },
-    /// Two keys of one name: which of them is meant cannot be told.
+    /// Two keys have one name, so a `kid` does not name one key.
     #[error("auth.public_key_file = {}: two keys have the kid {kid:?}", path.display())]
     Twice {
         /// The file.
@@ -70,10 +69,43 @@ pub enum KeyError {
     },
 }
 
-/// What the keys are made of, as it was read. Two that are equal make the same keys.
+/// A key of a set that cannot check tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} {why}")]
+pub struct NamedMisfit {
+    /// The `kid`, or the place in the set.
+    name: String,
+    /// The error.
+    #[source]
+    why: Misfit,
+}
+
+/// Why a key of a set cannot check tokens.
+#[derive(Debug, thiserror::Error)]
+enum Misfit {
+    #[error("is not a key: {0}")]
+    NotAKey(#[source] serde_json::Error),
+    #[error("is not for signatures by its use")]
+    Use,
+    #[error("is not to verify by its key_ops")]
+    Operations,
+    #[error("has another alg")]
+    Algorithm,
+    #[error("has another kty or crv")]
+    Kind,
+    #[error("is not a key: {0}")]
+    Unusable(#[source] jsonwebtoken::errors::Error),
+}
+
+/// The errors of keys, as one text.
+fn listed(misfits: &[NamedMisfit]) -> String {
+    misfits.iter().map(NamedMisfit::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// The source of the keys, as it was read. Equal sources make equal keys.
 #[derive(PartialEq)]
 pub(super) enum Material {
-    /// HS256: the secret, and the one before it.
+    /// HS256: the secret, and the previous one.
     Secrets { current: Secret, previous: Option<Secret> },
     /// The content of the file.
     Public { path: PathBuf, content: Vec<u8> },
@@ -81,9 +113,9 @@ pub(super) enum Material {
 
 /// The keys in force.
 pub(super) enum Keys {
-    /// Keys without names: what any of them has signed is good, whatever `kid` a token has.
+    /// Keys without names: each may have signed a token, with any `kid`.
     Unnamed(Vec<DecodingKey>),
-    /// The keys of a JWK Set, and their `kid` where they have one.
+    /// The keys of a JWK Set, with the `kid` if they have one.
     Set(Vec<(Option<String>, DecodingKey)>),
 }
 
@@ -102,7 +134,7 @@ impl Material {
         }
     }
 
-    /// Makes the keys, and says what they are.
+    /// Makes the keys, and logs their number and names.
     pub(super) fn keys(&self, wanted: Algorithm) -> Result<Keys, KeyError> {
         match self {
             Material::Secrets { current, previous } => {
@@ -111,7 +143,7 @@ impl Material {
                 info!(secrets = 1 + usize::from(previous.is_some()), "secrets of tokens are read");
                 Ok(Keys::Unnamed(secrets.map(key).collect()))
             }
-            // No PEM file begins like that, and every JSON object does.
+            // Every JSON object begins with a brace, and no PEM file does.
             Material::Public { path, content } if content.trim_ascii_start().starts_with(b"{") => {
                 key_set(path, content, wanted).map(Keys::Set)
             }
@@ -129,8 +161,8 @@ impl Material {
 }
 
 impl Keys {
-    /// The keys of which one must have signed a token; none where it names a key that there is not, or names none and
-    /// several could be meant.
+    /// The keys that may have signed a token. None if the token names an unknown key, or names no
+    /// key while there are several.
     pub(super) fn for_token(&self, kid: Option<&str>) -> Vec<&DecodingKey> {
         match (self, kid) {
             (Keys::Unnamed(keys), _) => keys.iter().collect(),
@@ -147,6 +179,16 @@ impl Keys {
     }
 }
 
+/// The library's name of an algorithm.
+pub(super) fn algorithm(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
+    match algorithm {
+        Algorithm::Hs256 => jsonwebtoken::Algorithm::HS256,
+        Algorithm::EdDsa => jsonwebtoken::Algorithm::EdDSA,
+        Algorithm::Rs256 => jsonwebtoken::Algorithm::RS256,
+        Algorithm::Es256 => jsonwebtoken::Algorithm::ES256,
+    }
+}
+
 fn pem(content: &[u8], wanted: Algorithm) -> Result<DecodingKey, jsonwebtoken::errors::Error> {
     let parse = match wanted {
         Algorithm::Hs256 => unreachable!("HS256 has no public key"),
@@ -157,13 +199,14 @@ fn pem(content: &[u8], wanted: Algorithm) -> Result<DecodingKey, jsonwebtoken::e
     parse(content).and_then(|key| tried(key, wanted))
 }
 
-/// Parsing looks neither at the curve nor at whether a point lies on it: check a signature, which is wrong in any case, so
-/// that a key that fits no token is found here and not at the first request.
+/// Checks a signature with a new key. The parser checks neither the curve nor whether a point lies
+/// on it. The signature is wrong in any case, but an unusable key fails here and not at the first
+/// request.
 fn tried(key: DecodingKey, wanted: Algorithm) -> Result<DecodingKey, jsonwebtoken::errors::Error> {
     jsonwebtoken::crypto::verify("", b"", &key, algorithm(wanted)).map(|_| key)
 }
 
-/// The keys of a set that fit. The others are passed over: sets of issuers hold keys of several kinds.
+/// The usable keys of a set. Others are skipped: sets of issuers hold keys of several kinds.
 ///
 /// Source: RFC 7517, 5.
 fn key_set(
@@ -192,35 +235,36 @@ fn key_set(
             }
             Err(why) => {
                 let name = name.map_or_else(|| format!("number {index}"), |kid| format!("{kid:?}"));
-                unfit.push(format!("{name} {why}"));
+                unfit.push(NamedMisfit { name, why });
             }
         }
     }
+    assert_eq!(keys.len() + unfit.len(), count, "each key is usable or not");
     if keys.is_empty() {
         let path = path.to_owned();
         return Err(KeyError::NoneFits { path, algorithm: wanted, count, why: unfit });
     }
     for key in unfit {
-        warn!(key, "a key of the set is passed over");
+        warn!(%key, "a key of the set is skipped");
     }
     let kids: Vec<_> = keys.iter().map(|(kid, _)| kid.as_deref().unwrap_or("(none)")).collect();
     info!(?kids, "the keys of tokens are read");
     Ok(keys)
 }
 
-/// One key of a set, or why it is not for us.
-fn key(value: serde_json::Value, wanted: Algorithm) -> Result<DecodingKey, String> {
-    let jwk: Jwk = serde_json::from_value(value).map_err(|error| format!("is none: {error}"))?;
+/// Reads one key of a set.
+fn key(value: serde_json::Value, wanted: Algorithm) -> Result<DecodingKey, Misfit> {
+    let jwk: Jwk = serde_json::from_value(value).map_err(Misfit::NotAKey)?;
     let common = &jwk.common;
     if common.public_key_use.as_ref().is_some_and(|intended| *intended != PublicKeyUse::Signature) {
-        return Err("is not for signatures by its use".to_owned());
+        return Err(Misfit::Use);
     }
     let verifies = |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
     if common.key_operations.as_ref().is_some_and(|operations| !verifies(operations)) {
-        return Err("is not to verify by its key_ops".to_owned());
+        return Err(Misfit::Operations);
     }
     if common.key_algorithm.is_some_and(|named| named != algorithm(wanted).into()) {
-        return Err("has another alg".to_owned());
+        return Err(Misfit::Algorithm);
     }
     let fits = match (wanted, &jwk.algorithm) {
         (Algorithm::EdDsa, AlgorithmParameters::OctetKeyPair(pair)) => {
@@ -233,10 +277,10 @@ fn key(value: serde_json::Value, wanted: Algorithm) -> Result<DecodingKey, Strin
         _ => false,
     };
     if !fits {
-        return Err("has another kty or crv".to_owned());
+        return Err(Misfit::Kind);
     }
     let key = DecodingKey::from_jwk(&jwk).and_then(|key| tried(key, wanted));
-    key.map_err(|error| format!("is none: {error}"))
+    key.map_err(Misfit::Unusable)
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ struct Body {
     balances: BalancesBody,
 }
 
-/// `GET /admin/v1/accounts/{user_id}`: both statuses (null without an account) and the balances. A user
-/// without accounts is answered too.
+/// `GET /admin/v1/accounts/{user_id}`: both statuses (null without an account) and the balances. A
+/// user without accounts is answered too.
 pub(super) async fn show(
     intake: &Intake,
     transfers: &Transfers,
@@ -125,8 +125,8 @@ pub(super) async fn set_status(
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 
-/// Refuses a user without an account in either store. More often the number is mistyped than the status
-/// is meant to be set before the first deposit.
+/// Refuses a user without an account in either store. More often the number is mistyped than the
+/// status is meant to be set before the first deposit.
 async fn refuse_unknown(transfers: &Transfers, spot: &Spot, user: UserId) -> Result<(), Refusal> {
     if spot.status(user).await.map_err(unanswered)?.is_some()
         || transfers.reads.funding_status(user).await.map_err(postgres_away)?.is_some()

@@ -1,10 +1,10 @@
-//! Two operators for one action, if the configuration requires it. The request of the first is recorded
-//! instead of carried out; another operator approves or rejects it.
+//! Two operators for one action, if the configuration requires it. The request of the first is
+//! recorded instead of carried out; another operator approves or rejects it.
 //!
-//! The request that approves an action carries it out (`approved`) and records that afterwards. If the
-//! process dies in between, the approval stays approved. Until it expires, approving it again carries
-//! it out again. That is still one action, since each is idempotent: a transfer is resolved once, an
-//! idem_key moves money once, and a resume ends only the halt of its request.
+//! The request that approves an action carries it out (`approved`) and records that afterwards. If
+//! the process dies in between, the approval stays approved. Until it expires, approving it again
+//! carries it out again. That is still one action, since each is idempotent: a transfer is resolved
+//! once, an idem_key moves money once, and a resume ends only the halt of its request.
 
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub(super) struct Wanted<'a> {
     pub(super) request_id: &'a str,
 }
 
-/// Records an action, and answers that it waits for another operator. A repeat is answered by the same
-/// approval.
+/// Records an action, and answers that it waits for another operator. A repeat is answered by the
+/// same approval.
 pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
     let Wanted { action, subject, request, caller, reason, request_id } = wanted;
     let random = service.intake.entropy.lock().u128();
@@ -131,7 +131,8 @@ fn unknown() -> Refusal {
     Refusal::because(Code::NotFound, "There is no such approval.")
 }
 
-/// `POST …/reject`: the action will never be carried out. The operator who asked may withdraw it so.
+/// `POST …/reject`: the action will never be carried out. The requester may withdraw it
+/// so.
 pub(super) async fn reject(
     intake: &Intake,
     reads: &Reads,

@@ -108,7 +108,8 @@ impl Draft {
     }
 }
 
-/// `POST /admin/v1/assets`: adds an asset. UBSCore registers it before a transfer of it is accepted.
+/// `POST /admin/v1/assets`: adds an asset. UBSCore registers it before a transfer of it is
+/// accepted.
 pub(super) async fn add(service: Arc<Service>, call: Call) -> Outcome {
     let Service { intake, transfers, spot, .. } = &*service;
     let request_id = call.request_id.clone();

@@ -1,11 +1,12 @@
 //! The operators' console: one page that calls the operators' routes.
 //!
-//! The page, its style and its scripts are parts of the binary. They are the same for every reader and
-//! hold no secret. The page shows answers of the routes. It calls them with the token that the operator
-//! enters, and keeps the token in memory only.
+//! The page, its style and its scripts are parts of the binary. They are the same for every reader
+//! and hold no secret. The page shows answers of the routes. It calls them with the token that the
+//! operator enters, and keeps the token in memory only.
 //!
-//! Strings in those answers may come from any client, such as a `cid`. The scripts insert them as text,
-//! and `POLICY` forbids the browser every other script and every way to turn a string into markup.
+//! Strings in those answers may come from any client, such as a `cid`. The scripts insert them as
+//! text, and `POLICY` forbids the browser every other script and every way to turn a string into
+//! markup.
 
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue};
@@ -13,8 +14,8 @@ use hyper::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 
 use crate::http::answer::{Answer, text};
 
-/// The browser's policy for the page: these files, this listener's routes, and no string as a script or
-/// as markup.
+/// The browser's policy for the page: these files, this listener's routes, and no string as a
+/// script or as markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 

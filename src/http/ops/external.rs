@@ -33,10 +33,11 @@ struct ExternalDraft {
     reason: Option<String>,
 }
 
-/// The reason of an approval whose external operation came without one.
+/// The reason of an approval, if the operation came without one.
 const NO_REASON: &str = "no reason given";
 
-/// `POST /admin/v1/deposits` and `/withdrawals`: moves money, or asks for a second operator's approval.
+/// `POST /admin/v1/deposits` and `/withdrawals`: moves money, or asks for a second operator's
+/// approval.
 pub(super) async fn external(service: &Service, op: Op, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;

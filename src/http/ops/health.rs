@@ -23,8 +23,8 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// Prometheus' text format; every newer version accepts it.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Answers a request of the operators' listener before there is a service: the process lives, and is
-/// not ready.
+/// Answers a request of the operators' listener before there is a service: the process lives, and
+/// is not ready.
 pub fn starting(request: &Request<Incoming>) -> Answer {
     let given = request_id(request.headers().get(X_REQUEST_ID));
     let request_id = given.unwrap_or("starting");

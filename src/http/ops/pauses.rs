@@ -1,5 +1,5 @@
-//! Pauses: operators refuse new transfers of a direction, an asset or both. A halt stops every transfer;
-//! a pause lets transfers under way continue.
+//! Pauses: operators refuse new transfers of a direction, an asset or both. A halt stops every
+//! transfer; a pause lets transfers under way continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::Direction;
 
-/// How long an answer waits for transfers that were checked before the change. Most accepts are faster.
+/// How long an answer waits for transfers that were checked before the change. Most accepts are
+/// faster.
 const DECIDED_WAIT: Duration = Duration::from_secs(10);
 
 fn bodies(pauses: &Pauses, catalog: &Catalog) -> Vec<PauseBody> {
@@ -53,8 +54,8 @@ struct PauseDraft {
 
 /// `PUT /admin/v1/pauses`: after the answer, every new transfer is checked against the change.
 ///
-/// With `"quiet": true`, no transfer that was checked before is accepted after the answer either. The
-/// one exception is an accept that was answered as unknown.
+/// With `"quiet": true`, no transfer that was checked before is accepted after the answer either.
+/// The one exception is an accept that was answered as unknown.
 pub(super) async fn change(service: Arc<Service>, call: Call) -> Outcome {
     let Service { intake, transfers, .. } = &*service;
     let request_id = call.request_id.clone();

@@ -16,8 +16,8 @@ struct SnapshotDraft {
     reason: String,
 }
 
-/// `POST /admin/v1/snapshot`: asks for a snapshot, and does not wait: a large one takes longer than a
-/// request may.
+/// `POST /admin/v1/snapshot`: asks for a snapshot, and does not wait: a large one takes longer than
+/// a request may.
 pub(super) async fn ask(
     intake: &Intake,
     reads: &Reads,

@@ -55,7 +55,8 @@ struct Body {
     assets: Vec<AssetTotals>,
 }
 
-/// `GET /admin/v1/totals`: the totals at a recent time `at`. Requests at the same time share one answer.
+/// `GET /admin/v1/totals`: the totals at a recent time `at`. Requests at the same time share one
+/// answer.
 pub(super) async fn show(service: Arc<Service>, call: Call) -> Outcome {
     let Service { intake, transfers, operations, .. } = &*service;
     intake.authenticate_viewer(&call)?;

@@ -1,5 +1,5 @@
-//! Transfers, for operators: find those that do not end, see where their money is and which participant
-//! has not answered, retry one at once, and end the wait for a decision.
+//! Transfers, for operators: find those that do not end, see where their money is and which
+//! participant has not answered, retry one at once, and end the wait for a decision.
 
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ async fn settle_or_leave(transfers: &Transfers, transfer: Transfer) -> (Transfer
     settle(&transfers.coordinator, transfer).await.unwrap_or((stored, funds_at))
 }
 
-/// `GET /admin/v1/transfers`: transfers that are not final, in one state, with a cid, or of one user.
+/// `GET /admin/v1/transfers`: transfers that are not final, in one state, with a cid, or of one
+/// user.
 pub(super) async fn list(intake: &Intake, transfers: &Transfers, call: &Call) -> Outcome {
     intake.authenticate_viewer(call)?;
     let filter = parse(call.request.uri().query().unwrap_or(""), transfers.limits.stuck_ms)?;
@@ -257,8 +258,8 @@ pub(super) async fn retry(service: Arc<Service>, parameters: Vec<String>, call: 
     wanted.answer(transfers, transfer).await
 }
 
-/// `POST …/resolve`: the awaited decision becomes a refusal, unless one is recorded by now. The answer is
-/// the transfer, so a repeat has the same answer.
+/// `POST …/resolve`: the awaited decision becomes a refusal, unless one is recorded by now. The
+/// answer is the transfer, so a repeat has the same answer.
 pub(super) async fn resolve(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     let Service { intake, transfers, .. } = &*service;
     let (caller, mut wanted) = Wanted::read(intake, transfers, &parameters[0], call).await?;

@@ -1,8 +1,8 @@
 //! `GET /api/v1/events`: a user's own transfers as they move, as server-sent events.
 //!
-//! A stream sends committed events only: no crash takes one back, and GET answers the same state or a
-//! later one. A client continues an ended stream by the last id that it has received. Each event is
-//! sent at least once.
+//! A stream sends committed events only: no crash takes one back, and GET answers the same state or
+//! a later one. A client continues an ended stream by the last id that it has received. Each event
+//! is sent at least once.
 //!
 //! Source: "Server-sent events" of the HTML standard.
 
@@ -145,7 +145,8 @@ struct Stream {
     last: i64,
     phase: Phase,
     heartbeat: Duration,
-    /// When the last text was sent, monotonic ns, and the longest time that the client took for one.
+    /// When the last text was sent, monotonic ns, and the longest time that the client took for
+    /// one.
     sent_ns: u64,
     longest_stall: Duration,
     reads: Reads,

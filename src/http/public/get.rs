@@ -18,7 +18,8 @@ use domain::transfer::ReqId;
 
 /// The longest wait for a final state that a client can ask for, milliseconds.
 pub(in crate::http) const WAIT_MS_MAX: u32 = 30_000;
-/// The part of a request's time that is left, after a wait for a final state, to read and to answer.
+/// The part of a request's time that is left, after a wait for a final state, to read and to
+/// answer.
 pub const END_WAIT_GRACE: Duration = Duration::from_secs(2);
 /// Pause between two reads of a transfer that no worker holds.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(250);

@@ -3,7 +3,8 @@
 //! A request passes these steps, and each may end it:
 //!
 //! 1. [`Post::read`]: the body, its key and its user.
-//! 2. [`Post::admit`]: the halt, the checks of `validation`, the user's limits. A refused request with
+//! 2. [`Post::admit`]: the halt, the checks of `validation`, the user's limits. A refused request
+//! with
 //!    a known cid is answered as a repeat ([`Post::replay_or`]).
 //! 3. [`Post::accept`]: a worker accepts the transfer, or the stored transfer of the cid is found.
 //! 4. [`Post::follow`]: the transfer reaches a final state, or `http.transfer_wait_ms` is over.
@@ -110,8 +111,8 @@ struct Post<'a> {
 enum Accept {
     /// The worker answered after `waited`.
     ByWorker { accepted: Accepted, waited: Duration },
-    /// The worker did not answer in time, and PostgreSQL has a transfer with this cid. `replayed`: an
-    /// earlier request has made it.
+    /// The worker did not answer in time, and PostgreSQL has a transfer with this cid. `replayed`:
+    /// an earlier request has made it.
     Stored { transfer: Transfer, replayed: bool },
 }
 
@@ -169,10 +170,12 @@ impl<'a> Post<'a> {
         Ok((checked, reservation))
     }
 
-    /// Answers a refused request by the transfer of its cid, if there is one, and else by `refusal`.
+    /// Answers a refused request by the transfer of its cid, if there is one, and else by
+    /// `refusal`.
     ///
-    /// A retry of a transfer that went through must get its first outcome, even if a check or a limit
-    /// refuses it now. Only refused requests are looked up here: the accept itself finds a known cid.
+    /// A retry of a transfer that went through must get its first outcome, even if a check or a
+    /// limit refuses it now. Only refused requests are looked up here: the accept itself finds a
+    /// known cid.
     async fn replay_or(&self, refusal: Refusal) -> Outcome {
         let Some(cid) = &self.cid else { return Err(refusal) };
         // Beyond the limit of searches the answer is "retry": a final refusal could be wrong.
@@ -306,8 +309,8 @@ impl<'a> Post<'a> {
     }
 }
 
-/// The transfer of a user's cid, with every accept that was sent before this search. A read finds it
-/// without a commit. If an accept is still undecided, its worker answers the search in order.
+/// The transfer of a user's cid, with every accept that was sent before this search. A read finds
+/// it without a commit. If an accept is still undecided, its worker answers the search in order.
 async fn find_cid(
     transfers: &Transfers,
     user: UserId,
