@@ -47,6 +47,7 @@ const UNREVISED: &[&str] = &[
     "src/alert.rs",
     "src/approval.rs",
     "src/checkpointer.rs",
+    "src/clock.rs",
     "src/commands.rs",
     "src/commands/account.rs",
     "src/commands/adopt.rs",

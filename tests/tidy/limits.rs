@@ -17,7 +17,7 @@ const PRIMARY_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 900;
 
 /// Assertions in a thousand lines of production code, blank and comment lines not counted.
-const ASSERTIONS_PER_1000_LINES_MIN: usize = 3;
+const ASSERTIONS_PER_1000_LINES_MIN: usize = 5;
 
 /// The SQL half and the worker are rebuilt soon; until then their sizes stay.
 const REBUILT_NEXT: [&str; 2] = ["src/postgres", "src/coordinator/worker"];
@@ -33,8 +33,6 @@ const TOO_LONG: &[&str] = &[
 
 /// Files that still return an error as text. This list only becomes shorter.
 const TEXT_ERRORS: &[&str] = &[
-    "engine/src/op/order.rs",
-    "engine/src/op/refuse.rs",
     "src/commands/doctor/judgement.rs",
     "src/commands/doctor/machine.rs",
     "src/events/webhooks.rs",

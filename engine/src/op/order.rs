@@ -17,18 +17,20 @@ use crate::totals::Totals;
 /// UBSCore does not decide an external operation: PostgreSQL does, and UBSCore records it.
 pub(super) const NO_EXTERNAL: &str = "UBSCore decides no external operation";
 
+/// The reason for which an order is never decided: its caller has a bug.
+pub(super) struct Violation(pub(super) &'static str);
+
 /// Decides an order by its account and balance.
 pub(super) fn step(ledger: &Ledger, order: &Order) -> Step {
     decide(ledger, order, false, |balance| judge(ledger, order, balance))
 }
 
-/// Decides an order that may be recorded already. `judge` decides a new one by its balance; its
-/// error is a violation. `imposed` marks a refusal that `judge` does not take from the state.
+/// Decides an order that may be recorded already. `judge` decides a new one by its balance. `imposed` marks a refusal that `judge` does not take from the state.
 pub(super) fn decide(
     ledger: &Ledger,
     order: &Order,
     imposed: bool,
-    judge: impl Fn(u128) -> Result<Decision, &'static str>,
+    judge: impl Fn(u128) -> Result<Decision, Violation>,
 ) -> Step {
     if let Some(recorded) = ledger.outcomes.get(order.req_id, order.op) {
         return match recorded.matches(order) {
@@ -45,7 +47,7 @@ pub(super) fn decide(
     let balance = ledger.balance(order.user, order.asset);
     let mut decision = match judge(balance) {
         Ok(decision) => decision,
-        Err(why) => return Step::Violation(why),
+        Err(Violation(why)) => return Step::Violation(why),
     };
     let mut imposed = imposed;
     if decision == Decision::Success && lacks_place(ledger, order) {
@@ -94,10 +96,10 @@ pub(super) fn apply(
 /// The decision of a new order by the state alone.
 ///
 /// # Errors
-/// The reason of a violation.
-fn judge(ledger: &Ledger, order: &Order, balance: u128) -> Result<Decision, &'static str> {
+/// [`Violation`]: only a bug asks for it.
+fn judge(ledger: &Ledger, order: &Order, balance: u128) -> Result<Decision, Violation> {
     if order.op.is_external() {
-        return Err(NO_EXTERNAL);
+        return Err(Violation(NO_EXTERNAL));
     }
     match order.op.row().undoes {
         None => match check(ledger, order).and_then(|()| admit(ledger, order, balance)) {
@@ -108,7 +110,7 @@ fn judge(ledger: &Ledger, order: &Order, balance: u128) -> Result<Decision, &'st
             Some(paid) if paid.decision == Decision::Success && paid.matches(order) => {
                 Ok(Decision::Success)
             }
-            Some(_) | None => Err("a refund without a matching withdraw"),
+            Some(_) | None => Err(Violation("a refund without a matching withdraw")),
         },
     }
 }

@@ -3,7 +3,7 @@
 use domain::code::Code;
 use domain::transfer::{Decision, Op};
 
-use super::order::{self, NO_EXTERNAL};
+use super::order::{self, NO_EXTERNAL, Violation};
 use crate::ledger::{Ledger, Step};
 use crate::order::Order;
 
@@ -15,11 +15,11 @@ pub(super) fn step(ledger: &Ledger, order: &Order, code: Code) -> Step {
 /// The refusal of a new order with `code`.
 ///
 /// # Errors
-/// The reason of a violation: UBSCore never refuses this operation, or does not decide it.
-fn impose(op: Op, code: Code) -> Result<Decision, &'static str> {
+/// [`Violation`]: UBSCore never refuses this operation, or does not decide it.
+fn impose(op: Op, code: Code) -> Result<Decision, Violation> {
     match (op.is_external(), op.row().refusable) {
-        (true, _) => Err(NO_EXTERNAL),
+        (true, _) => Err(Violation(NO_EXTERNAL)),
         (false, true) => Ok(Decision::Refused(code)),
-        (false, false) => Err("a refund is never refused"),
+        (false, false) => Err(Violation("a refund is never refused")),
     }
 }
