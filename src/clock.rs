@@ -38,7 +38,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose monotonic reading begins at zero now.
+    /// A clock with a monotonic reading that begins at zero now.
     pub fn new() -> Self {
         Self { origin: Instant::now() }
     }
