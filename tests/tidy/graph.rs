@@ -130,10 +130,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Circles of files that may stay, each with its reason; the first file of a circle names it.
-const CIRCLES: &[(&str, &str)] = &[
-    ("src/coordinator/worker/message.rs", "the replies of the worker, which is rebuilt next"),
-    ("src/postgres/adopt.rs", "the claims on a log in SQL, which is rebuilt next"),
-];
+const CIRCLES: &[(&str, &str)] =
+    &[("src/postgres/adopt.rs", "the claims on a log in SQL, which is rebuilt next")];
 
 /// The room that a file of the root package belongs to.
 fn room(file: &str) -> &str {
