@@ -190,11 +190,12 @@ impl Op {
     /// The operations of a transfer: those on the side of its source or its target.
     pub const OF_TRANSFER: [Op; OF_TRANSFER] = Op::of_transfer();
 
-    /// The row of this operation.
-    #[inline]
-    pub const fn row(self) -> &'static Row {
+    /// The row of this operation, by value: a compiler that inlines it reads each column as a
+    /// constant or a comparison.
+    #[inline(always)]
+    pub const fn row(self) -> Row {
         match self {
-            Op::Withdraw => &Row {
+            Op::Withdraw => Row {
                 name: "WITHDRAW",
                 available: Effect::Less,
                 held: Effect::Same,
@@ -207,7 +208,7 @@ impl Op {
                 sum: Some(Sum::Withdrawals),
                 admission: Admission::PAYER,
             },
-            Op::Deposit => &Row {
+            Op::Deposit => Row {
                 name: "DEPOSIT",
                 available: Effect::More,
                 held: Effect::Same,
@@ -220,7 +221,7 @@ impl Op {
                 sum: Some(Sum::Deposits),
                 admission: Admission::PAYEE,
             },
-            Op::Refund => &Row {
+            Op::Refund => Row {
                 name: "REFUND",
                 available: Effect::More,
                 held: Effect::Same,
@@ -233,7 +234,7 @@ impl Op {
                 sum: Some(Sum::Refunds),
                 admission: Admission::ANY,
             },
-            Op::ExtDeposit => &Row {
+            Op::ExtDeposit => Row {
                 name: "EXT_DEPOSIT",
                 available: Effect::More,
                 held: Effect::Same,
@@ -246,7 +247,7 @@ impl Op {
                 sum: None,
                 admission: Admission::MADE,
             },
-            Op::ExtWithdraw => &Row {
+            Op::ExtWithdraw => Row {
                 name: "EXT_WITHDRAW",
                 available: Effect::Less,
                 held: Effect::Same,
@@ -260,7 +261,7 @@ impl Op {
                 admission: Admission::PAYER,
             },
             #[cfg(feature = "sixth-row")]
-            Op::Sixth => &Row {
+            Op::Sixth => Row {
                 name: "SIXTH",
                 available: Effect::Less,
                 held: Effect::More,
