@@ -150,6 +150,7 @@ pub mod pause;
 pub mod postgres;
 pub mod quota;
 pub mod release;
+pub mod role;
 pub mod stores;
 pub mod task;
 pub mod telemetry;

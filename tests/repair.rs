@@ -131,7 +131,7 @@ fn what_nothing_proves_is_left_to_people() {
         done.lines().any(|line| line.starts_with(word) && line.contains(what))
     };
     assert!(
-        line("left", &short.req_id()) && done.contains("Funding has not got so much"),
+        line("left", &short.req_id()) && done.contains("insufficient Funding balance"),
         "{done}"
     );
     assert!(line("left", "user 1002, USDT: Funding is 1 more"), "{done}");

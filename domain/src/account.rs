@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The largest user id: PostgreSQL's BIGINT holds no more.
+pub const USER_ID_MAX: u64 = i64::MAX as u64;
+
 /// A user: 1..=2^63-1, as PostgreSQL stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(u64);

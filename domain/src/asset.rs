@@ -7,6 +7,13 @@ use crate::amount::{Amount, PRECISION_MAX};
 /// The most bytes a symbol has.
 pub const SYMBOL_BYTES_MAX: usize = 16;
 
+/// Whether a text may be the symbol of a new asset: 1 to [`SYMBOL_BYTES_MAX`] of `A-Za-z0-9_.-`,
+/// which need no escape in a path.
+pub fn is_symbol(text: &str) -> bool {
+    let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    (1..=SYMBOL_BYTES_MAX).contains(&text.len()) && text.bytes().all(sane)
+}
+
 /// The number of an asset, as PostgreSQL and the log store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AssetId(pub u32);

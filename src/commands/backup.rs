@@ -119,7 +119,7 @@ async fn back_up(args: &BackupArgs, clock: &dyn Clock) -> anyhow::Result<Manifes
             Ok(manifest)
         });
         if filled.is_err() {
-            // It may have its name, where that alone could not be made durable; then it is whole, and stays.
+            // If only the new name could not be made durable, the backup is whole and stays.
             fs::remove_dir_all(&unfinished).ok();
         }
         filled
@@ -127,7 +127,7 @@ async fn back_up(args: &BackupArgs, clock: &dyn Clock) -> anyhow::Result<Manifes
     with_stores(load_config(&args.stores)?, work).await
 }
 
-/// Where a backup is made, and where it is when it is whole.
+/// The directory in which a backup is made, and its final name.
 fn places(directory: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let finished =
         std::path::absolute(directory).with_context(|| format!("find {}", directory.display()))?;
@@ -153,7 +153,7 @@ async fn fill(
     target: &Target,
     clock: &dyn Clock,
 ) -> anyhow::Result<Manifest> {
-    // A dump takes its time, and its transaction waits meanwhile.
+    // A dump is long, and the transaction of its snapshot idles meanwhile.
     let limits = target.patient();
     let client = postgres::connect(&target.address, &limits).await?;
     let place = Place::of(&client).await.context("ask PostgreSQL what it is")?;
@@ -195,18 +195,14 @@ async fn fill(
         dump::dump(&program, &connection, export.name(), &mut file).context("dump PostgreSQL")?;
         file.sync_all().with_context(|| format!("sync {}", path.display()))
     })?;
-    // Whatever became of it: the dump was told when it could not use it.
+    // A failed end changes nothing: the dump would have failed before.
     export.end().await.ok();
     crash::point("backup_after_dump");
 
     tokio::task::block_in_place(|| {
-        // PostgreSQL's half has its own flag; either halts.
+        // PostgreSQL's half has a flag of its own. Either of them halts.
         if let Some(reason) = halt::found_in(&target.config.data_dir) {
-            let path = directory.join(halt::FILE);
-            let written = File::create_new(&path).and_then(|mut file| {
-                file.write_all(reason.as_bytes()).and_then(|()| file.sync_all())
-            });
-            written.with_context(|| format!("write {}", path.display()))?;
+            write_new(&directory.join(halt::FILE), reason.as_bytes())?;
         }
         let snapshots = keep_snapshots(directory, &copied)?;
         let led = replayed(&log_dir, &directory.join(SNAPSHOT_DIRECTORY), stores.places)
@@ -241,22 +237,25 @@ async fn fill(
         let now_ns = i128::from(clock.now_ns());
         let now = Timestamp::from_nanosecond(now_ns).context("the time")?;
         let manifest = Manifest::new(now.to_string(), log, database, sum_files(directory)?);
-        let path = directory.join(FILE);
-        let written = File::create_new(&path).and_then(|mut file| {
-            file.write_all(&manifest.to_bytes()).and_then(|()| file.sync_all())
-        });
-        written.with_context(|| format!("write {}", path.display()))?;
+        write_new(&directory.join(FILE), &manifest.to_bytes())?;
         for name in [LOG_DIRECTORY, SNAPSHOT_DIRECTORY] {
             sync(&directory.join(name))?;
         }
         sync(directory)?;
-        // As whoever restores it will.
+        // The checks of a restore.
         Manifest::read(directory)?.check_files(directory)?;
         Ok(manifest)
     })
 }
 
-/// A log that is copied up to where it was at some moment.
+/// Creates a file with these bytes, durably.
+fn write_new(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    File::create_new(path)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .with_context(|| format!("write {}", path.display()))
+}
+
+/// A copy of the log up to its end at some moment.
 struct Begun {
     copier: Copier,
     reader: Reader<Directory>,

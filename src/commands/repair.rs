@@ -31,7 +31,7 @@ use crate::postgres::adopt::Asked;
 use crate::postgres::repair_writer::{Author, Repaired, carry_out, fence, renumber};
 use crate::stores::{Target, with_stores};
 
-/// How long a record may wait for room in the log.
+/// The longest wait of a record for room in the log.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// Between two tries.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
@@ -64,8 +64,8 @@ async fn repair(
         ensure!(!asked.bound().await?.begun, postgres::Error::Unadopted);
     }
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
-    // Nobody may write to the log, or go on from what PostgreSQL had, in the meantime; and what it ends with is to be on the
-    // disk before anything is built upon it.
+    // The lock keeps every other writer out. Opening the log also makes its last records durable
+    // before PostgreSQL relies on them.
     let closed = match author {
         None => None,
         Some(_) => {
@@ -131,31 +131,12 @@ async fn repair(
             }
             if mend || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
-                for repair in &planned.repairs {
-                    let why = "Funding has not got so much, or another transfer has its cid";
-                    left.push(format!("{repair}: {why}"));
-                }
-                for repair in &planned.externals {
-                    let why = "Funding has not got so much, or another operation has its idem_key";
-                    left.push(format!("{repair}: {why}"));
-                }
-                for step in &planned.steps {
-                    left.push(format!("{step}: it is found only now; repair again"));
-                }
+                left = still_open(&planned);
             }
         }
         (_, _) => {
-            for repair in &planned.repairs {
-                say(verb, repair)?;
-            }
-            for repair in &planned.externals {
-                say(verb, repair)?;
-            }
-            for step in &planned.steps {
-                say(verb, step)?;
-            }
-            for renumbering in &planned.renumberings {
-                say(verb, renumbering)?;
+            for line in lines(&planned) {
+                say(verb, line)?;
             }
         }
     }
@@ -163,8 +144,46 @@ async fn repair(
     for left in &left {
         say("left", left)?;
     }
-    let found = left.len();
-    match args.format {
+    print_end(args.format, word, (count, outside), left.len(), out)?;
+    Ok(left.len())
+}
+
+/// Every change of a plan.
+fn lines(planned: &Plan) -> Vec<&dyn Display> {
+    let mut lines: Vec<&dyn Display> = Vec::new();
+    lines.extend(planned.repairs.iter().map(|repair| repair as &dyn Display));
+    lines.extend(planned.externals.iter().map(|repair| repair as &dyn Display));
+    lines.extend(planned.steps.iter().map(|step| step as &dyn Display));
+    lines.extend(planned.renumberings.iter().map(|renumbering| renumbering as &dyn Display));
+    lines
+}
+
+/// The changes that are missing after a repair, each with the reason.
+fn still_open(planned: &Plan) -> Vec<String> {
+    let mut left = Vec::new();
+    for repair in &planned.repairs {
+        let why = "insufficient Funding balance, or the cid is already used";
+        left.push(format!("{repair}: {why}"));
+    }
+    for repair in &planned.externals {
+        let why = "insufficient Funding balance, or the idem_key is already used";
+        left.push(format!("{repair}: {why}"));
+    }
+    for step in &planned.steps {
+        left.push(format!("{step}: found only after the repair; repair again"));
+    }
+    left
+}
+
+/// Prints the last line.
+fn print_end(
+    format: Format,
+    word: &str,
+    (count, outside): (usize, usize),
+    found: usize,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    match format {
         Format::Text => {
             let also = match outside {
                 0 => String::new(),
@@ -179,7 +198,7 @@ async fn repair(
             writeln!(out, "{end}")?;
         }
     }
-    Ok(left.len())
+    Ok(())
 }
 
 /// Who repairs, as it is written down. With tokens it is those they name; without, whoever may read the configuration, unless

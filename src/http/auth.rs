@@ -20,32 +20,12 @@ use self::keys::{KeyError, Keys, Material, algorithm};
 use super::rotation::Rotating;
 use crate::config;
 use crate::config::auth::Auth;
-
-/// Largest user id: PostgreSQL's BIGINT has no more.
-pub const USER_ID_MAX: u64 = i64::MAX as u64;
+pub use crate::role::Role;
+pub use domain::account::USER_ID_MAX;
 
 /// Tokens that are remembered, and the longest of them, bytes: 16 MiB and the map.
 const REMEMBERED_MAX: usize = 16_384;
 const REMEMBERED_BYTES_MAX: usize = 1_024;
-
-/// The rights of a user beyond their own money.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Role {
-    /// Operators' routes, and all users' transfers.
-    Admin,
-    /// The same, to read. Changes nothing, not even the user's own money.
-    Viewer,
-}
-
-impl Role {
-    /// The name in tokens.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Admin => "admin",
-            Role::Viewer => "viewer",
-        }
-    }
-}
 
 /// The claims of a verified token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crash", &[]),
     ("gate", &[]),
     ("release", &[]),
+    ("role", &[]),
     ("validation", &["pause"]),
     // A database's address is parsed by the room that connects to it.
     ("config", &["approval", "postgres"]),
@@ -78,11 +79,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "postgres",
             "quota",
             "release",
+            "role",
             "telemetry",
             "validation",
         ],
     ),
-    ("cli", &["config", "http", "release"]),
+    ("cli", &["config", "release", "role"]),
     (
         "stores",
         &[

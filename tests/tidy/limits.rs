@@ -23,13 +23,7 @@ const ASSERTIONS_PER_1000_LINES_MIN: usize = 5;
 const REBUILT_NEXT: [&str; 2] = ["src/postgres", "src/coordinator/worker"];
 
 /// Files that are still too long, or hold a function that is. This list only becomes shorter.
-const TOO_LONG: &[&str] = &[
-    "src/cli.rs",
-    "src/commands/backup.rs",
-    "src/commands/repair.rs",
-    "src/commands/wal/line.rs",
-    "src/commands/wal/repair.rs",
-];
+const TOO_LONG: &[&str] = &["src/commands/wal/line.rs"];
 
 /// Files that still return an error as text. This list only becomes shorter.
 const TEXT_ERRORS: &[&str] = &[

@@ -219,6 +219,16 @@ struct Lost {
     users: BTreeSet<u64>,
 }
 
+/// Refuses a database of another log.
+fn refuse_other_log(identity: Identity, database: Option<Identity>) -> anyhow::Result<()> {
+    ensure!(
+        database == Some(identity),
+        "the log has identity {identity}, the database belongs to log {}: they are not a pair",
+        database.map_or("none".to_owned(), |log| log.to_string())
+    );
+    Ok(())
+}
+
 impl Repair<'_> {
     async fn run(&self, out: &mut impl Write) -> anyhow::Result<Exit> {
         let Repair { args, place, postgres, .. } = self;
@@ -235,11 +245,7 @@ impl Repair<'_> {
             format!("no header of the log can be read, and nobody else knows which it is; {ADOPT}")
         })?;
         if let Some(Postgres { claims, .. }) = postgres {
-            ensure!(
-                claims.log == Some(identity),
-                "the log has identity {identity}, the database belongs to log {}: they are not a pair",
-                claims.log.map_or("none".to_owned(), |log| log.to_string())
-            );
+            refuse_other_log(identity, claims.log)?;
         }
         let all = stored(&place.snapshots, identity)?;
         let stored = Snapshots { all, identity, log: &place.log };

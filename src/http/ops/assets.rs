@@ -20,7 +20,7 @@ use crate::postgres::reads::assets::{AssetChange, Learned, NewAsset, NotAdded};
 use crate::telemetry::chain;
 use crate::validation;
 use domain::amount::PRECISION_MAX;
-use domain::asset::{Asset, AssetId, AssetStatus, SYMBOL_BYTES_MAX};
+use domain::asset::{Asset, AssetId, AssetStatus, is_symbol};
 use domain::code::Code;
 
 const MIN_ABOVE_MAX: &str = "min must not be above max.";
@@ -71,9 +71,7 @@ struct Draft {
 impl Draft {
     /// Checks all that needs no store.
     fn check(&self, units_max: u64) -> Result<NewAsset, Refusal> {
-        let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        let length = self.symbol.len();
-        if !(1..=SYMBOL_BYTES_MAX).contains(&length) || !self.symbol.bytes().all(sane) {
+        if !is_symbol(&self.symbol) {
             return Err(invalid("symbol must be 1 to 16 of A-Z a-z 0-9 _ . -"));
         }
         if self.id.is_some_and(|id| id == 0 || i32::try_from(id).is_err()) {

@@ -1,0 +1,326 @@
+//! The arguments of commands that call the operators' listener.
+
+use std::path::PathBuf;
+
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
+use clap::{Args, Subcommand};
+use ulid::Ulid;
+
+use super::values::{
+    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_symbol, parse_url,
+    state_parser, user_id_parser,
+};
+use crate::config::format::Format;
+use domain::account::AccountType;
+use domain::account::USER_ID_MAX;
+use domain::asset::AssetStatus;
+use domain::transfer::{Direction, State};
+
+/// Arguments of `ubscore halt`.
+#[derive(Debug, Args)]
+pub struct HaltArgs {
+    /// Data directory to halt if the service is down; default: from the configuration, without
+    /// --ops.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of every command by which an operator makes a change.
+#[derive(Debug, Args)]
+pub struct OperatorArgs {
+    /// The reason; it is recorded and shown to other operators.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Commands for requests that need two operators.
+#[derive(Debug, Subcommand)]
+pub enum ApprovalCommand {
+    /// Print requests that wait for another operator, newest first.
+    List(ApprovalListArgs),
+    /// Approve the request and carry it out; its author cannot approve it.
+    Approve(ApprovalDecideArgs),
+    /// Refuse the request; its author can withdraw it this way.
+    Reject(ApprovalDecideArgs),
+}
+
+/// Arguments of `ubscore approval list`.
+#[derive(Debug, Args)]
+pub struct ApprovalListArgs {
+    /// Include decided and expired requests.
+    #[arg(long)]
+    pub all: bool,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore approval approve` and `reject`.
+#[derive(Debug, Args)]
+pub struct ApprovalDecideArgs {
+    /// The request.
+    pub approval_id: Ulid,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore pause` and `unpause`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub struct PauseArgs {
+    /// Only this direction; default: both.
+    #[arg(long, group = "what", value_parser = direction_parser(), ignore_case = true)]
+    pub direction: Option<Direction>,
+    /// Only this asset; default: all.
+    #[arg(long, group = "what", value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: Option<String>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for transfers, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum TransferCommand {
+    /// Print transfers, newest first: all that are under way, or all in one state.
+    List(TransferListArgs),
+    /// Print one transfer with its history and the operations that both stores recorded.
+    Show(TransferShowArgs),
+    /// Try a transfer now instead of at the end of its back-off.
+    Retry(TransferAttendArgs),
+    /// Record a permanent refusal if nothing is decided, so that the transfer fails or is rolled
+    /// back.
+    ///
+    /// A decision that is already recorded stays.
+    Resolve(TransferAttendArgs),
+}
+
+/// Arguments of `ubscore transfer list`.
+#[derive(Debug, Args)]
+pub struct TransferListArgs {
+    /// Only transfers under way for longer than `alert.stuck_ms`.
+    #[arg(long)]
+    pub stuck: bool,
+    /// Only this state; default: all that are not terminal.
+    #[arg(long, value_name = "STATE", value_parser = state_parser(), ignore_case = true)]
+    pub state: Option<State>,
+    /// Only this user; open transfers only, without --ended.
+    #[arg(long, value_name = "ID", alias = "user-id", value_parser = user_id_parser())]
+    pub user: Option<u64>,
+    /// Only transfers with this idempotency key, in any state.
+    #[arg(long)]
+    pub cid: Option<String>,
+    /// Include finished transfers (needs --user).
+    #[arg(long, requires = "user")]
+    pub ended: bool,
+    /// Oldest first; open transfers only.
+    #[arg(long)]
+    pub oldest: bool,
+    /// At most this many; default: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Cursor from the end of an earlier list.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<u64>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore transfer show`.
+#[derive(Debug, Args)]
+pub struct TransferShowArgs {
+    /// The transfer.
+    pub req_id: Ulid,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore transfer retry` and `resolve`.
+#[derive(Debug, Args)]
+pub struct TransferAttendArgs {
+    /// The transfer.
+    pub req_id: Ulid,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for events to webhooks, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum WebhookCommand {
+    /// Print dead letters, oldest first: events whose last try failed.
+    List(WebhookListArgs),
+    /// Deliver a dead letter again, with all its tries.
+    Resend(WebhookResendArgs),
+}
+
+/// Arguments of `ubscore webhook list`.
+#[derive(Debug, Args)]
+pub struct WebhookListArgs {
+    /// At most this many; default: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Cursor from the end of an earlier list.
+    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
+    pub cursor: Option<String>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore webhook resend`.
+#[derive(Debug, Args)]
+pub struct WebhookResendArgs {
+    /// The event.
+    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=USER_ID_MAX))]
+    pub event_id: u64,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// The new status of a user's accounts.
+#[derive(Debug, Subcommand)]
+pub enum AccountCommand {
+    /// Money may come in but not leave.
+    Freeze(AccountArgs),
+    /// All movements are allowed again, also for a disabled account.
+    Unfreeze(AccountArgs),
+    /// Money may neither leave nor come in, except refunds.
+    Disable(AccountArgs),
+}
+
+/// Arguments of `ubscore account`.
+#[derive(Debug, Args)]
+pub struct AccountArgs {
+    /// User id.
+    #[arg(value_name = "USER", value_parser = user_id_parser())]
+    pub user_id: u64,
+    /// Make the accounts of a new user.
+    #[arg(long)]
+    pub create: bool,
+    /// Only this account; default: both.
+    #[arg(long, value_name = "ACCOUNT", value_parser = account_parser(), ignore_case = true)]
+    pub account: Option<AccountType>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for assets.
+#[derive(Debug, Subcommand)]
+pub enum AssetCommand {
+    /// Add an asset; it is in force at once. Number, symbol and precision never change afterwards.
+    Add(AssetAddArgs),
+    /// Print the assets in force.
+    List(AccessArgs),
+    /// Change an asset; values that are not given stay.
+    Set(AssetSetArgs),
+}
+
+/// Arguments of `ubscore asset add`.
+#[derive(Debug, Args)]
+pub struct AssetAddArgs {
+    /// Its symbol, 1 to 16 of A-Z a-z 0-9 _ . -
+    #[arg(value_parser = parse_symbol)]
+    pub symbol: String,
+    /// Its number; default: the next free one.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=2_147_483_647))]
+    pub id: Option<u32>,
+    /// Decimals of its smallest unit.
+    #[arg(long, value_name = "P", value_parser = RangedU64ValueParser::<u8>::new().range(0..=8))]
+    pub precision: u8,
+    /// The smallest amount of one transfer.
+    #[arg(long, value_name = "AMOUNT")]
+    pub min: String,
+    /// The largest amount of one transfer.
+    #[arg(long, value_name = "AMOUNT")]
+    pub max: String,
+    /// Whether users can transfer it between their accounts.
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
+    pub transfer_enabled: bool,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore deposit` and `ubscore withdraw`.
+#[derive(Debug, Args)]
+pub struct ExternalArgs {
+    /// User id.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// The asset's symbol.
+    #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: String,
+    /// The amount, such as 100.50.
+    #[arg(long)]
+    pub amount: String,
+    /// Key of this operation, 1 to 64 of A-Z a-z 0-9 _ . : -, never used for another operation.
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore asset set`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub struct AssetSetArgs {
+    /// The asset.
+    #[arg(value_parser = parse_symbol)]
+    pub symbol: String,
+    /// Whether the asset moves.
+    #[arg(long, group = "change", value_parser = asset_status_parser(), ignore_case = true)]
+    pub status: Option<AssetStatus>,
+    /// Whether users can transfer it between their accounts.
+    #[arg(long, group = "change", value_name = "true|false")]
+    pub transfer_enabled: Option<bool>,
+    /// The smallest amount of one transfer.
+    #[arg(long, group = "change", value_name = "AMOUNT")]
+    pub min: Option<String>,
+    /// The largest amount of one transfer.
+    #[arg(long, group = "change", value_name = "AMOUNT")]
+    pub max: Option<String>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// The operators' listener, the operator and the format of the answer.
+#[derive(Debug, Args)]
+pub struct AccessArgs {
+    /// Format of the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// URL of the operators' listener; default: from the configuration.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub ops: Option<String>,
+    /// Issuers of the listener's certificate, PEM; default: from the configuration, else those of
+    /// browsers.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Your operator number, for the audit trail.
+    #[arg(long = "as", value_name = "ID", default_value_t = 1, value_parser = user_id_parser())]
+    pub actor: u64,
+    /// File with your token; default: a token for --as, signed with the configuration's secret.
+    #[arg(long, value_name = "FILE", conflicts_with = "actor")]
+    pub token_file: Option<PathBuf>,
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}

@@ -1,0 +1,103 @@
+//! The arguments of commands that use no store.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use clap_complete::Shell;
+
+use super::values::{count_parser, parse_ttl, parse_url, user_id_parser};
+use crate::config::format::Format;
+use crate::role::Role;
+
+/// Arguments of `ubscore completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Arguments of `ubscore man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory for ubscore.1 and a page of each command; default: ubscore.1 to standard output.
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+/// Arguments of `ubscore token`.
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// The user of the token.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// The user's role beyond their own money.
+    #[arg(long, value_enum)]
+    pub role: Option<Role>,
+    /// How long the token is valid, such as 15m or 1h.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
+    pub ttl: Duration,
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+/// Arguments of `ubscore load`.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// URL of the public listener; default: from the configuration.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub url: Option<String>,
+    /// URL of the operators' listener; default: from the configuration.
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub ops: Option<String>,
+    /// Offered rate, transfers per second (open loop); a comma list is measured in turn. Default:
+    /// as fast as answers come back.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = count_parser())]
+    pub rate: Vec<u64>,
+    /// How long each rate is measured.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub duration: Duration,
+    /// Warm-up before each measurement.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
+    pub warm_up: Duration,
+    /// Number of test users.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count_parser())]
+    pub users: u64,
+    /// Number of connections, each with one transfer at a time.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count_parser())]
+    pub connections: u64,
+    /// Percentage of transfers from Funding to Spot; the others go back.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
+    pub to_spot: u64,
+    /// Asset of the transfers.
+    #[arg(long, value_name = "SYMBOL", default_value = "USDT")]
+    pub asset: String,
+    /// Amount of each transfer.
+    #[arg(long, value_name = "AMOUNT", default_value = "0.01")]
+    pub amount: String,
+    /// Give the users money even if `serve --dev` did not make this database. The money stays
+    /// there.
+    #[arg(long, value_name = "DATABASE")]
+    pub mint_on: Option<String>,
+    /// Number of the first user; the others follow. No other program may move their money during
+    /// the measurement.
+    #[arg(long, value_name = "ID", default_value_t = 1_000_000, value_parser = user_id_parser())]
+    pub first_user: u64,
+    /// Format of the result.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
+    /// if it exists.
+    #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}

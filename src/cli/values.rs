@@ -1,0 +1,111 @@
+//! The parsers of single arguments.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+use crate::config::is_http_url;
+use domain::account::AccountType;
+use domain::account::USER_ID_MAX;
+use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX, is_symbol};
+use domain::transfer::{Direction, Op, State};
+
+/// The longest life of a token, s: a year. A longer life would outlast its user's rights.
+const TTL_S_MAX: u64 = 31_536_000;
+
+/// A parser of names. Its error lists the known names.
+pub(super) fn op_parser() -> impl TypedValueParser<Value = Op> {
+    PossibleValuesParser::new(Op::ALL.map(Op::name))
+        .map(|name| Op::from_name(&name.to_ascii_uppercase()).expect("one of the names above"))
+}
+
+pub(super) fn state_parser() -> impl TypedValueParser<Value = State> {
+    PossibleValuesParser::new(State::ALL.map(State::name)).map(|name| {
+        let name = name.to_ascii_uppercase();
+        State::from_name(&name).expect("one of the names above")
+    })
+}
+
+pub(super) fn direction_parser() -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(Direction::ALL.map(Direction::wire_name)).map(|name| {
+        Direction::from_wire_name(&name.to_ascii_uppercase()).expect("one of the names above")
+    })
+}
+
+pub(super) fn account_parser() -> impl TypedValueParser<Value = AccountType> {
+    PossibleValuesParser::new([AccountType::Funding, AccountType::Spot].map(AccountType::name)).map(
+        |name| AccountType::from_name(&name.to_ascii_uppercase()).expect("one of the names above"),
+    )
+}
+
+pub(super) fn asset_status_parser() -> impl TypedValueParser<Value = AssetStatus> {
+    PossibleValuesParser::new([AssetStatus::Active, AssetStatus::Suspended].map(AssetStatus::name))
+        .map(|name| {
+            AssetStatus::from_name(&name.to_ascii_uppercase()).expect("one of the names above")
+        })
+}
+
+/// Why a text is not a symbol.
+#[derive(Debug, thiserror::Error)]
+#[error("must be 1 to {SYMBOL_BYTES_MAX} of A-Z a-z 0-9 _ . -")]
+pub(super) struct SymbolError;
+
+/// Checks a text that becomes a part of a path.
+pub(super) fn parse_symbol(text: &str) -> Result<String, SymbolError> {
+    if is_symbol(text) { Ok(text.to_owned()) } else { Err(SymbolError) }
+}
+
+pub(super) fn count_parser() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=10_000_000)
+}
+
+pub(super) fn user_id_parser() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=USER_ID_MAX)
+}
+
+/// Why a text is not a cursor.
+#[derive(Debug, thiserror::Error)]
+#[error("must be the cursor at the end of an earlier list")]
+pub(super) struct CursorError;
+
+/// Checks a text that becomes a part of a path.
+pub(super) fn parse_cursor(text: &str) -> Result<String, CursorError> {
+    let sane = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    if text.bytes().all(sane) { Ok(text.to_owned()) } else { Err(CursorError) }
+}
+
+/// Why a text is not a URL.
+#[derive(Debug, thiserror::Error)]
+#[error("must be an http:// or https:// URL")]
+pub(super) struct UrlError;
+
+pub(super) fn parse_url(text: &str) -> Result<String, UrlError> {
+    if is_http_url(text) { Ok(text.to_owned()) } else { Err(UrlError) }
+}
+
+pub(super) fn parse_time(text: &str) -> Result<Timestamp, jiff::Error> {
+    match text.parse::<Date>() {
+        Ok(date) if !text.contains('T') => Ok(date.to_zoned(TimeZone::UTC)?.timestamp()),
+        _ => text.parse(),
+    }
+}
+
+/// Why a duration is not allowed as the life of a token.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TtlError {
+    #[error(transparent)]
+    Duration(#[from] humantime::DurationError),
+    #[error("must be 1s..={TTL_S_MAX}s, a year")]
+    Range,
+}
+
+pub(super) fn parse_ttl(text: &str) -> Result<Duration, TtlError> {
+    let ttl = humantime::parse_duration(text)?;
+    if !(1..=TTL_S_MAX).contains(&ttl.as_secs()) {
+        return Err(TtlError::Range);
+    }
+    Ok(ttl)
+}
