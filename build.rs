@@ -1,18 +1,18 @@
 //! Tells the binary which commit it is built from; `src/release.rs` reads it.
 //!
-//! It runs again only when what it tells may have changed, so that a test run without changes compiles nothing. A debug build is
-//! not asked for a commit at all: whoever develops would compile everything again after each one.
+//! It runs again only when its output may have changed, so that a test run without changes compiles
+//! nothing. A debug build has no commit, because each commit would recompile everything.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the binary is made of. Only a change to these makes it another one than the commit's.
+/// The sources of the binary. Only a change to these makes it differ from the commit.
 const SOURCES: [&str; 7] =
     ["src", "wal", "bell", "config/migrations", "Cargo.toml", "Cargo.lock", "build.rs"];
-/// Where there is no git: a container's build, a source archive.
+/// Names the commit in a build without git: in a container or from a source archive.
 const GIVEN: &str = "UBSCORE_COMMIT";
-/// What a debug build says.
+/// The commit's name in a debug build.
 const DEBUG: &str = "development";
 
 fn main() {
@@ -28,9 +28,9 @@ fn main() {
     println!("cargo::rustc-env=UBSCORE_BUILT_FROM={commit}");
 }
 
-/// The short hash, with `-dirty` behind it where the sources differ from it.
+/// The short hash, with `-dirty` if the sources differ from it.
 fn committed(root: &Path) -> Option<String> {
-    // An archive that was unpacked into somebody else's repository is not of that repository.
+    // An archive may be unpacked inside of another repository, which is not its own.
     let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
     if top.canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
@@ -38,7 +38,7 @@ fn committed(root: &Path) -> Option<String> {
     for source in SOURCES {
         println!("cargo::rerun-if-changed={source}");
     }
-    // Written whenever HEAD moves, and not by a mere look as the index is.
+    // Git writes this file when HEAD moves. The index is also written by commands that only read.
     let moves = root.join(git(root, &["rev-parse", "--git-path", "logs/HEAD"])?);
     if moves.exists() {
         println!("cargo::rerun-if-changed={}", moves.display());
@@ -50,7 +50,7 @@ fn committed(root: &Path) -> Option<String> {
     Some(hash + dirty)
 }
 
-/// What git prints; `None` where there is no git, or it refuses.
+/// The output of git; `None` if there is no git, or if it fails.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
     let printed = String::from_utf8(output.stdout).ok()?;

@@ -1,7 +1,8 @@
-//! Alerts: what somebody must look at, as a log event, a metric and, where one is configured, a webhook.
+//! Alerts: findings that an operator must check, as a log event, a metric and a webhook if one is
+//! configured.
 //!
-//! Whoever alerts is never kept waiting: not by the webhook, which [`webhook`] calls from a thread of its own, and not by
-//! a repetition. The same alert about the same subject is said once in `alert.repeat_ms` and counted every time.
+//! Raising an alert never waits: [`webhook`] sends from a thread of its own. The same alert about
+//! the same subject is reported once in `alert.repeat_ms` and counted every time.
 
 pub mod webhook;
 
@@ -19,38 +20,40 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::telemetry;
 
-/// Everything that can be alerted.
+/// All alerts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alert {
-    /// A row of `assets_tb` cannot be read, or says another thing than UBSCore knows.
+    /// A row of `assets_tb` cannot be read, or contradicts UBSCore's record of the asset.
     AssetUnreadable,
-    /// PostgreSQL stamped rows in the future: its clock ran ahead, and is right again or about to be.
+    /// PostgreSQL wrote times in the future: its clock ran ahead and was corrected.
     ClockAhead,
-    /// Refunds of a transfer keep ending unknown.
+    /// The refund of a transfer keeps an unknown outcome.
     CompensationFailing,
-    /// Nobody has been able to tell whether money was made or lost for some time.
+    /// The audit could not complete a round for some time.
     ConservationStalled,
-    /// Money has been made or lost.
+    /// The audit found that money was made or lost.
     ConservationViolated,
     /// Another process has taken over.
     Fenced,
-    /// New transfers are refused for want of room.
+    /// New transfers are refused because a resource is full.
     NotTakingTransfers,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
-    /// PostgreSQL is another server, or has gone back: nothing moves until both stores are compared.
+    /// PostgreSQL is another server, or has an older state. No money moves until both stores are
+    /// compared.
     PostgresChanged,
     /// PostgreSQL does not answer.
     PostgresUnreachable,
-    /// An operation was repeated with another body, or refunded without having been withdrawn.
+    /// An operation was repeated with another body, or refunded without a withdrawal.
     ProtocolViolation,
-    /// A snapshot cannot be made, or what it covers cannot go: log and restart grow.
+    /// A snapshot cannot be made, or the segments before it cannot be removed. The log and the time
+    /// of a restart grow.
     SnapshotFailed,
-    /// The log or a snapshot disagrees with UBSCore: the next start would refuse.
+    /// The log or a snapshot disagrees with UBSCore. The next start would refuse.
     SnapshotMismatch,
-    /// A transfer does not come to its end.
+    /// A transfer does not reach a final state.
     TransferStuck,
-    /// A user transfers more often than anybody should.
+    /// A user sends abnormally many transfers.
     UserFrequencyAbnormal,
     /// The log's disk failed.
     WalSyncFailed,
@@ -103,7 +106,7 @@ impl Alert {
         }
     }
 
-    /// How bad it is, as it is written: CRITICAL wakes somebody up.
+    /// Its severity: CRITICAL must wake an operator.
     pub fn severity(self) -> &'static str {
         match self {
             Alert::AssetUnreadable
@@ -128,7 +131,7 @@ impl Alert {
 }
 
 impl Alert {
-    /// What a person does next: the end of every alert's sentence. The chapter is one of `docs/runbook.md`.
+    /// The operator's next step, appended to every alert. Its chapter is one of `docs/runbook.md`.
     pub fn next(self) -> &'static str {
         match self {
             Alert::CompensationFailing | Alert::TransferStuck => {
@@ -162,16 +165,16 @@ impl Alert {
 const CRITICAL: &str = "CRITICAL";
 const WARNING: &str = "WARNING";
 
-/// How many subjects are remembered for [`Options::repeat`]. Where they are more, those of one alert that find no place
-/// share one: then some are said less often, and all are counted.
+/// The most subjects that are remembered for [`Options::repeat`]. Above it all new subjects of one
+/// alert share one place: some are reported less often, but all are counted.
 const SUBJECTS_MAX: usize = 4_096;
 
-/// How alerts are told; see `[alert]` in the configuration.
+/// How alerts are reported; see `[alert]` in the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The same alert about the same subject is said again after this.
+    /// The same alert about the same subject is reported again after this.
     pub repeat: Duration,
-    /// Who is told besides the log.
+    /// The webhook, if one is configured.
     pub webhook: Option<webhook::Options>,
 }
 
@@ -186,7 +189,7 @@ impl From<&Config> for Options {
     }
 }
 
-/// What this process does with alerts besides counting them.
+/// The outputs of alerts in this process, beside the metric.
 struct Outlet {
     clock: Arc<dyn Clock>,
     said: Mutex<Said>,
@@ -195,10 +198,11 @@ struct Outlet {
 
 static OUTLET: OnceLock<Outlet> = OnceLock::new();
 
-/// Tells alerts by `options` from now on; before, each is logged and counted. The first call of a process decides.
+/// Reports alerts by `options` from now on. Before this call each alert is logged and counted. Only
+/// the first call of a process counts.
 ///
 /// # Errors
-/// The system gives no thread for the webhook.
+/// The system cannot start the thread of the webhook.
 pub fn start(options: &Options, clock: Arc<dyn Clock>) -> std::io::Result<()> {
     for alert in Alert::ALL {
         telemetry::expect_alert(alert.name());
@@ -215,7 +219,7 @@ pub fn alert(alert: Alert, what: fmt::Arguments<'_>) {
     alert_about(alert, &"", what);
 }
 
-/// Raises an alert. `subject`: what it is about, such as a transfer; repetitions are judged by it.
+/// Raises an alert. `subject`: such as a transfer; an alert repeats if its subject is the same.
 pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Arguments<'_>) {
     metrics::counter!(telemetry::ALERTS_TOTAL, "alert" => alert.name()).increment(1);
     let (name, severity) = (alert.name(), alert.severity());
@@ -227,7 +231,7 @@ pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Argument
             let now_ns = outlet.clock.monotonic_ns();
             let mut said = outlet.said.lock();
             let unsaid = said.again(alert, subject, now_ns);
-            // Under the same lock: whoever is told that this has been said, and then flushes, waits for it.
+            // Sent under the same lock, so that a later flush waits for this alert.
             if let (Some(webhook), Some(_)) = (&outlet.webhook, unsaid) {
                 let (message, at_ns) = (what.clone(), outlet.clock.now_ns());
                 webhook.send(Message { alert: name, severity, message, at_ns });
@@ -243,18 +247,18 @@ pub fn alert_about(alert: Alert, subject: &dyn fmt::Display, what: fmt::Argument
     }
 }
 
-/// Waits, no longer than `limit`, until the webhook has been told everything: for a process that is about to end.
+/// Waits at most `limit` until the webhook has all alerts. Called before the process ends.
 pub fn flush(limit: Duration) {
     if let Some(webhook) = OUTLET.get().and_then(|outlet| outlet.webhook.as_ref()) {
         webhook.flush(limit);
     }
 }
 
-/// What has been said lately.
+/// The alerts that were reported lately.
 struct Said {
     repeat_ns: u64,
     subjects_max: usize,
-    /// When it was said last, monotonic ns, and how often it was not since.
+    /// Time of the last report, monotonic ns, and the number of unreported repetitions since.
     last: HashMap<(Alert, String), (u64, u64)>,
 }
 
@@ -263,7 +267,8 @@ impl Said {
         Said { repeat_ns, subjects_max, last: HashMap::new() }
     }
 
-    /// Whether it is to be said now: how often it was not said since the last time, `None` where it is too early.
+    /// Whether to report now: the number of unreported repetitions since the last report, or `None`
+    /// if it is too early.
     fn again(&mut self, alert: Alert, subject: String, now_ns: u64) -> Option<u64> {
         let repeat_ns = self.repeat_ns;
         let recent = |last_ns: u64| now_ns.saturating_sub(last_ns) < repeat_ns;
@@ -308,7 +313,7 @@ mod tests {
         assert_eq!(again(Alert::TransferStuck, "a", 1_101), None);
     }
 
-    /// What has no place of its own shares one, which takes at most one place an alert more.
+    /// Subjects without a place share one, so each alert adds at most one place above the bound.
     #[test]
     fn a_flood_of_subjects_is_bounded_and_old_ones_make_room() {
         let mut said = Said::new(100, 2);

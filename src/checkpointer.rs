@@ -1,13 +1,14 @@
-//! The checkpointer: makes snapshots while UBSCore runs, and lets go of what they cover.
+//! The checkpointer: makes snapshots while UBSCore runs, and removes the segments that they
+//! replace.
 //!
 //! ```text
-//!   due: DIGEST record --> durable --> newest snapshot + log up to it --> new snapshot, read back, named
+//!   due: DIGEST record --> durable --> newest snapshot + log up to it --> new snapshot, checked
 //!        through the ring                                                     |
 //!                      older snapshots <--+-- segments <-- archive command <--+
 //! ```
 //!
-//! A thread of its own: UBSCore appends one record for it and has no other part in it. It holds a second ledger in
-//! memory while it folds, and none between.
+//! It has its own thread: UBSCore only appends one record for it. During the fold it holds a second
+//! ledger in memory, otherwise none.
 
 mod archive;
 
@@ -43,31 +44,31 @@ use crate::postgres::Superseded;
 use crate::stores;
 use crate::telemetry::{self, chain};
 
-/// Between two looks whether a snapshot is due.
+/// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two looks for an answer or for the end of a command.
+/// Time between two checks for an answer or for the end of a command.
 const SHORT_LOOK: Duration = Duration::from_millis(10);
-/// After a failure, nothing is tried for so long.
+/// Time without a try after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The scheduler gives it a tenth of what it gives to others, where there is not enough for all.
+/// If CPU time is short, the scheduler gives this thread a tenth of the share of others.
 const NICENESS: i32 = 10;
 
-/// When snapshots are made, and how much is kept.
+/// When snapshots are made, and the number kept.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The log's directory.
     pub log_dir: PathBuf,
     /// The directory of snapshots.
     pub store: SnapshotStore,
-    /// What a ledger holds at most.
+    /// The bounds of a ledger.
     pub places: Places,
-    /// A snapshot is due after so many records.
+    /// A snapshot is due after this many records.
     pub every_records: u64,
-    /// Or after so many bytes of the log.
+    /// Or after this many bytes of the log.
     pub every_bytes: u64,
-    /// Snapshots kept.
+    /// Number of snapshots kept.
     pub keep: usize,
-    /// Run for every closed segment before it goes; empty for none.
+    /// Command run for each closed segment before it is removed; empty: none.
     pub archive_command: String,
 }
 
@@ -89,21 +90,21 @@ impl Options {
     }
 }
 
-/// What the checkpointer and the rest of the service tell each other.
+/// The connections between the checkpointer and the rest of the service.
 pub struct Watch {
-    /// Records behind this one are still needed by somebody.
+    /// Records after this one are still needed by another part.
     pub needed_after: Box<dyn Fn() -> Sequence + Send>,
-    /// Told why the log or the snapshots cannot be right.
+    /// Called with the reason if the log or the snapshots contradict UBSCore.
     pub mismatch: Box<dyn Fn(String) + Send>,
 }
 
-/// Why there is no new snapshot, or why something stays that could go.
+/// Why there is no new snapshot, or why old files cannot be removed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// The process is ending.
     #[error("stopped")]
     Stopped,
-    /// UBSCore has no room for the record; later.
+    /// UBSCore has no room for the record; retried later.
     #[error("UBSCore is overloaded")]
     Overloaded,
     #[error("read the log in {}", dir.display())]
@@ -112,7 +113,7 @@ enum Error {
         #[source]
         source: wal::Error,
     },
-    /// The log does not lead to where UBSCore is.
+    /// The log does not lead to UBSCore's state.
     #[error("fold the log")]
     Replay(#[from] replay::Error),
     #[error("the log ends before the digest that UBSCore wrote after record {0}")]
@@ -134,14 +135,14 @@ impl Error {
     }
 }
 
-/// Asks for a snapshot at once.
+/// A request for a snapshot at once.
 #[derive(Clone, Debug)]
 pub struct Requests(SyncSender<()>);
 
 impl Requests {
-    /// Asks for a snapshot that includes everything answered before; returns before it is made.
+    /// Requests a snapshot that includes every answer before this call. Returns before it is made.
     pub fn ask(&self) {
-        // Full: one is asked for already, and it will be begun after this moment.
+        // Full: a request is pending already, and its snapshot begins after this moment.
         self.0.try_send(()).ok();
     }
 }
@@ -156,7 +157,7 @@ impl Checkpointer {
     /// Starts it for a running engine.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start the thread.
     pub fn start(
         options: Options,
         engine: &Engine,
@@ -192,20 +193,20 @@ impl Checkpointer {
         Ok((Checkpointer { stop, requests: Requests(sender) }, ended))
     }
 
-    /// A way to ask for a snapshot.
+    /// A handle to request a snapshot.
     pub fn requests(&self) -> Requests {
         self.requests.clone()
     }
 
-    /// Tells the thread to end.
+    /// Makes the thread end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        // It may be in its longest sleep.
+        // Wakes the thread from its longest sleep.
         self.requests.ask();
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Work {
     options: Options,
     clock: Arc<dyn Clock>,
@@ -213,40 +214,40 @@ struct Work {
     engine: Handle,
     identity: wal::Identity,
     stop: Arc<AtomicBool>,
-    /// The record at which the last snapshot stands, 0 for none.
+    /// The sequence of the last snapshot; 0 for none.
     last: Sequence,
-    /// Bytes of the log behind it that were there at the start.
+    /// Bytes of the log after the last snapshot at the start of the process.
     bytes_before: u64,
-    /// Bytes of the log before it that have come since the start.
+    /// Bytes of the log up to the last snapshot that were appended since the start.
     bytes_covered: u64,
     /// Number of the last segment that was archived.
     archived: u64,
-    /// The record that somebody needs, where that alone holds segments.
+    /// The record that another part needs, if only this keeps segments.
     held_at: Option<Sequence>,
 }
 
 impl Work {
     fn run(mut self, requests: &Receiver<()>) {
-        // A snapshot is seconds of work that nobody waits for: where processors are few, whoever serves comes first.
+        // A snapshot takes seconds and can wait: if CPUs are few, serving threads come first.
         if let Err(error) = setpriority_process(None, NICENESS) {
-            warn!(%error, "snapshots take as much of the processors as orders do");
+            warn!(%error, "cannot lower the priority of snapshots; they compete with orders");
         }
         let mut wanted = false;
-        // A process before us may have left something to let go of.
+        // An earlier process may have left files to remove.
         let mut lingering = true;
         let (mut not_before_ns, mut crowded_since_ns) = (0, None);
         while !self.stopped() {
             match requests.recv_timeout(LOOK) {
                 Ok(()) => wanted = true,
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody holds its other end: the process is ending.
+                // The other end is dropped: the process is ending.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if self.stopped() || self.clock.monotonic_ns() < not_before_ns {
                 continue;
             }
             let mut ended = Vec::new();
-            // First what makes space, which the next snapshot may lack.
+            // Removal first, because the next snapshot may lack the space.
             if lingering {
                 ended.push(self.let_go().map(|all| lingering = !all));
             }
@@ -262,7 +263,7 @@ impl Work {
                 let pause_ns = u64::try_from(PAUSE.as_nanos()).expect("seconds");
                 match error {
                     Error::Stopped => return,
-                    // It may have room the next moment.
+                    // UBSCore may have room soon.
                     Error::Overloaded
                         if now_ns - *crowded_since_ns.get_or_insert(now_ns) < pause_ns => {}
                     error => {
@@ -280,7 +281,7 @@ impl Work {
             alert(Alert::SnapshotMismatch, format_args!("{why}"));
             (self.watch.mismatch)(why);
         } else {
-            alert(Alert::SnapshotFailed, format_args!("will try again: {why}"));
+            alert(Alert::SnapshotFailed, format_args!("{why}; it is retried"));
         }
     }
 
@@ -293,12 +294,12 @@ impl Work {
         records >= self.options.every_records || self.bytes() >= self.options.every_bytes
     }
 
-    /// Bytes of the log behind the last snapshot.
+    /// Bytes of the log after the last snapshot.
     fn bytes(&self) -> u64 {
         self.bytes_before + self.engine.log_bytes() - self.bytes_covered
     }
 
-    /// Makes a snapshot of everything that is durable now.
+    /// Makes a snapshot of all records that are durable now.
     fn snapshot(&mut self) -> Result<(), Error> {
         let began = self.clock.monotonic_ns();
         let bytes_now = self.engine.log_bytes();
@@ -317,12 +318,12 @@ impl Work {
         Ok(())
     }
 
-    /// Has UBSCore write down what its state adds up to, and waits until that is durable.
+    /// Makes UBSCore append the digest of its state, and waits until the record is durable.
     fn write_digest(&mut self) -> Result<(), Error> {
         let pending = self.engine.submit(Command::Digest, self.clock.now_ns());
         let mut pending = pin!(pending.map_err(|Overloaded| Error::Overloaded)?);
         loop {
-            // Nobody wakes a thread that looks for itself.
+            // The thread polls, so it needs no waker.
             match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(Answer::Done)) => return Ok(()),
                 Poll::Ready(Ok(Answer::Overloaded)) => return Err(Error::Overloaded),
@@ -334,7 +335,8 @@ impl Work {
         }
     }
 
-    /// The ledger at the first DIGEST record after `after`: the newest snapshot, and the log from there.
+    /// The ledger at the first DIGEST record after `after`: the newest snapshot plus the log from
+    /// there.
     fn fold(&self, after: Sequence) -> Result<Ledger, Error> {
         let failed = |source| Error::Log { dir: self.options.log_dir.clone(), source };
         let snapshot = self.options.store.choose()?.newest;
@@ -347,7 +349,8 @@ impl Work {
                 return Err(Error::Stopped);
             }
             replay.take(&record)?;
-            // Ours, or one that came between: either is durable, since ours is.
+            // The requested digest or an earlier one. Both are durable, because the requested one
+            // is.
             if record.sequence > after && record.kind == Kind::Digest as u8 {
                 return Ok(replay.finish()?);
             }
@@ -355,8 +358,8 @@ impl Work {
         Err(Error::NoDigest(after))
     }
 
-    /// Removes old snapshots, and the segments below the oldest that stays, each once it is archived; but nothing that
-    /// is still needed. Tells whether that was all.
+    /// Removes old snapshots, and the segments below the oldest snapshot kept, each after it was
+    /// archived. Files that are still needed stay. Returns whether nothing is left to remove.
     fn let_go(&mut self) -> Result<bool, Error> {
         let needed = (self.watch.needed_after)() + 1;
         if self.held_at == Some(needed) {
@@ -380,7 +383,7 @@ impl Work {
             if next_first > oldest {
                 break;
             }
-            // It may have been archived before, and still stand there.
+            // The segment may be archived already but not yet removed.
             if segment > self.archived {
                 let archived =
                     archive::run(&self.options.archive_command, log_dir, segment, &|| {

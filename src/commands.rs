@@ -47,7 +47,8 @@ pub mod verify;
 pub mod wal;
 pub mod webhook;
 
-/// Where a command prints to whose action, if any, is done by then: that nobody reads it is no failure.
+/// The output of a command. A closed reader is not a failure, because the command's action is done
+/// by then.
 struct Out(StdoutLock<'static>);
 
 /// The reader of the output has closed it, as `| head` does.
@@ -72,7 +73,8 @@ impl Write for Out {
 }
 
 impl HungUp {
-    /// Marks errors of stdout, since a connection to a server may break with the same kind of error.
+    /// Marks errors of stdout, because a connection to a server may break with the same kind of
+    /// error.
     fn mark(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, HungUp),
@@ -90,11 +92,11 @@ impl HungUp {
     }
 }
 
-/// Carries out one command line and returns the exit code.
+/// Runs one command line and returns the exit code.
 ///
-/// 0: the command is done, or the reader of its output has closed it. 2: the arguments or the configuration are wrong. 3:
-/// another operator must approve it first. Else 1 or the codes of a failed start. An error is written to stderr, from
-/// the failed step to its causes.
+/// 0: the command is done, or the reader of its output has closed it. 2: the arguments or the
+/// configuration are wrong. 3: another operator must approve it first. Else 1 or the codes of a
+/// failed start. An error is written to stderr, from the failed step to its causes.
 pub fn run(cli: Cli) -> ExitCode {
     let (format, meaning) = (cli.command.format(), Meaning::of(&cli.command));
     match carry_out(cli.command) {
@@ -110,10 +112,10 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// What an error of a command means for the exit code.
+/// How the errors of a command become exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// A start: some errors need a person.
+    /// A start: some errors need an operator.
     Start,
     /// A comparison or a repair, where 1 means that a difference is left: it cannot run.
     CannotRun,
@@ -147,7 +149,8 @@ impl Meaning {
 
 fn carry_out(command: Command) -> anyhow::Result<Exit> {
     let (clock, notes) = (&SystemClock::new(), &mut io::stderr());
-    // Commands with an effect of their own report a closed stdout as an error. The others end quietly.
+    // Commands with an effect of their own report a closed stdout as an error. The others end
+    // quietly.
     let stdout = || io::stdout().lock();
     match command {
         Command::Serve(args) => primary::run(&args),

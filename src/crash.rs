@@ -1,11 +1,11 @@
-//! Named points at which a test may kill this process, and faults of its disk. Without the feature `crash` they are
-//! nothing.
+//! Named points at which a test may kill this process, and faults of its disk. Without the feature
+//! `crash` they do nothing.
 //!
-//! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises SIGKILL at the first
-//! or the third visit. `UBSCORE_FAULT` holds faults as `wal::fault` writes them, and `UBSCORE_FAULT_WHILE` may name a file
-//! while which is there they strike.
+//! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises
+//! SIGKILL at the first or the third visit. `UBSCORE_FAULT` holds faults in the format of
+//! `wal::fault`. `UBSCORE_FAULT_WHILE` may name a file; then the faults occur only while it exists.
 
-/// The points that a transfer meets, in its order.
+/// The points of a transfer, in their order.
 pub const POINTS: &[&str] = &[
     "coordinator_before_commit",
     "coordinator_after_commit",
@@ -16,7 +16,7 @@ pub const POINTS: &[&str] = &[
     "engine_after_sync",
 ];
 
-/// Every point of a snapshot, in the order it meets them.
+/// The points of a snapshot, in their order.
 pub const SNAPSHOT_POINTS: &[&str] = &[
     "snapshot_before_rename",
     "snapshot_after_rename",
@@ -24,7 +24,7 @@ pub const SNAPSHOT_POINTS: &[&str] = &[
     "snapshot_after_segments",
 ];
 
-/// The points at which the watermark is raised, in their order. No transfer meets them.
+/// The points of raising the watermark, in their order. A transfer does not reach them.
 pub const WATERMARK_POINTS: &[&str] =
     &["watermark_before_postgres", "watermark_after_postgres", "watermark_after_log"];
 
@@ -32,11 +32,11 @@ pub const WATERMARK_POINTS: &[&str] =
 pub const CUT_POINTS: &[&str] =
     &["cut_after_copies", "cut_after_log", "cut_after_snapshots", "cut_after_postgres"];
 
-/// The points at which what PostgreSQL proves is decided again, in their order.
+/// The points of a repair by which UBSCore decides again, in their order.
 pub const REPAIR_POINTS: &[&str] =
     &["repair_after_fence", "repair_before_deed", "repair_after_deeds", "repair_after_postgres"];
 
-/// The points at which a lost log is rebuilt from PostgreSQL, in their order.
+/// The points of rebuilding a lost log from PostgreSQL, in their order.
 pub const ADOPT_POINTS: &[&str] = &[
     "adopt_before_aside",
     "adopt_after_aside",
@@ -46,7 +46,7 @@ pub const ADOPT_POINTS: &[&str] = &[
     "adopt_after_renumbering",
 ];
 
-/// The points of a backup and of what brings it back, in their order. No service meets them.
+/// The points of a backup and of a restore, in their order. The service does not reach them.
 pub const BACKUP_POINTS: &[&str] = &[
     "backup_after_log",
     "backup_after_dump",
@@ -58,10 +58,11 @@ pub const BACKUP_POINTS: &[&str] = &[
     "restore_after_log",
 ];
 
-/// The points of an action that two operators carry out, in their order.
+/// The points of an approved action, in their order.
 pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after_deed"];
 
-/// The points between an external operation's commit and its answer, in their order. No transfer meets them.
+/// The points between an external operation's commit and its answer, in their order. A transfer
+/// does not reach them.
 pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
 
 /// Every list of points.
@@ -124,15 +125,16 @@ pub fn arm() -> Result<(), Unarmed> {
     fail::cfg_callback(name, move || {
         if visits.fetch_add(1, Ordering::SeqCst) + 1 == visit {
             let us = rustix::process::getpid();
-            // Nothing after this line may run, in no thread: SIGKILL cannot be caught.
+            // After this line no thread runs on: SIGKILL cannot be caught.
             rustix::process::kill_process(us, rustix::process::Signal::KILL).ok();
         }
     })
     .map_err(unarmed)
 }
 
-/// Begins to keep what a power cut would leave of the log, where the environment says so: `UBSCORE_SHADOW=directory`, and
-/// `UBSCORE_SHADOW_FORGETS=sync` for a sync that is treated as if the code lacked it.
+/// Starts to keep the files that a power cut would leave of the log, if the environment has
+/// `UBSCORE_SHADOW=directory`. With `UBSCORE_SHADOW_FORGETS=sync` this sync is treated as missing
+/// in the code.
 #[cfg(feature = "crash")]
 fn shadow() -> Result<(), Unarmed> {
     let Ok(directory) = std::env::var("UBSCORE_SHADOW") else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! The exit codes of the binary, in one table. The README's table and the systemd unit are held against it by tests.
+//! The exit codes of the binary, in one table. Tests compare the README's table and the systemd
+//! unit with it.
 
 /// Why the process ends. The value is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,15 +7,18 @@
 pub enum Exit {
     /// The command did its work, or the service was stopped.
     Done = 0,
-    /// Something stands in the way that may pass: PostgreSQL is away, a port is taken, an operator's command was refused.
+    /// A failure that may pass: PostgreSQL is away, a port is taken, an operator's command was
+    /// refused.
     Failed = 1,
     /// The command line or the configuration is wrong.
     Arguments = 2,
-    /// A second operator has to approve first.
+    /// A second operator must approve first.
     Pending = 3,
-    /// The disk failed, files are damaged, or the log and the database are no pair: a start would only end the same way.
+    /// The disk failed, files are damaged, or the log and the database are not a pair. Another
+    /// start would end the same way.
     Damage = 70,
-    /// A part of the service ended: a task broke, or the embedded PostgreSQL died. A start goes on with everything.
+    /// A part of the service ended: a task failed, or the embedded PostgreSQL died. Another start
+    /// continues all transfers.
     Broken = 71,
     /// Another process has taken over the database.
     Superseded = 75,
@@ -37,7 +41,7 @@ impl Exit {
         self as u8
     }
 
-    /// Whether a supervisor may start the service again by itself. Otherwise a person has to look first.
+    /// Whether a supervisor may start the service again. Otherwise an operator must act first.
     pub fn may_restart(self) -> bool {
         match self {
             Exit::Failed | Exit::Broken | Exit::Superseded => true,

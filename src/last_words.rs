@@ -1,4 +1,4 @@
-//! The end of a process whose engine is dead: the alert, the last log line and the exit code.
+//! The end of a process after its engine died: the alert, the last log line and the exit code.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn end(why: &str) -> ! {
     std::process::exit(Exit::Damage.code().into());
 }
 
-/// Ends a process that must not touch its stores any more. If the last words take too long, the
+/// Ends a process that must not use its stores any more. If the last words take too long, the
 /// process is aborted.
 pub fn end_at_once(why: &dyn std::error::Error, exit: Exit) -> ! {
     engine::end_soon();

@@ -7,8 +7,8 @@ use mimalloc::MiMalloc;
 use ubscore::cli::Cli;
 use ubscore::commands;
 
-/// Requests and their answers live short and end on other threads than they began on, where the C library's allocator takes a
-/// sixth of the server's time. What the engine keeps is allocated once.
+/// Requests and answers are short-lived and are freed on other threads than they were allocated on.
+/// There the C library's allocator takes a sixth of the server's time. The engine allocates once.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,5 +1,5 @@
-//! From the configuration to both stores: the embedded server, PostgreSQL's address and limits, the
-//! log's options, and the pair of stores that audits read.
+//! Makes both stores from the configuration: the embedded server, PostgreSQL's address and limits,
+//! the log's options, and the pair of stores that audits read.
 //!
 //! `serve` and every command that reads or repairs both stores begin here.
 
@@ -40,7 +40,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The stores of a configuration. `server`: the embedded PostgreSQL, if the configuration asks for it.
+    /// The stores of a configuration. `server`: the embedded PostgreSQL, if the configuration asks
+    /// for it.
     ///
     /// # Errors
     /// PostgreSQL's address is missing or wrong.
@@ -152,7 +153,8 @@ pub fn places(config: &Config) -> Places {
     Places { accounts_max: config.engine.accounts_max, outcomes_max: config.engine.outcomes_max }
 }
 
-/// Starts the embedded PostgreSQL, or adopts a running one; `None` if the configuration has an address.
+/// Starts the embedded PostgreSQL, or adopts a running one; `None` if the configuration has an
+/// address.
 ///
 /// # Errors
 /// It does not start.
@@ -204,7 +206,8 @@ pub async fn stop_embedded(server: Option<Embedded>) {
 /// Stops the embedded PostgreSQL if this process started it and no service has adopted it since.
 pub async fn release_embedded(server: Option<Embedded>, data_dir: &Path) {
     let Some(server) = server.filter(|server| !server.is_adopted()) else { return };
-    // A service that holds the lock has adopted the server. The lock keeps a service from starting while the server stops.
+    // A service that holds the lock has adopted the server. The lock keeps a service from starting
+    // while the server stops.
     let lock = data_dir::lock(data_dir);
     if !matches!(lock, Err(wal::Error::Locked { .. })) {
         stop_embedded(Some(server)).await;

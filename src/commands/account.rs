@@ -1,4 +1,4 @@
-//! `ubscore account` and `ubscore asset`: what may move, and how much of it.
+//! `ubscore account` and `ubscore asset`: the statuses and limits of accounts and assets.
 
 use std::io::Write;
 
@@ -12,10 +12,11 @@ use crate::config::format::Format;
 use crate::exit::Exit;
 use domain::account::{AccountStatus, AccountType};
 
-/// Sets the status of a user's accounts, and writes to `out` what each is then.
+/// Sets the status of a user's accounts, and writes the new statuses to `out`.
 ///
 /// # Errors
-/// The configuration is wrong, the service cannot be reached, or it refuses; what was written before is done.
+/// The configuration is wrong, the service cannot be reached, or it refuses. The lines written
+/// before are done.
 pub fn run(
     command: &AccountCommand,
     clock: &impl Clock,
@@ -44,7 +45,7 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-/// Adds, changes or lists assets, and writes to `out` what they are then.
+/// Adds, changes or lists assets, and writes their new state to `out`.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.

@@ -1,16 +1,16 @@
-//! `ubscore engine adopt`: a log that is lost, rebuilt from what PostgreSQL proves.
+//! `ubscore engine adopt`: rebuilds a lost log from the records of PostgreSQL.
 //!
-//! # The order of its steps, and what dying between two of them leaves
+//! # The order of its steps, and the state after a crash between two of them
 //!
-//! | done | what a start finds | what the same command does |
+//! | done | a start finds | the same command |
 //! |---|---|---|
 //! | files of the old log set aside | an empty directory: refused | sets aside the rest |
-//! | PostgreSQL bound to the new log, halted | an empty directory, and a rebuild that is not finished: refused | goes on with the log |
-//! | sums, decisions and statuses recorded | a rebuild that is not finished: refused | records what is missing |
-//! | PostgreSQL given the records' numbers, the rebuild closed | the log, halted | is refused: the log is sound |
+//! | PostgreSQL bound to the new log, halted | no log, an unfinished rebuild: refused | continues |
+//! | sums, decisions, statuses recorded | an unfinished rebuild: refused | records missing ones |
+//! | numbers in PostgreSQL, rebuild closed | the log, halted | refuses: the log is intact |
 //!
-//! The new log has an identity of its own, so that the old one is foreign if it ever comes back. The service starts halted:
-//! `resume` checks the money first.
+//! The new log has a new identity, so the old log is refused if it ever comes back. The service
+//! starts halted; `resume` checks the money first.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -43,22 +43,22 @@ use crate::postgres::store::Transfer;
 use crate::stores::{self, Target};
 use domain::asset::Catalog;
 
-/// A database that proves nothing of any log.
+/// The error for a database that never had a log.
 const NEVER_USED: &str =
     "the database has never used a log: there is nothing to rebuild; next: ubscore serve";
 /// How long connections of a killed service may take to end.
 const OTHERS_WAIT: Duration = Duration::from_secs(20);
-/// Between two looks at them.
+/// Time between two checks of them.
 const OTHERS_PAUSE: Duration = Duration::from_millis(50);
-/// What a log's own files begin with; everything else in its directory stays.
+/// The prefixes of a log's files; other files in its directory stay.
 const LOG_FILES: [&str; 3] = ["segment-", "spare-", "cut"];
-/// What a snapshot's file begins with.
+/// The prefix of a snapshot's file.
 const SNAPSHOT_FILES: [&str; 1] = ["snapshot-"];
 
 /// Prints the plan of a rebuild from PostgreSQL, or carries it out and prints its result; one line
 /// each.
 ///
-/// Exit code 0: everything is proven; 1: something is left.
+/// Exit code 0: all is proven; 1: differences are left.
 ///
 /// # Errors
 /// The rebuild is refused, or cannot run: exit code 2.
@@ -106,7 +106,7 @@ async fn prepare(args: &AdoptArgs, out: &mut impl Write) -> anyhow::Result<usize
     done
 }
 
-/// Refuses a database that a service is connected to: its log may be gone from under it.
+/// Refuses a database with a connected service, which may still use the log.
 async fn refuse_others(asked: &Asked) -> anyhow::Result<()> {
     let clock = SystemClock::new();
     let began = clock.monotonic_ns();
@@ -115,7 +115,7 @@ async fn refuse_others(asked: &Asked) -> anyhow::Result<()> {
         if others.is_empty() {
             return Ok(());
         }
-        // Those of a process that was killed end within moments.
+        // Connections of a killed process end within moments.
         let waited = Duration::from_nanos(clock.monotonic_ns() - began);
         ensure!(
             waited < OTHERS_WAIT,
@@ -125,11 +125,11 @@ async fn refuse_others(asked: &Asked) -> anyhow::Result<()> {
     }
 }
 
-/// What is found in the log's directory.
+/// The state of the log's directory.
 enum Found {
-    /// Nothing that a log goes on from; these files are set aside.
+    /// No usable log; these files are set aside.
     Lost(Vec<PathBuf>),
-    /// What an interrupted rebuild has left.
+    /// The files of an interrupted rebuild.
     Begun,
 }
 
@@ -142,7 +142,7 @@ struct Adoption<'a> {
 }
 
 impl Adoption<'_> {
-    /// Returns how much is left.
+    /// Returns the number of differences that are left.
     async fn run(
         self,
         author: Option<Author<'_>>,
@@ -179,12 +179,12 @@ impl Adoption<'_> {
             say(out, "done", &format_args!("PostgreSQL belongs to log {identity}, and is halted"))?;
         }
         crash::point("adopt_after_postgres");
-        // Locked again by the engine. Until then PostgreSQL refuses every start.
+        // The engine locks it again. Until then PostgreSQL refuses every start.
         drop(lock);
         self.rebuild(identity, author, out).await
     }
 
-    /// What is in the log's directory, or why nothing is rebuilt over it.
+    /// The state of the log's directory, or the reason that a rebuild is refused.
     fn find(&self, identity: Identity, bound: &Bound) -> anyhow::Result<Found> {
         let data_dir = &self.target.config.data_dir;
         let files = || -> anyhow::Result<Vec<PathBuf>> {
@@ -224,7 +224,8 @@ impl Adoption<'_> {
         }
     }
 
-    /// Moves what is left of the old log to where nothing reads it. Returns what is to be written down of it.
+    /// Moves the rest of the old log to a directory that no command reads. Returns the note for the
+    /// record of the rebuild.
     fn set_aside(&self, files: &[PathBuf], out: &mut impl Write) -> anyhow::Result<String> {
         crash::point("adopt_before_aside");
         if files.is_empty() {
@@ -242,7 +243,8 @@ impl Adoption<'_> {
         Ok(format!("aside={}", name.to_string_lossy()))
     }
 
-    /// Records everything that PostgreSQL proves, and closes the rebuild. Returns how much is left.
+    /// Records all that PostgreSQL proves, and closes the rebuild. Returns the number of
+    /// differences that are left.
     async fn rebuild(
         self,
         identity: Identity,
@@ -255,7 +257,7 @@ impl Adoption<'_> {
         if let Some(found) = closed.identity() {
             ensure!(found == identity, "the log has identity {found}, and not {identity}");
         }
-        // Again: every process that wrote before has been ended by PostgreSQL.
+        // Planned again: PostgreSQL has ended every process that wrote before.
         let planned = plan(&self.stores, &self.asked, led(&self.stores)?).await?;
         let replayed = tokio::task::block_in_place(|| closed.replay(0, |_| {}));
         let engine = replayed.context("replay the log")?;
@@ -266,7 +268,7 @@ impl Adoption<'_> {
             decide(&engine, &planned.steps).await
         }
         .await;
-        // What is decided is durable before anything is said of it, also where one of them failed.
+        // Decisions are durable before they are reported, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
         crash::point("adopt_after_deeds");
@@ -304,7 +306,7 @@ impl Adoption<'_> {
     }
 }
 
-/// Says what an adoption would do. Returns how much is left.
+/// Prints the plan of a rebuild. Returns the number of differences that are left.
 fn tell(
     planned: &Rebuild,
     found: &Found,
@@ -351,7 +353,8 @@ fn say(out: &mut impl Write, word: &str, what: &dyn Display) -> std::io::Result<
     writeln!(out, "{word:<8} {what}")
 }
 
-/// What the log begins with, one line an asset: there may be millions of balances.
+/// The sums that the log begins with, one line for each asset, because there may be millions of
+/// balances.
 fn carried_lines(planned: &Rebuild, catalog: &Catalog) -> Vec<String> {
     let mut sums = BTreeMap::<_, (u64, u128)>::new();
     for step in &planned.carried {
@@ -394,7 +397,7 @@ impl Display for OpenLine<'_> {
     }
 }
 
-/// Files of a directory whose names begin so; none where there is no directory.
+/// The files of a directory with a prefix; none if the directory does not exist.
 fn named(directory: &Path, prefixes: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let failed = || format!("list {}", directory.display());
     if !directory.is_dir() {

@@ -1,4 +1,4 @@
-//! `ubscore approval`: what needs two operators, and the second one's word on it.
+//! `ubscore approval`: requests that need two operators, and the second operator's decision.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::exit::Exit;
 
-/// Nothing was done yet. Who waits for it has been told.
+/// Nothing was done yet; the output names the next step.
 #[derive(Debug, thiserror::Error)]
 #[error("another operator has to approve it first")]
 pub struct Pending;
@@ -35,12 +35,12 @@ pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> a
             )
         }
     };
-    // Whether anybody reads it or not: the exit code has to say that it is not done.
+    // If stdout is closed, the exit code still reports that nothing was done.
     told.ok();
     Err(Pending.into())
 }
 
-/// Carries out one of the commands.
+/// Runs one of the commands.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.
@@ -89,7 +89,7 @@ fn list(args: &ApprovalListArgs, clock: &impl Clock, out: &mut impl Write) -> an
         let keys = ["approval_id", "state", "action", "subject", "maker", "expires_at", "decider"];
         let mut cells: Vec<String> = keys.iter().map(|key| text(&approval[*key])).collect();
         cells.push(text(&approval["reason"]));
-        // Of a halt or a transfer the subject says it all.
+        // For a halt or a transfer the subject is enough.
         let money = |key: &str| approval["request"][key].as_str().unwrap_or("").to_owned();
         if approval["action"] == json!("external") {
             let user = text(&approval["request"]["user_id"]);

@@ -1,4 +1,4 @@
-//! `ubscore completions`: what a shell reads to complete this command line, from its definition.
+//! `ubscore completions`: a shell's completion script, from the definition of the command line.
 
 use std::io::Write;
 

@@ -1,7 +1,9 @@
-//! `ubscore doctor`: whether the machine, PostgreSQL and the configuration are fit for what is promised, and what to change
-//! where they are not. Changes nothing, also while the service runs.
+//! `ubscore doctor`: checks that the machine, PostgreSQL and the configuration can keep the
+//! service's promises, and names the settings to change. It changes nothing and may run beside the
+//! service.
 //!
-//! `machine` and `pair` look; `judgement` judges what was seen, one small function a check, and touches nothing.
+//! `machine` and `pair` collect observations; `judgement` has one small function for each check and
+//! does no I/O.
 
 mod judgement;
 mod machine;
@@ -26,13 +28,13 @@ use crate::postgres::{self, Address, embedded};
 use crate::stores;
 use crate::telemetry::chain;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// As it should be, or nobody's matter.
+    /// As it should be, or not important.
     Ok,
-    /// It costs time, or a promise hangs on something that is not seen from here.
+    /// It costs time, or a promise depends on a part that cannot be checked from here.
     Warn,
     /// A promise does not hold, or the service will not run.
     Bad,
@@ -54,30 +56,30 @@ struct Finding {
     check: &'static str,
     verdict: Verdict,
     found: String,
-    /// What to change, where there is something.
+    /// The change to make, if there is one.
     change: Option<String>,
 }
 
-/// Everything that is judged. What could not be seen is absent.
+/// All observations; `None` if one was not possible.
 struct Seen {
     config: Config,
-    /// PostgreSQL's settings, or why it was not asked.
+    /// PostgreSQL's settings, or why it was not checked.
     postgres: Result<Settings, Unasked>,
-    /// What log and database say of each other; none where PostgreSQL was not asked.
+    /// The records of log and database about each other; `None` if PostgreSQL was not checked.
     pair: Option<Pair>,
     machine: Machine,
 }
 
-/// Why PostgreSQL was not asked.
+/// Why PostgreSQL was not checked.
 #[derive(Debug, PartialEq, Eq)]
 enum Unasked {
-    /// The embedded one, which runs while the service does.
+    /// It is embedded and runs only while the service runs.
     NotRunning,
     /// It cannot be reached, or does not answer.
     Failed(String),
 }
 
-/// Looks, judges, and prints one finding a line.
+/// Collects the observations, runs the checks, and prints one finding per line.
 ///
 /// # Errors
 /// None: a closed stdout leaves the exit code.
@@ -98,7 +100,7 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
         }
         Err(error) => {
             let found = chain(&error);
-            let change = "mend it; everything below is held against the defaults".to_owned();
+            let change = "correct it; all checks below use the defaults".to_owned();
             let verdict = Verdict::Bad;
             let data_dir = stores.data_dir.clone().unwrap_or(Config::default().data_dir);
             let config = Config { data_dir, ..Config::default() };
@@ -107,9 +109,9 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
     };
     let postgres = match valid.verdict {
         Verdict::Ok => ask(&config, clock),
-        Verdict::Warn | Verdict::Bad => {
-            Err(Unasked::Failed("the configuration does not say where it is".to_owned()))
-        }
+        Verdict::Warn | Verdict::Bad => Err(Unasked::Failed(
+            "the configuration is invalid, so its address is unknown".to_owned(),
+        )),
     };
     let (postgres, pair) = match postgres {
         Ok((settings, pair)) => (Ok(settings), Some(pair)),
@@ -138,11 +140,11 @@ fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked>
     asked.map_err(|error: postgres::Error| failed(&error))
 }
 
-/// Where the log is, or the nearest directory above that is there: it will be made in there.
+/// The log's directory, or the nearest existing directory above it, where it will be created.
 fn log_dir(config: &Config) -> PathBuf {
     let log = data_dir::log(&config.data_dir);
     let there = log.ancestors().find(|path| path.is_dir());
-    // A relative path's last ancestor is empty, and means here.
+    // A relative path's last ancestor is empty and means the current directory.
     there.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 

@@ -13,11 +13,12 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::exit::Exit;
 
-/// Asks for a deposit, or for a withdrawal, and writes to `out` how it was decided. The same key again moves nothing.
+/// Requests a deposit or a withdrawal, and writes the decision to `out`. The same key again moves
+/// nothing.
 ///
 /// # Errors
-/// The configuration is wrong, the service cannot be reached, or it refuses; [`super::approval::Pending`]: another operator
-/// has to approve it first.
+/// The configuration is wrong, the service cannot be reached, or it refuses;
+/// [`super::approval::Pending`]: another operator must approve it first.
 pub fn run(
     args: &ExternalArgs,
     deposit: bool,

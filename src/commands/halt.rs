@@ -1,4 +1,5 @@
-//! `ubscore halt` and `ubscore resume`: the operators' routes from the command line, and the flag of a service that is down.
+//! `ubscore halt` and `ubscore resume`: through the operators' listener, or by the flag in the data
+//! directory if the service is down.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::config::{Config, Overrides};
 use crate::data_dir;
 use crate::exit::Exit;
 
-/// Halts the service, or the next start of one that is down; writes to `out` what that has achieved.
+/// Halts the service, or its next start if it is down. Writes the result to `out`.
 ///
 /// # Errors
 /// The configuration is wrong, the service refuses, or it is not halted.
@@ -56,7 +57,7 @@ pub fn halt(args: &HaltArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow
     Ok(Exit::Done)
 }
 
-/// Puts the flag into the data directory of a service that is down. `error`: why it cannot be asked.
+/// Writes the flag to the data directory of a service that is down. `error`: why it did not answer.
 fn halt_next_start(
     args: &HaltArgs,
     error: anyhow::Error,
@@ -65,7 +66,7 @@ fn halt_next_start(
     let access = &args.operator.access;
     let data_dir: PathBuf = match (&args.data_dir, &access.ops) {
         (Some(data_dir), _) => data_dir.clone(),
-        // The data directory of another machine is not here.
+        // The service may be on another machine, with its own data directory.
         (None, Some(_)) => {
             return Err(error.context("give --data-dir DIR to halt the next start of that service"));
         }
@@ -104,10 +105,11 @@ fn halt_next_start(
     Ok(())
 }
 
-/// Lets the service go on.
+/// Ends the halt.
 ///
 /// # Errors
-/// The configuration is wrong, the service cannot be reached, or it refuses: then it is still halted.
+/// The configuration is wrong, the service cannot be reached, or it refuses. Then it is still
+/// halted.
 pub fn resume(
     args: &OperatorArgs,
     clock: &impl Clock,

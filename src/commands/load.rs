@@ -1,10 +1,11 @@
-//! `ubscore load`: offers transfers to a running service over HTTP, and says how long they took.
+//! `ubscore load`: offers transfers to a running service over HTTP, and reports their latencies.
 //!
-//! The loop is open: a transfer is due at its planned time whatever has become of those before it, and its latency counts
-//! from then, so that a service that stands still is seen to. Without a rate every connection sends its next transfer
-//! when the last one is answered: that finds the most a service does, and its latencies say little.
+//! The loop is open: a transfer is due at its planned time, also if earlier ones are not answered.
+//! Its latency counts from that time, so a stalled service shows high latencies. Without a rate
+//! each connection sends its next transfer after the last answer. This finds the highest rate of a
+//! service; its latencies mean little.
 //!
-//! Users of its own are given money first. At the end every balance must be what the answers add up to.
+//! Its own test users get money first. At the end every balance must equal the sum of the answers.
 
 pub mod client;
 
@@ -32,32 +33,33 @@ use crate::exit::Exit;
 use crate::http::auth::{self, Role};
 use domain::amount::{units_from_text, units_text};
 
-/// Longest latency that is told apart, ns: a minute.
+/// The longest latency that the histogram distinguishes, ns: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Columns of a table of latencies: heading and quantile.
 pub const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// Transfers that a service is taken to do in a second where no rate is given: the users get money for so many.
+/// The assumed transfers per second if no rate is given: the users get money for this many.
 const RATE_MAX: u64 = 50_000;
-/// Transfers that each user has money for beyond those planned: the two ways do not keep step.
+/// Transfers that each user has money for beyond the planned ones, because the two directions are
+/// not balanced at each moment.
 const TRANSFERS_AHEAD: u64 = 10_000;
-/// How long the tokens live beyond the load.
+/// How long the tokens stay valid after the load.
 const TOKEN_MARGIN: Duration = Duration::from_secs(600);
-/// How long balances may be in flight after the last answer.
+/// How long money may stay in flight after the last answer.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at them.
+/// Time between two checks of the balances.
 const REST_LOOK: Duration = Duration::from_millis(50);
-/// The operator who gives the users their money.
+/// The operator that gives the users their money.
 const OPERATOR: u64 = 1;
-/// Between two moves of the progress bar.
+/// Time between two updates of the progress bar.
 const PROGRESS: Duration = Duration::from_millis(200);
 const TRANSFER: &str = "/api/v1/internal_transfer";
 
 /// Offers the load, and writes a table or JSON to `out`.
 ///
 /// # Errors
-/// The configuration is wrong, the service cannot be reached or refuses the users their money, or a balance is wrong at
-/// the end.
+/// The configuration is wrong, the service cannot be reached or refuses the users' money, or a
+/// balance is wrong at the end.
 pub fn run(args: &LoadArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
@@ -101,7 +103,7 @@ async fn offer(
     Ok(())
 }
 
-/// Who transfers what, and what has come of it.
+/// The users of a load, its transfers and their results.
 struct Plan {
     host: String,
     ops: String,
@@ -109,10 +111,10 @@ struct Plan {
     asset: String,
     precision: u8,
     units: u64,
-    /// Smallest units that each side of a user is given.
+    /// Money of each user in Funding and in Spot, smallest units.
     given: u64,
     to_spot_percent: u64,
-    /// In every cid, so that each run has its own.
+    /// A part of every cid, so that each run has its own cids.
     run: Ulid,
     users: Vec<User>,
 }
@@ -120,18 +122,18 @@ struct Plan {
 struct User {
     id: u64,
     token: String,
-    /// What Funding and Spot held when the load began, smallest units.
+    /// Balances in Funding and Spot at the start of the load, smallest units.
     before: OnceLock<(u128, u128)>,
     to_spot: AtomicU64,
     to_funding: AtomicU64,
-    /// Transfers whose end was not told.
+    /// Transfers with an unknown final state.
     unclear: AtomicU64,
 }
 
-/// What is measured at one rate.
+/// The results at one rate.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Transfers a second; `None`: as many as are answered.
+    /// Transfers per second; `None`: as fast as answers come back.
     offered: Option<u64>,
     achieved: u64,
     committed: u64,
@@ -139,20 +141,20 @@ struct Row {
     refused: u64,
     turned_away: u64,
     lost: u64,
-    /// From the planned time to the answer that says COMMITTED, microseconds.
+    /// From the planned time to the answer COMMITTED, microseconds.
     latency_us: Vec<(&'static str, u64)>,
-    /// How late the sender itself was, p99.9, microseconds.
+    /// Delay of the sender itself, p99.9, microseconds.
     sender_late_us: u64,
 }
 
-/// What one connection has seen.
+/// The results of one connection.
 struct Seen {
     client: Client,
     latencies: Histogram<u64>,
     answers: [u64; 5],
 }
 
-/// How a transfer ended for whoever asked.
+/// The end of a transfer for its client.
 #[derive(Clone, Copy)]
 enum Ended {
     Committed,
@@ -213,7 +215,8 @@ impl Plan {
         })
     }
 
-    /// Refuses to make money on a database that `serve --dev` did not make, unless `mint_on` names it.
+    /// Refuses to make money in a database that `serve --dev` did not make, unless `mint_on` names
+    /// it.
     async fn refuse_real_money(&self, mint_on: Option<&str>) -> anyhow::Result<()> {
         let mut ops = Client::connect(&self.ops).await?;
         let path = "/admin/v1/session";
@@ -235,7 +238,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Gives every user the same in Funding and in Spot.
+    /// Gives every user the same amount in Funding and in Spot.
     async fn endow(self: &Arc<Plan>, clients: Vec<Client>) -> anyhow::Result<Vec<Client>> {
         let connections = clients.len();
         let mut tasks = Vec::new();
@@ -288,7 +291,7 @@ impl Plan {
         )
     }
 
-    /// The load at one rate, over connections that come back.
+    /// Runs the load at one rate and returns the connections.
     async fn phase(
         self: &Arc<Plan>,
         phase: usize,
@@ -337,7 +340,7 @@ impl Plan {
         Ok((row, back))
     }
 
-    /// One connection's part: the next transfer that is due, again and again.
+    /// Runs one connection: sends the next due transfer until the end.
     async fn transfers(
         self: Arc<Plan>,
         phase: usize,
@@ -349,7 +352,8 @@ impl Plan {
         let count = self.users.len() as u64;
         while let Some((number, planned)) = pace.next().await {
             let user = &self.users[usize::try_from(number % count)?];
-            // Spread evenly: of a user's first hundred, exactly so many go to Spot.
+            // Spread evenly: of each hundred transfers of a user exactly this percentage goes to
+            // Spot.
             let round = number / count;
             let to_spot =
                 (round + 1) * self.to_spot_percent / 100 > round * self.to_spot_percent / 100;
@@ -370,7 +374,7 @@ impl Plan {
             let moved = if to_spot { &user.to_spot } else { &user.to_funding };
             match ended {
                 Ended::Committed => moved.fetch_add(self.units, Ordering::Relaxed),
-                // 503 leaves open whether it was accepted.
+                // After 503 the transfer may be accepted or not.
                 Ended::Pending | Ended::TurnedAway | Ended::Lost => {
                     user.unclear.fetch_add(1, Ordering::Relaxed)
                 }
@@ -387,7 +391,7 @@ impl Plan {
         Ok(Seen { client, latencies, answers })
     }
 
-    /// Everything that moved money: the transfers of all phases, and two operations to give each user theirs.
+    /// All operations: the transfers of all phases, and two operations for each user's money.
     fn operations(&self) -> u64 {
         let units = |user: &User| {
             user.to_spot.load(Ordering::Relaxed) + user.to_funding.load(Ordering::Relaxed)
@@ -395,8 +399,8 @@ impl Plan {
         self.users.iter().map(units).sum::<u64>() / self.units + 2 * self.users.len() as u64
     }
 
-    /// Compares every user's balances with what the answers add up to; returns how many users have a transfer whose end
-    /// was not told, of whom only the sum can be known.
+    /// Compares every user's balances with the sums of the answers. Returns the number of users
+    /// with a transfer of unknown end; for these only the sum of both balances is checked.
     async fn check(&self, client: &mut Client) -> anyhow::Result<u64> {
         let mut unclear = 0;
         for user in &self.users {
@@ -422,7 +426,7 @@ impl Plan {
         Ok(unclear)
     }
 
-    /// Funding and Spot once nothing is in flight, smallest units.
+    /// Funding and Spot after nothing is in flight, smallest units.
     async fn balances_at_rest(
         &self,
         user: &User,
@@ -456,16 +460,16 @@ impl Plan {
     }
 }
 
-/// When each transfer of a phase is due.
+/// The schedule of a phase.
 struct Pace {
     began: Instant,
     warm_up: Duration,
     until: Instant,
-    /// Between two planned times; `None`: due when a connection is free.
+    /// Time between two planned times; `None`: due when a connection is free.
     interval: Option<Duration>,
     total: u64,
     next: AtomicU64,
-    /// As many as are due and not yet taken up.
+    /// Permits: one for each due transfer that is not yet taken.
     due: Semaphore,
 }
 
@@ -487,7 +491,8 @@ impl Pace {
         }
     }
 
-    /// The next transfer and its planned time, once it is due; `None` at the end.
+    /// Waits until the next transfer is due; returns its number and planned time, `None` at the
+    /// end.
     async fn next(&self) -> Option<(u64, Instant)> {
         let Some(interval) = self.interval else {
             let now = Instant::now();
@@ -504,18 +509,18 @@ impl Pace {
         self.began + Duration::from_nanos(ns.saturating_mul(number))
     }
 
-    /// Whether what was planned then is measured.
+    /// Whether a transfer planned at this time is measured.
     fn counts(&self, planned: Instant) -> bool {
         planned >= self.began + self.warm_up
     }
 
-    /// How long it has been measured.
+    /// Time since the measurement began.
     fn measured(&self) -> Duration {
         self.began.elapsed().saturating_sub(self.warm_up)
     }
 
-    /// Makes each transfer due at its time, from a thread of its own: the connections' may be busy. Returns how late it
-    /// was itself, ns.
+    /// Releases each transfer at its time, on its own thread, because the threads of the
+    /// connections may be busy. Returns its own delays, ns.
     fn release(&self, connections: usize) -> Histogram<u64> {
         let mut late = histogram();
         if let Some(interval) = self.interval {
@@ -528,13 +533,13 @@ impl Pace {
                 self.due.add_permits(1);
             }
         }
-        // Each connection takes one more and finds that there is nothing left.
+        // One more permit for each connection, which then finds the end.
         self.due.add_permits(connections);
         late
     }
 }
 
-/// Of latencies in ns, kept to three digits; for `saturating_record`.
+/// A histogram of latencies in ns with three digits; for `saturating_record`.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant bounds")
 }
@@ -597,10 +602,10 @@ fn table(rows: &[Row], unclear: u64, out: &mut impl Write) -> anyhow::Result<()>
         )?;
     }
     match unclear {
-        0 => writeln!(out, "balances: as the answers say")?,
+        0 => writeln!(out, "balances: equal to the answers")?,
         users => writeln!(
             out,
-            "balances: all sums are right; of {users} users some answer did not tell the end"
+            "balances: all sums are right; {users} users have a transfer with an unknown end"
         )?,
     }
     Ok(())

@@ -10,12 +10,12 @@ use clap_mangen::Man;
 use crate::cli::{Cli, ManArgs};
 use crate::exit::Exit;
 
-/// Writes the page of the whole to `out`, or those of all commands as files into a directory.
+/// Writes the page of the program to `out`, or the pages of all commands into a directory.
 ///
 /// # Errors
 /// They cannot be written.
 pub fn run(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
-    // `help` says nothing that the pages do not.
+    // `help` adds nothing to the pages.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     match &args.directory {

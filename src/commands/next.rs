@@ -1,4 +1,5 @@
-//! After a refused start: the operator's next step, and whether a person has to look first.
+//! The operator's next step after a refused start, and whether an operator must act before a
+//! restart.
 
 use std::error::Error;
 use std::io;
@@ -27,9 +28,9 @@ pub enum Next {
     DamagedLog,
     /// A snapshot cannot be used.
     Snapshot,
-    /// The log is not there, or nothing is left to begin with.
+    /// The log is missing, or it has no usable beginning.
     LogLost,
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     Machine,
     /// The log and the database are not a pair.
     OtherPair,
@@ -149,7 +150,7 @@ fn of_log(error: &wal::Error) -> Next {
     }
 }
 
-/// Whether the next start would meet the same error, so that a person has to look first.
+/// Whether the next start would meet the same error, so that an operator must act first.
 pub fn needs_person(error: &anyhow::Error) -> bool {
     error.chain().any(is_lasting)
 }
@@ -213,7 +214,7 @@ mod tests {
         assert!(needs_person(&error));
     }
 
-    /// Every chapter that is named is one.
+    /// Every named chapter exists.
     #[test]
     fn chapters_are_in_the_runbook() {
         let runbook = include_str!("../../docs/runbook.md");

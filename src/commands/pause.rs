@@ -1,4 +1,5 @@
-//! `ubscore pause`, `unpause` and `pauses`: what new transfers are refused until an operator lets them go on.
+//! `ubscore pause`, `unpause` and `pauses`: new transfers are refused until an operator lifts the
+//! pause.
 
 use std::io::Write;
 
@@ -12,7 +13,7 @@ use crate::config::format::Format;
 use crate::exit::Exit;
 use domain::transfer::Direction;
 
-/// Pauses, or goes on, and writes to `out` what is paused then.
+/// Sets or lifts a pause, and writes the result to `out`.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.
@@ -61,10 +62,10 @@ pub fn change(
     Ok(Exit::Done)
 }
 
-/// Writes to `out` what is paused.
+/// Writes the pauses to `out`.
 ///
 /// # Errors
-/// As of [`change`].
+/// As [`change`].
 pub fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let answer = Ops::new(access, clock)?.get("pauses", "pauses")?;
     match access.format {
@@ -98,7 +99,7 @@ fn write_all(answer: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a pause names, or that it names none.
+/// A part of a pause's scope; \"every\" if it names none.
 fn every(value: &Value) -> String {
     if value.is_null() { "every".to_owned() } else { text(value) }
 }

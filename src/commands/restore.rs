@@ -1,12 +1,14 @@
 //! `ubscore restore`: a backup into an empty data directory and an empty database.
 //!
 //! ```text
-//!   sums --> mark --> PostgreSQL, in one transaction --> snapshots --> log --> both stores compared --> mark removed
+//!   checksums --> mark --> PostgreSQL, in one transaction --> snapshots --> log
+//!     --> both stores compared --> mark removed
 //! ```
 //!
-//! The mark is a file in the data directory: while it is there nothing starts or reads both stores, and the same command
-//! goes on, whatever is there already. It names the backup and the database, so that nothing else is taken for what it
-//! has begun. Should somebody remove it by hand, a database without its log refuses to serve, and so does a part of a log.
+//! The mark is a file in the data directory. While it exists, no command starts or reads both
+//! stores, and the same command continues the restore. It names the backup and the database, so
+//! that another restore cannot continue this one. If an operator removes it by hand, the service
+//! still refuses a database without its log, and a part of a log.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -34,10 +36,10 @@ use crate::postgres::incarnation::{identity_from_text, identity_text};
 use crate::postgres::{self, rebase};
 use crate::stores::{self, Target};
 
-/// What it is called until it is whole.
+/// The name of the mark until it is complete.
 const MARK_NEW: &str = "restoring.new";
 
-/// What is brought back.
+/// The part of a backup to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Part {
@@ -46,19 +48,19 @@ enum Part {
     Log,
 }
 
-/// What a restore has begun.
+/// The mark: a restore that was begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mark {
-    /// The backup, by its manifest's sum.
+    /// The backup, by its manifest's checksum.
     backup: String,
-    /// What of it.
+    /// The part to restore.
     part: Part,
     /// The database's cluster.
     system_identifier: String,
     /// The database there.
     database: String,
-    /// Its number.
+    /// The database's number.
     database_oid: u32,
 }
 
@@ -94,7 +96,7 @@ async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compar
         manifest.check_files(&args.directory)?;
         Ok::<_, anyhow::Error>(manifest)
     })?;
-    // Nobody starts meanwhile, and no other restore.
+    // The lock keeps the service and other restores out.
     let _lock = data_dir::create_and_lock(&config.data_dir).context("open the log")?;
     let begun = Mark::read(&config.data_dir)?;
     match (&begun, part) {
@@ -111,7 +113,7 @@ async fn restore(args: &RestoreArgs) -> anyhow::Result<(Manifest, verify::Compar
         bring_back(&args.directory, &manifest, part, begun, &target).await
     }
     .await;
-    // Our lock is held: nobody has adopted it since.
+    // This process holds the lock, so no service adopted the server.
     if server.as_ref().is_some_and(|server| !server.is_adopted()) {
         stores::stop_embedded(server).await;
     }
@@ -138,7 +140,7 @@ fn refuse_used(data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a log that PostgreSQL's half does not belong to, or has come further than.
+/// Refuses a log with another identity than the backup's database, or an older log.
 fn refuse_older_log(config: &Config, manifest: &Manifest) -> anyhow::Result<()> {
     let (log, snapshots) = (data_dir::log(&config.data_dir), data_dir::snapshots(&config.data_dir));
     let places = stores::places(config);
@@ -201,7 +203,7 @@ async fn bring_back(
 
     if part != Part::Log {
         if used.is_some() {
-            // Of an earlier run, all of it or nothing; and nobody can have used it since.
+            // An earlier run restored all of it or nothing, and no service can have used it since.
             refuse_others(&client, manifest, &here).await?;
         } else {
             let bin = target.config.postgres.bin.as_deref();
@@ -229,7 +231,7 @@ async fn bring_back(
     Ok(verdict)
 }
 
-/// Refuses a database that the `pg_restore` of a killed run is still at work on: it has been given all it needs.
+/// Refuses a database while the `pg_restore` of a killed run still writes to it.
 async fn refuse_orphan(client: &tokio_postgres::Client, here: &str) -> anyhow::Result<()> {
     let orphan = "SELECT pid FROM pg_stat_activity \
                   WHERE datname = current_database() AND application_name = $1 LIMIT 1";
@@ -246,7 +248,7 @@ async fn refuse_orphan(client: &tokio_postgres::Client, here: &str) -> anyhow::R
     Ok(())
 }
 
-/// Refuses a database that is not as the backup has it.
+/// Refuses a database that differs from the backup.
 async fn refuse_others(
     client: &tokio_postgres::Client,
     manifest: &Manifest,
@@ -261,7 +263,7 @@ async fn refuse_others(
     Ok(())
 }
 
-/// The snapshots before the log: a log that does not begin with its first record needs one.
+/// Copies the snapshots before the log, because a log without its first record needs a snapshot.
 fn copy_log(from: &Path, manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
     for folder in [SNAPSHOT_DIRECTORY, LOG_DIRECTORY, ""] {
         let to = data_dir.join(folder);
@@ -271,7 +273,8 @@ fn copy_log(from: &Path, manifest: &Manifest, data_dir: &Path) -> anyhow::Result
             let copied = || -> io::Result<bool> {
                 let mut reading = Summing::new(File::open(&source)?);
                 let mut writing = ::wal::create_private(&copy)?;
-                // Zeros are written as they are: a log may go on in its last segment, and must find space there.
+                // Zeros are written too: the log may continue in its last segment and needs the
+                // space.
                 reading.copy(&mut writing)?;
                 writing.sync_all()?;
                 Ok(reading.summed(&file.path) == *file)

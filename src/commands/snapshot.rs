@@ -1,8 +1,8 @@
-//! `ubscore snapshot`: reads snapshots, also while the service makes them, and changes nothing.
+//! `ubscore snapshot`: reads snapshots, also while the service makes them. It changes nothing.
 //!
-//! One line a snapshot: what it says of itself, what it holds, and whether it may be used; in text, a line for each asset
-//! follows. Exit codes: 0; 1 if one is damaged or contradicts itself, or two that are compared differ; 2 where there is
-//! none to read.
+//! One line for each snapshot: its header, its content, and whether it is usable. As text, a line
+//! for each asset follows. Exit codes: 0; 1 if a snapshot is damaged or contradicts itself, or if
+//! two compared snapshots differ; 2 if there is no snapshot to read.
 
 mod diff;
 
@@ -25,36 +25,36 @@ use crate::data_dir;
 use crate::exit::Exit;
 use crate::telemetry::chain;
 
-/// Why nothing was found out, or what was.
+/// Why a snapshot could not be read, or why it must not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is nothing at the path, or it may not be read. Correct the path.
+    /// The path does not exist or cannot be read. Correct the path.
     #[error("read {}", path.display())]
     Unreadable {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The path leads to something else. Correct it.
+    /// The path is not a snapshot. Correct it.
     #[error(
         "{} holds no snapshot: give a data directory, a directory of snapshots or one of them",
         path.display()
     )]
     NoSnapshot {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// A snapshot must not be used.
     #[error(transparent)]
     Snapshot(#[from] snapshot::Error),
-    /// The output could not be written, and not because its reader has left.
+    /// The output could not be written, for another reason than a closed reader.
     #[error("write the output")]
     Write(#[from] io::Error),
 }
 
 impl Error {
-    /// Whether it is what the command was told that is wrong, and not the snapshot.
+    /// Whether the arguments are wrong, not the snapshot.
     pub fn is_about_arguments(&self) -> bool {
         match self {
             Error::Unreadable { .. } | Error::NoSnapshot { .. } => true,
@@ -64,10 +64,10 @@ impl Error {
     }
 }
 
-/// Carries out one of the subcommands. Exit code 1: two snapshots that are compared differ.
+/// Runs one of the subcommands. Exit code 1: two compared snapshots differ.
 ///
 /// # Errors
-/// [`Error`]. The lines before it have been written.
+/// [`Error`]. The lines before it were written.
 pub fn run(command: &SnapshotCommand, out: &mut impl Write) -> anyhow::Result<Exit> {
     let SnapshotCommand::Inspect(args) = command;
     let done = match (&args.diff, &args.path) {
@@ -89,7 +89,7 @@ fn inspect(args: &SnapshotInspectArgs, path: &Path, out: &mut impl Write) -> Res
     let mut first_bad = None;
     for path in &paths {
         let (verdict, error) = Verdict::of(path);
-        // One that was listed may be gone since: an old one goes when a new one is made.
+        // A listed snapshot may be gone by now: old ones are removed when a new one is made.
         if listed && error.as_ref().is_some_and(is_gone) {
             continue;
         }
@@ -99,7 +99,7 @@ fn inspect(args: &SnapshotInspectArgs, path: &Path, out: &mut impl Write) -> Res
         };
         let written = writeln!(out, "{line}");
         first_bad = first_bad.or(error);
-        // Damage first: the exit code must tell it even if nobody reads the verdict.
+        // Damage first: the exit code must report it even if the verdict cannot be printed.
         if written.is_err() {
             break;
         }
@@ -112,7 +112,7 @@ fn is_gone(error: &snapshot::Error) -> bool {
     matches!(error, snapshot::Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// The snapshots that a path means, newest first, and whether they were found by listing a directory.
+/// The snapshots at a path, newest first, and whether they were found by listing a directory.
 fn find(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
     let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
     if !fs::metadata(path).map_err(unreadable)?.is_dir() {
@@ -129,7 +129,7 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, bool), Error> {
     Err(Error::NoSnapshot { path: path.to_owned() })
 }
 
-/// What was found out about one snapshot.
+/// The verdict on one snapshot.
 #[derive(Default, Serialize)]
 struct Verdict {
     file: String,
@@ -144,12 +144,12 @@ struct Verdict {
     reason: Option<String>,
 }
 
-/// What the balances of one asset add up to.
+/// The sums over the balances of one asset.
 #[derive(PartialEq, Eq, Serialize)]
 struct SumObject {
     asset: Option<String>,
     asset_id: u32,
-    /// In the asset's own decimals, as the others.
+    /// In the asset's decimals, like the other sums.
     available: String,
     deposits: String,
     withdrawals: String,
@@ -166,7 +166,7 @@ impl SumObject {
     }
 }
 
-/// How many facts of each kind.
+/// The number of facts of each kind.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Held {
     assets: u64,
@@ -233,14 +233,14 @@ impl Verdict {
     }
 }
 
-/// What a snapshot holds.
+/// The content of a snapshot.
 #[derive(Default)]
 struct Contents {
     held: Held,
-    /// The sum over the outcomes that have been forgotten.
+    /// The sum over the evicted outcomes.
     evicted: u128,
     assets: Assets,
-    /// By asset: what is available, and what it has come from.
+    /// By asset: the available sum, and the sums of the operations.
     sums: BTreeMap<u32, (u128, Totals)>,
 }
 
@@ -259,7 +259,7 @@ impl Contents {
         })
     }
 
-    /// Adds a balance, `None` where the sum is above what a u128 holds.
+    /// Adds a balance; `None` if the sum exceeds a u128.
     fn add(&mut self, asset: u32, available: u128, totals: &Totals) -> Option<()> {
         let (available_sum, sums) = self.sums.entry(asset).or_default();
         *available_sum = available_sum.checked_add(available)?;

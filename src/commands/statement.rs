@@ -1,5 +1,5 @@
-//! `ubscore statement`: what has moved on one user's accounts, in both stores, with or without a running service.
-//! Changes nothing.
+//! `ubscore statement`: the movements on one user's accounts in both stores, with or without a
+//! running service. It changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -57,7 +57,7 @@ async fn read(
     if let Some(symbol) = &args.asset {
         anyhow::ensure!(catalog.by_symbol(symbol).is_some(), "there is no asset {symbol}");
     }
-    // PostgreSQL first: the log then holds whatever it claims.
+    // PostgreSQL first: then the log holds every record that it claims.
     let movements = movements::read(&target.address, &target.limits, &stores.catalog, user);
     let movements = movements.await.context("read PostgreSQL")?;
     let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
@@ -119,7 +119,7 @@ fn print_text(
             asset.symbol,
             signed_text(*effect, asset.precision),
             signed_text(*balance, asset.precision),
-            // It can do nothing to a terminal.
+            // Escaped, so that it cannot control a terminal.
             reference.escape_debug(),
         )?;
     }
@@ -147,7 +147,7 @@ struct Row<'a> {
     asset: &'a str,
     /// Signed decimal text.
     amount: String,
-    /// After it, decimal text.
+    /// Balance after the movement, decimal text.
     balance: String,
     /// The transfer's req_id, or the external operation's idem_key.
     reference: &'a str,
@@ -172,7 +172,7 @@ impl<'a> Row<'a> {
 fn print_csv(lines: &[(&Movement, &Asset)], out: &mut impl Write) -> anyhow::Result<()> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
     let mut written = || -> Result<(), csv::Error> {
-        // Also where nothing has moved.
+        // Also without any movement.
         csv.write_record([
             "at",
             "account",

@@ -1,12 +1,12 @@
-//! A table as operators read it: aligned columns, two spaces between them, and no lines.
+//! A table for operators: aligned columns with two blanks between them, without lines.
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
 
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: u16 = 2;
 
-/// A table with aligned columns under their names, each line behind `margin`.
+/// A table with aligned columns below their names. Each line begins with `margin`.
 pub fn aligned(margin: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head).add_rows(rows);

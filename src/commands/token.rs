@@ -1,6 +1,6 @@
 //! `ubscore token`: prints a token for one user.
 //!
-//! Whoever can read the secret can be anyone, so this needs no server and asks for no password.
+//! A reader of the secret can act as any user, so this needs no server and no password.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use crate::config::{Config, Overrides};
 use crate::exit::Exit;
 use crate::http::auth;
 
-/// Writes the token and a line break to `out`, and nothing else, so that it can stand in `$(…)`.
+/// Writes only the token and a line break to `out`, so that it can be used in `$(…)`.
 ///
 /// # Errors
-/// The configuration is wrong or holds no secret to sign with; nothing was written.
+/// The configuration is wrong or has no secret to sign with; nothing was written.
 pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;

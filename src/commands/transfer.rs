@@ -1,4 +1,5 @@
-//! `ubscore transfer`: finds transfers that do not end, shows where their money is and who has not answered, and ends them.
+//! `ubscore transfer`: finds transfers that do not end, shows the place of their money and the
+//! awaited participant, and ends them.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -15,7 +16,7 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::exit::Exit;
 
-/// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
+/// Runs one of the commands. Results go to `out`, notes to `notes`.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.
@@ -34,7 +35,7 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-/// `done`: what it says of a transfer that has been attended to.
+/// `done`: the word printed before the transfer's state.
 fn attend(
     args: &TransferAttendArgs,
     clock: &impl Clock,
@@ -117,7 +118,7 @@ fn list(
     Ok(())
 }
 
-/// Whether a list leaves out what has ended.
+/// Whether a list leaves out final transfers.
 fn is_open_only(args: &TransferListArgs) -> bool {
     !args.ended && args.cid.is_none() && args.state.is_none_or(|state| !state.is_terminal())
 }
@@ -185,17 +186,14 @@ fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     let head = ["ACCOUNT", "OP", "OUTCOME", "CODE", "AMOUNT", "BALANCE AFTER", "AT", "LOG"];
     write!(out, "{}", aligned("  ", &head, rows("operations", &keys)))?;
     if transfer["spot_answered"] != json!(true) {
-        writeln!(out, "  UBSCore does not say what it has recorded")?;
+        writeln!(out, "  UBSCore did not answer: its operations are unknown")?;
     } else if transfer["spot_forgotten"] == json!(true) {
-        writeln!(
-            out,
-            "  it is below the watermark: UBSCore may have forgotten what it had recorded"
-        )?;
+        writeln!(out, "  it is below the watermark: UBSCore may have evicted its operations")?;
     }
     Ok(())
 }
 
-/// Where a transfer stands, in one line.
+/// The state of a transfer and the place of its money, in one line.
 fn stands(transfer: &Value) -> String {
     let of = |key: &str| text(&transfer[key]);
     let money = match of("funds_at").as_str() {
@@ -225,7 +223,7 @@ fn error_name(transfer: &Value) -> String {
     }
 }
 
-/// Whole seconds, once there is one.
+/// Whole seconds from one second on.
 fn age(transfer: &Value) -> String {
     let age = Duration::from_millis(transfer["age_ms"].as_u64().unwrap_or(0));
     let whole = if age.as_secs() > 0 { Duration::from_secs(age.as_secs()) } else { age };

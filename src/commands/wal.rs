@@ -1,8 +1,8 @@
-//! `ubscore wal`: reads the log, also while the service writes it, and changes nothing; all but `repair`.
+//! `ubscore wal`: reads the log, also while the service writes it. Only `repair` makes changes.
 //!
-//! Records go to `out` as they are read, one a line; how the log ends goes to `notes`, so that a
-//! pipe gets records alone. Exit codes: 0 also for a torn end, which is said; 1 for damage; 2 where
-//! there is no log to read.
+//! Records go to `out` as they are read, one per line. The end of the log goes to `notes`, so that
+//! a pipe gets only records. Exit codes: 0, also for a torn end, which is reported; 1 for damage; 2
+//! if there is no log to read.
 
 pub(super) mod aside;
 mod dump;
@@ -32,66 +32,66 @@ use crate::cli::WalCommand;
 use crate::data_dir;
 use crate::exit::Exit;
 
-/// How long `--follow` waits before it looks for records again, in ns: short to the eye, and rare
-/// enough to cost nothing.
+/// How long `--follow` waits before it looks for records again, ns: short for a person, and rare
+/// enough to cost little.
 const FOLLOW_PAUSE_NS: i64 = 100_000_000;
 
 /// Bytes of output gathered before they are written.
 const OUT_BYTES: usize = 64 * 1024;
 
-/// Why nothing, or no more, was read.
+/// Why reading failed or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is nothing at the path, or it may not be read. Correct the path.
+    /// The path does not exist or cannot be read. Correct the path.
     #[error("read {}", path.display())]
     Unreadable {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The path leads to something else. Correct it.
+    /// The path is not a log. Correct it.
     #[error(
         "{} is no log: give a data directory, a log directory or one segment",
         path.display()
     )]
     NotALog {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
     },
-    /// No sequence lies between the two. Correct them.
+    /// The range of sequences is empty. Correct it.
     #[error("--to {to} is before --from {from}")]
     Range {
         /// The first sequence wanted.
         from: Sequence,
-        /// The last one.
+        /// The last sequence wanted.
         to: Sequence,
     },
-    /// The log refuses: it is damaged, not whole, or cannot be read.
+    /// The log is damaged, incomplete, or cannot be read.
     #[error("{}", path.display())]
     Log {
         /// The log's directory, or one segment.
         path: PathBuf,
-        /// Why, and where.
+        /// The reason and the place.
         source: wal::Error,
     },
-    /// A whole record holds what this program cannot have written, or not in this version.
+    /// A whole record has content that this version of the program cannot have written.
     #[error("{}: undecodable record at {place}", path.display())]
     Payload {
         /// The log's directory, or one segment.
         path: PathBuf,
         /// Where the record begins.
         place: Place,
-        /// What is wrong with it.
+        /// The reason that it cannot be decoded.
         source: record::Error,
     },
-    /// The output could not be written, and not because its reader has left.
+    /// The output could not be written, for another reason than a closed reader.
     #[error("write the output")]
     Write(#[from] io::Error),
 }
 
 impl Error {
-    /// Whether it is what the command was told that is wrong, and not the log.
+    /// Whether the arguments are wrong, not the log.
     pub fn is_about_arguments(&self) -> bool {
         match self {
             Error::Unreadable { .. } | Error::NotALog { .. } | Error::Range { .. } => true,
@@ -100,19 +100,20 @@ impl Error {
         }
     }
 
-    /// Whether nobody reads the output any more, which is how `| head` ends.
+    /// Whether the reader of the output has closed it, as `| head` does.
     fn is_hang_up(&self) -> bool {
         matches!(self, Error::Write(source) if source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// Carries out one of the subcommands.
+/// Runs one of the subcommands.
 ///
-/// `notes`: for how the log ends. `ink`: for `out`. `pause`: called by `--follow` at the end of a log, returns when it
-/// is time to look again; [`io::ErrorKind::BrokenPipe`] ends it quietly, as it does in `out`. Returns the exit code.
+/// `notes`: gets the end of the log. `ink`: for `out`. `pause`: called by `--follow` at the end of
+/// a log, returns when it is time to look again; [`io::ErrorKind::BrokenPipe`] ends the command
+/// quietly, as in `out`. Returns the exit code.
 ///
 /// # Errors
-/// [`Error`]; what was read before it has been written.
+/// [`Error`]. The records before it were written.
 pub fn run(
     command: &WalCommand,
     out: &mut impl Write,
@@ -127,7 +128,7 @@ pub fn run(
         WalCommand::Verify(args) => verify(args, &mut out, ink),
         WalCommand::Repair(args) => return repair::run(args, &mut out),
     };
-    // What was read before the damage is what an operator looks for.
+    // Operators look for the records before the damage, so they are written first.
     let flushed = out.flush().map_err(Error::Write);
     match done.and(flushed) {
         Err(error) if !error.is_hang_up() => Err(error.into()),
@@ -135,15 +136,15 @@ pub fn run(
     }
 }
 
-/// Waits a moment for a live log to grow, or until nobody reads stdout any more.
+/// Waits a moment for a live log to grow, or until the reader of stdout closes it.
 ///
-/// It polls stdout, since an idle log gives no write that would meet the closed pipe.
+/// It polls stdout, because an idle log causes no write that would find the closed pipe.
 ///
 /// # Errors
-/// [`io::ErrorKind::BrokenPipe`]: the reader has left. Otherwise what the system said.
+/// [`io::ErrorKind::BrokenPipe`]: the reader has closed. Otherwise the system's error.
 pub fn pause() -> io::Result<()> {
     let stdout = io::stdout();
-    // No event is asked for: a hang-up is told unasked.
+    // No event is requested: the system reports a hang-up always.
     let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
     match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: FOLLOW_PAUSE_NS })) {
         Ok(0) | Err(Errno::INTR) => Ok(()),
@@ -156,18 +157,18 @@ pub(super) fn json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("text and numbers under text keys")
 }
 
-/// Where a log is.
+/// The place of a log.
 struct Log {
     /// Its directory, or one segment.
     path: PathBuf,
-    /// The segment's name; none for a directory.
+    /// The segment's name; `None` for a directory.
     file: Option<String>,
-    /// What the directory holds; nothing for one segment.
+    /// The files of the directory; empty for one segment.
     listing: Listing,
 }
 
 impl Log {
-    /// Finds the log that `path` means.
+    /// Finds the log at `path`.
     fn find(path: &Path) -> Result<Log, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
         let not_a_log = || Error::NotALog { path: path.to_owned() };
@@ -175,7 +176,7 @@ impl Log {
         if metadata.is_file() {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             let name = name.ok_or_else(not_a_log)?;
-            // A segment by its name is a log, whatever has become of its header.
+            // A file with a segment's name is a log, even with a damaged header.
             let named = name.starts_with("segment-") && name.ends_with(".wal");
             let listing = Listing::default();
             let log = Log { path: path.to_owned(), file: Some(name), listing };
@@ -202,7 +203,7 @@ impl Log {
         Err(not_a_log())
     }
 
-    /// A reader that begins with the record `from`; 0 for the first there is.
+    /// A reader that begins with the record `from`; 0 for the first record.
     fn reader(&self, from: Sequence) -> Result<Reader<Directory>, Error> {
         Reader::open_path(&self.path, from).map_err(|source| self.refused(source))
     }
@@ -353,7 +354,7 @@ mod tests {
             self.log.writer.append(kind, time_ns, &payload[..length]).expect("room");
         }
 
-        /// Leaves the beginning of a record behind the last one.
+        /// Leaves the beginning of a record after the last one.
         pub(super) fn tear(&self) {
             let log = self.data.path().join(LOG_DIRECTORY);
             let mut reader = Reader::open(Directory::at(&log), 0).expect("a log");
@@ -384,7 +385,7 @@ mod tests {
         }
     }
 
-    /// What a command has left behind.
+    /// The result of a command.
     pub(super) struct Done {
         pub(super) out: String,
         pub(super) notes: String,
@@ -568,7 +569,7 @@ mod tests {
             "kind_number": 9, "bytes": "dead", "error": "payload of 2 bytes is not a External", "segment": 1,
             "offset": END, "length": 48, "durable": 5});
         assert_eq!(objects(&out), [want]);
-        // Nobody can tell whose it is.
+        // Such a record cannot be attributed.
         assert_eq!(sequences(&[&data, "--from", "6", "--user", "1001"]), [] as [u64; 0]);
 
         let done = ubscore_wal(&["verify", &data]);
@@ -580,7 +581,7 @@ mod tests {
         assert_eq!(done.failed(), (Exit::Failed, format!("{log}: {want}")));
     }
 
-    /// A pipe that nobody reads any more.
+    /// A pipe without a reader.
     struct Closed;
 
     impl Write for Closed {

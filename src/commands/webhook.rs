@@ -1,4 +1,4 @@
-//! `ubscore webhook`: finds events that an endpoint did not take, and has them delivered after all.
+//! `ubscore webhook`: finds events that an endpoint did not accept, and delivers them again.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::format::Format;
 use crate::exit::Exit;
 
-/// Carries out one of the commands. What is asked for goes to `out`, and what is to be said beside it to `notes`.
+/// Runs one of the commands. Results go to `out`, notes to `notes`.
 ///
 /// # Errors
 /// The configuration is wrong, the service cannot be reached, or it refuses.

@@ -9,7 +9,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// See the module.
+/// A connection that stays open.
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     host: String,
@@ -19,13 +19,13 @@ impl Client {
     /// Connects to `host`, a name or an address with a port.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// The connection is refused or times out.
     pub async fn connect(host: &str) -> anyhow::Result<Client> {
         let stream =
             TcpStream::connect(host).await.with_context(|| format!("connect to {host}"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender; an error reaches the sender's next request.
+        // The task ends with the sender. An error reaches the sender's next request.
         drop(tokio::spawn(connection));
         Ok(Client { sender, host: host.to_owned() })
     }
@@ -33,7 +33,7 @@ impl Client {
     /// Sends a request with a token and a JSON body; returns the answer's status and body.
     ///
     /// # Errors
-    /// The connection broke: whether the request was carried out is unknown.
+    /// The connection broke. Whether the request was carried out is unknown.
     pub async fn send(
         &mut self,
         method: Method,

@@ -1,4 +1,4 @@
-//! `ubscore wal dump`: records as lines, those that are asked for.
+//! `ubscore wal dump`: prints the selected records as lines.
 
 use std::io::{self, Write};
 
@@ -15,11 +15,11 @@ use super::{Error, Log, json};
 use crate::cli::WalDumpArgs;
 use crate::config::format::Format;
 
-/// Records read in search of assets before the first wanted segment. UBSCore learns its assets at
-/// its first start, so they stand at the front; one that stands further back is printed by number.
+/// The most records that are read for assets before the first wanted segment. UBSCore records its
+/// assets at its first start, so they are at the front. A later asset is printed by its number.
 const ASSET_SEARCH_RECORDS_MAX: u64 = 65_536;
 
-/// Prints the records that are asked for, then how the log ends, if that was reached.
+/// Prints the selected records, then the end of the log if it was reached.
 pub(super) fn dump(
     args: &WalDumpArgs,
     out: &mut impl Write,
@@ -66,7 +66,7 @@ pub(super) fn dump(
         }
     }
     let ending = reader.ending().map_err(|source| log.refused(source))?;
-    // Before the note: on a terminal the end stands behind the records.
+    // Flushed before the note, so that on a terminal the end comes after the records.
     out.flush()?;
     let note = match args.format {
         Format::Text => {
@@ -83,12 +83,12 @@ pub(super) fn dump(
             torn: TornObject::of(&ending),
         }),
     };
-    // The records have been written; with nobody at the other end of stderr, that is all.
+    // The records were written. If stderr is closed, the note is lost.
     writeln!(notes, "{note}").ok();
     Ok(())
 }
 
-/// How a dump has ended.
+/// The end of a dump.
 #[derive(Serialize)]
 struct EndObject<'a> {
     last: Integer,
@@ -97,8 +97,8 @@ struct EndObject<'a> {
     torn: Option<TornObject<'a>>,
 }
 
-/// Whether the filters let the record pass. One that cannot be decoded passes only if none of them
-/// asks for its contents.
+/// Whether the record passes the filters. A record that cannot be decoded passes only if no filter
+/// needs its content.
 fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
@@ -120,8 +120,8 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
         && args.op.is_none_or(|wanted| op == Some(wanted))
 }
 
-/// A reader that stands at the segment of the record `from`, and what can be learned about assets
-/// before it without reading much. Returns the sequence before the reader's first record, too.
+/// Returns a reader at the segment of the record `from`, and the sequence before its first record.
+/// Learns the assets that stand before it, within a bounded number of records.
 fn seek(
     log: &Log,
     from: Sequence,
@@ -129,14 +129,14 @@ fn seek(
 ) -> Result<(Reader<Directory>, Sequence), Error> {
     let mut reader = log.reader(0)?;
     let first = reader.headers().next().map(SegmentHeader::first);
-    // All of a live log may have been removed since it was found.
+    // A live log's segments may all have been removed since they were listed.
     let Some(first) = first else { return Ok((reader, 0)) };
     let firsts = reader.headers().skip(1).map(SegmentHeader::first);
     let Some(start) = firsts.take_while(|first| *first <= from).last() else {
         return Ok((reader, first - 1));
     };
     for _ in 0..ASSET_SEARCH_RECORDS_MAX {
-        // What is damaged here is not what was asked for; the assets then go by number.
+        // Damage here is outside of the selection; the assets are then printed by number.
         match reader.next() {
             Ok(Some(record)) if record.sequence < start => {
                 if record.kind == Kind::Asset as u8
@@ -234,7 +234,7 @@ mod tests {
         ] {
             assert_eq!(sequences(&[&[data.as_str()], words].concat()), want, "{words:?}");
         }
-        // Who stops before the end has not seen it.
+        // A dump that stops early does not know the end.
         let (_, notes) = ubscore_wal(&["dump", &data, "--to", "5"]).succeeded();
         assert_eq!(notes, "");
         let (code, why) = ubscore_wal(&["dump", &data, "--from", "3", "--to", "2"]).failed();
@@ -257,8 +257,8 @@ mod tests {
         );
     }
 
-    /// Goal: `--from` neither reads nor forgets what the front of the log says of assets. Method: the
-    /// first segment is damaged behind the asset, and wanted is a record of a later one.
+    /// Goal: `--from` reads the assets at the front of the log, and nothing else there. Method: the
+    /// first segment is damaged after the asset, and a record of a later segment is wanted.
     #[test]
     fn symbols_are_known_from_the_front_of_a_log() {
         let mut sample = Sample::new();
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(notes, "last=300 ending=clean\n");
     }
 
-    /// Goal: `--follow` shows what is appended later, across segments. Method: the pause appends
+    /// Goal: `--follow` shows later records, across segments. Method: the pause appends
     /// more than a segment holds, and at last hangs up.
     #[test]
     fn follow_shows_what_is_appended_later() {
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(notes, "");
     }
 
-    /// Goal: `--follow` goes on where old segments are removed behind it, and where a server dies and its successor cuts a
-    /// torn tail. Method: each pause does one of that.
+    /// Goal: `--follow` continues when old segments are removed, and when a server dies and its
+    /// successor cuts a torn tail. Method: each pause does one of these.
     #[test]
     fn follow_goes_on_over_removals_and_restarts() {
         let mut sample = Some(Sample::new());
@@ -343,9 +343,9 @@ mod tests {
         }
     }
 
-    /// Goal: a log that was written once is printed as ever, whatever becomes of the program. Method: a segment whose
-    /// bytes are fixed by their CRC, with a record of every kind, of an unknown one, of each way, and with every sort of
-    /// amount; the text and the JSON, byte for byte.
+    /// Goal: later versions of the program print an old log unchanged. Method: a segment with fixed
+    /// bytes, checked by their CRC. It has a record of every kind, of an unknown kind, of each
+    /// direction and with every sort of amount. Compare the text and the JSON byte for byte.
     #[test]
     fn a_log_of_fixed_bytes_is_printed_in_fixed_words() {
         let mut sample = Sample::new();

@@ -1,9 +1,10 @@
-//! `ubscore wal stat`: what a log consists of, counted in one reading and in constant memory.
+//! `ubscore wal stat`: counts the content of a log in one pass and in constant memory.
 //!
-//! The log does not say when it was synced. Each record says how far the log was durable when it was written, and where
-//! that mark has moved since the record before, one sync or several have ended between the two: a step. What a step made
-//! durable is its batch, and the time between the records that first tell of two steps is the gap between them. So a
-//! batch is never shown too small, the last one is not shown, and time without orders counts in a gap.
+//! The log has no times of syncs. Each record holds the sequence that was durable when the record
+//! was written. If that sequence moved since the record before, at least one sync ended between the
+//! two: a step. The records that a step made durable are its batch. The time between the first
+//! records after two steps is their gap. So a batch is never shown too small, the last batch is not
+//! shown, and time without orders counts in a gap.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
@@ -22,13 +23,15 @@ use super::{Error, Log, json};
 use crate::cli::WalStatArgs;
 use crate::config::format::Format;
 
-/// Users told apart, some 10 MB of memory; at the bound there are so many or more, which is said.
+/// The most users that are distinguished, some 10 MB of memory. At the bound the output adds \"or
+/// more\".
 const USERS_MAX: usize = 1_000_000;
 
-/// Characters of the longest bar.
+/// Length of the longest bar, characters.
 const BAR_WIDTH: u64 = 40;
 
-/// Where a histogram's buckets begin: 0, and 1, 2 and 5 times each power of ten. The last one has no end.
+/// The lower bounds of a histogram's buckets: 0, and 1, 2 and 5 times each power of ten. The last
+/// bucket has no upper bound.
 const BOUNDS: [u64; 40] = bounds();
 
 const fn bounds() -> [u64; 40] {
@@ -46,7 +49,7 @@ const fn bounds() -> [u64; 40] {
 
 const _: () = assert!(BOUNDS[39] == 5_000_000_000_000);
 
-/// Counts the whole log, and prints what it consists of.
+/// Counts the whole log, and prints its content.
 pub(super) fn stat(args: &WalStatArgs, out: &mut impl Write, ink: Ink) -> Result<(), Error> {
     let log = Log::find(&args.path)?;
     let (mut read, mut tally) = (Read::default(), Tally::default());
@@ -71,7 +74,7 @@ pub(super) fn stat(args: &WalStatArgs, out: &mut impl Write, ink: Ink) -> Result
             writeln!(out, "{}", json(&StatObject { verdict, read, found, tally: tally.object() }))
         }
     };
-    // Damage first, as `wal verify` has it.
+    // Damage first, as in `wal verify`.
     counted?;
     Ok(written?)
 }
@@ -103,7 +106,7 @@ struct Tally {
     all: Count,
     /// By number and name of the kind.
     kinds: BTreeMap<(u8, &'static str), Count>,
-    /// Orders by operation and outcome: as many as there are names.
+    /// Orders by operation and outcome; bounded by the number of names.
     orders: BTreeMap<(&'static str, &'static str), Count>,
     users: HashSet<u64, foldhash::fast::RandomState>,
     users_more: bool,
@@ -114,13 +117,13 @@ struct Tally {
     assets_more: Count,
     /// The earliest and the latest time, ns.
     times: Option<(u64, u64)>,
-    /// The durable mark as of the last record.
+    /// The durable sequence in the last record.
     durable: Option<Sequence>,
-    /// When a record first told of the last step, ns.
+    /// Time of the first record after the last step, ns.
     stepped_ns: Option<u64>,
     /// Records made durable by a step.
     batches: Spread,
-    /// Between two steps, ns.
+    /// Times between two steps, ns.
     gaps: Spread,
 }
 
@@ -148,12 +151,12 @@ impl Tally {
             | Entry::Mark
             | Entry::Digest { .. } => {}
         }
-        // What the first record knows durable was made so by steps that are not in sight.
+        // Steps before the first record are not visible.
         let before = *self.durable.get_or_insert(record.durable);
         if record.durable > before {
             self.batches.record(record.durable - before);
             if let Some(stepped_ns) = self.stepped_ns.replace(record.time_ns) {
-                // A clock may be set back; nothing is known of the gap then.
+                // If the clock was set back, the gap is unknown.
                 if let Some(gap) = record.time_ns.checked_sub(stepped_ns) {
                     self.gaps.record(gap);
                 }
@@ -275,7 +278,7 @@ impl std::fmt::Display for Span {
     }
 }
 
-/// How some numbers are spread.
+/// The distribution of some numbers.
 struct Spread {
     /// By the bucket of [`BOUNDS`].
     counts: [u64; BOUNDS.len()],
@@ -293,7 +296,7 @@ impl Default for Spread {
 /// The most empty buckets in a row that are printed; a longer run is one line with an ellipsis.
 const EMPTY_MAX: usize = 2;
 
-/// The quantiles that are told.
+/// The quantiles that are printed.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
 impl Spread {
@@ -302,7 +305,7 @@ impl Spread {
         self.histogram.saturating_record(value);
     }
 
-    /// Its buckets from the first to the last that is not empty: where each begins, and how many it holds.
+    /// Its buckets from the first to the last that is not empty: lower bound and count.
     fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let filled = |&count: &u64| count > 0;
         let first = self.counts.iter().position(filled).unwrap_or(BOUNDS.len());
@@ -339,7 +342,7 @@ impl Spread {
                     continue;
                 }
             }
-            // What is there is seen, however little.
+            // A bucket that is not empty has at least one character.
             let length = (count.saturating_mul(BAR_WIDTH) / highest).max(u64::from(count > 0));
             let bar: String = (0..length).map(|_| '#').collect();
             let line = format!("{:>9} {count:>12} {bar}", format!(">={}", text(&from)));
@@ -384,7 +387,7 @@ struct TallyObject<'a> {
     kinds: Vec<KindObject>,
     orders: Vec<OrderObject>,
     assets: Vec<AssetObject<'a>>,
-    /// Orders in assets beyond those told apart.
+    /// Orders in assets beyond [`ASSETS_MAX`].
     assets_more: CountObject,
     batch_records: SpreadObject,
     sync_gap_ns: SpreadObject,
@@ -393,7 +396,7 @@ struct TallyObject<'a> {
 #[derive(Serialize)]
 struct UsersObject {
     count: usize,
-    /// False where there may be more.
+    /// False if there may be more users.
     exact: bool,
 }
 
@@ -432,7 +435,7 @@ struct AssetObject<'a> {
     count: CountObject,
 }
 
-/// The quantiles are kept to three digits.
+/// The quantiles have three digits.
 #[derive(Serialize)]
 struct SpreadObject {
     steps: Integer,
@@ -443,7 +446,7 @@ struct SpreadObject {
     buckets: Vec<BucketObject>,
 }
 
-/// It ends where the next one begins.
+/// It ends where the next bucket begins.
 #[derive(Serialize)]
 struct BucketObject {
     from: Integer,
@@ -505,15 +508,15 @@ mod tests {
         ] {
             assert_eq!(object[field], want, "{field}");
         }
-        // Each of them was synced alone, at one and the same time.
+        // Each record was synced alone, all at the same time.
         let batches = &object["batch_records"];
         assert_eq!((&batches["steps"], &batches["max"]), (&json!(4), &json!(1)));
         assert_eq!(batches["buckets"], json!([{"from": 1, "count": 4}]));
         assert_eq!(object["sync_gap_ns"]["buckets"], json!([{"from": 0, "count": 3}]));
     }
 
-    /// Goal: a batch is what became durable together. Method: five records in one sync, then one, ten milliseconds and
-    /// two seconds later.
+    /// Goal: a batch is the records that became durable together. Method: five records in one sync,
+    /// then one record ten milliseconds later, and one two seconds later.
     #[test]
     fn a_batch_is_what_became_durable_together() {
         let mut sample = Sample::empty();
