@@ -123,11 +123,11 @@ impl Entry {
     /// Writes the payload into `buffer`. Returns its length in bytes.
     pub fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
         match *self {
-            Entry::Order { order, decision, balance_after, imposed } => {
+            Entry::Order { ref order, decision, balance_after, imposed } => {
                 debug_assert!(!imposed || decision != Decision::Success, "{order:?}");
-                DecidedOrder { order, decision, balance_after }.encode(buffer)
+                DecidedOrder::encode(order, decision, balance_after, buffer)
             }
-            Entry::External(external) => external.encode(buffer),
+            Entry::External(ref external) => external.encode(buffer),
             Entry::AccountStatus { user, status } => {
                 let fixed = StatusBytes { user: user.into(), status: status as u8 };
                 join(buffer, fixed.as_bytes(), &[])

@@ -284,13 +284,12 @@ impl Fact {
         if let Fact::Evicted { digest } = *self {
             return digest;
         }
-        let mut buffer = [0; FACT_BYTES_MAX];
-        let (tag, length) = self.encode(&mut buffer);
-        debug_assert_eq!(Fact::bytes_of(tag), Some(length), "{self:?}");
         // One piece: hashing a stream of two costs several times as much, at every order.
         let mut tagged = [0; FACT_BYTES_MAX + 1];
-        tagged[0] = tag;
-        tagged[1..=length].copy_from_slice(&buffer[..length]);
+        let (head, rest) = tagged.split_first_mut().expect("one byte more than a fact");
+        let (tag, length) = self.encode(rest.try_into().expect("as long as a fact"));
+        debug_assert_eq!(Fact::bytes_of(tag), Some(length), "{self:?}");
+        *head = tag;
         xxh3_128(&tagged[..=length])
     }
 }

@@ -108,16 +108,20 @@ const _: () = assert!(size_of::<OrderBytes>() + CID_BYTES_MAX == PAYLOAD_BYTES_M
 
 impl DecidedOrder {
     /// Writes the payload into `buffer`. Returns its length in bytes.
-    pub(crate) fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
-        let DecidedOrder { order, decision, balance_after } = self;
+    pub(crate) fn encode(
+        order: &Order,
+        decision: Decision,
+        balance_after: u128,
+        buffer: &mut [u8; PAYLOAD_BYTES_MAX],
+    ) -> usize {
         let fixed = OrderBytes {
             req_id: order.req_id.into(),
-            balance_after: (*balance_after).into(),
+            balance_after: balance_after.into(),
             user: order.user.into(),
             amount: order.amount.into(),
             order_number: order.order_number.into(),
             asset: order.asset.into(),
-            code: decision_number(*decision).into(),
+            code: decision_number(decision).into(),
             op: order.op as u8,
             direction: order.direction as u8,
             cid_length: order.cid.length(),

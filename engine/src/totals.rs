@@ -50,12 +50,14 @@ impl Totals {
 
     /// One more success. A u128 holds 2^64 of the largest amounts, so no legal sequence overflows.
     pub(crate) fn with(self, op: Op, amount: u64) -> Totals {
-        let grown = self.of(op).checked_add(u128::from(amount));
-        let grown = grown.unwrap_or_else(|| panic!("{amount} more than {self:?}"));
+        let grown = |total: u128| {
+            let sum = total.checked_add(u128::from(amount));
+            sum.unwrap_or_else(|| panic!("{amount} more than {self:?}"))
+        };
         match op.row().sum {
-            Some(Sum::Deposits) => Totals { deposits: grown, ..self },
-            Some(Sum::Withdrawals) => Totals { withdrawals: grown, ..self },
-            Some(Sum::Refunds) => Totals { refunds: grown, ..self },
+            Some(Sum::Deposits) => Totals { deposits: grown(self.deposits), ..self },
+            Some(Sum::Withdrawals) => Totals { withdrawals: grown(self.withdrawals), ..self },
+            Some(Sum::Refunds) => Totals { refunds: grown(self.refunds), ..self },
             None => unreachable!("no balance has a sum of {op}"),
         }
     }
