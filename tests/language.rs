@@ -46,9 +46,6 @@ const ABOUT_LANGUAGE: [&str; 1] = ["tests/language.rs"];
 const UNREVISED: &[&str] = &[
     "src/approval.rs",
     "src/clock.rs",
-    "src/commands/backup.rs",
-    "src/commands/repair.rs",
-    "src/commands/wal/repair.rs",
     "src/events.rs",
     "src/events/relay.rs",
     "src/events/webhooks.rs",

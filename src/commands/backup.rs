@@ -1,18 +1,19 @@
 //! `ubscore backup`: both stores as they stand together, also while the service runs.
 //!
 //! ```text
-//!   snapshots --> log, to its end as of now --> snapshot of PostgreSQL --> log, to whatever that claims --> pg_dump
+//!   snapshots --> log, to its end as of now --> snapshot of PostgreSQL --> log, to its last claim --> pg_dump
 //! ```
 //!
-//! The log is copied first, up to a record E, and further up to the last record C that the snapshot of PostgreSQL claims to
-//! be durable. The pair is one that a crash could have left:
+//! The log is copied first, up to a record E, and further up to the last record C that the snapshot
+//! of PostgreSQL claims to be durable. The pair is one that a crash could have left:
 //!
 //! - Everything that PostgreSQL claims of the log is in it, by C.
-//! - Every record in it was appended before the snapshot was taken: it was read before, or was durable before. Whoever asks
-//!   UBSCore has committed before that it will, and the watermark is raised in PostgreSQL first; so the snapshot holds the
-//!   intent behind every record.
+//! - Every record in it was appended before the snapshot was taken: it was read before, or was
+//!   durable before. A worker commits its intent before it asks UBSCore, and the watermark is
+//!   raised in PostgreSQL first; so the snapshot holds the intent behind every record.
 //!
-//! Everything that was answered before the backup began is in it. The directory has another name until it is whole.
+//! Everything that was answered before the backup began is in it. The directory has another name
+//! until it is whole.
 
 pub mod manifest;
 
@@ -49,11 +50,12 @@ use crate::postgres::incarnation::identity_text;
 use crate::stores::{Target, with_stores};
 use domain::transfer::ReqId;
 
-/// Tries at a log whose segments are removed, having been covered by snapshots, while they are copied.
+/// Tries to copy the log. A try fails if a segment is removed meanwhile because a snapshot covers
+/// it.
 const TRIES_MAX: u32 = 10;
 /// Transfers that PostgreSQL is asked for at once.
 const NAMES_PER_QUESTION: usize = 1_000;
-/// What a backup is called until it is whole.
+/// The suffix of a backup that is not complete.
 const SUFFIX_UNFINISHED: &str = ".partial";
 
 /// A directory that no backup can be made in.
@@ -73,7 +75,7 @@ pub enum Occupied {
     Nameless(PathBuf),
 }
 
-/// Makes a backup, and prints what it is.
+/// Makes a backup, and prints its summary.
 ///
 /// # Errors
 /// There is none then, unless it was killed, and nothing that `restore` takes for one.
@@ -285,7 +287,7 @@ fn begin_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Begun> {
     }
 }
 
-/// One try; `None` where the checkpointer has removed what was needed: it has made something newer.
+/// One try. `None` if the checkpointer has removed a segment or a snapshot meanwhile.
 fn try_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Option<Begun>> {
     let newest = copy_snapshots(&stores.snapshots, &directory.join(SNAPSHOT_DIRECTORY))?;
     let to = directory.join(LOG_DIRECTORY);
@@ -349,7 +351,8 @@ fn copy_snapshots(from: &Path, to: &Path) -> anyhow::Result<Option<Sequence>> {
     Ok(newest)
 }
 
-/// Removes the snapshots that the copied log does not lead on from; returns where the others stand, newest first.
+/// Removes the snapshots that the copied log does not lead on from; returns where the others stand,
+/// newest first.
 fn keep_snapshots(directory: &Path, copied: &Copied) -> anyhow::Result<Vec<Sequence>> {
     let mut kept = Vec::new();
     for path in SnapshotStore::at(&directory.join(SNAPSHOT_DIRECTORY)).paths()? {
@@ -363,8 +366,8 @@ fn keep_snapshots(directory: &Path, copied: &Copied) -> anyhow::Result<Vec<Seque
     Ok(kept)
 }
 
-/// Makes sure that PostgreSQL knows of every transfer that the copied log has behind the record `after`: up to there the
-/// audit has. One that it does not know stands in a log of another history.
+/// Checks that PostgreSQL knows every transfer of the copied log after the record `after`. The
+/// audit has checked the records before it. An unknown transfer belongs to another history.
 async fn check_intents(export: &Export, log: &Path, after: Sequence) -> anyhow::Result<()> {
     let mut reader = Reader::open_path(log, after + 1).context("read the copy of the log")?;
     loop {

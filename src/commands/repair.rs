@@ -1,5 +1,5 @@
-//! `ubscore repair`: what the log proves of transfers that PostgreSQL has lost, and what PostgreSQL proves of decisions that a
-//! cut of the log has lost, said or carried out.
+//! `ubscore repair`: restores transfers that PostgreSQL has lost, as far as the log proves them,
+//! and decisions that a cut of the log has lost, as far as PostgreSQL proves them.
 
 use std::fmt::Display;
 use std::fs;
@@ -201,8 +201,8 @@ fn print_end(
     Ok(())
 }
 
-/// Who repairs, as it is written down. With tokens it is those they name; without, whoever may read the configuration, unless
-/// that asks for two people.
+/// The author of a repair, for the audit row: the users of the tokens. Without tokens it is the
+/// command itself, unless the configuration asks for two operators.
 pub(super) fn actor(
     command: &str,
     apply: bool,
@@ -231,10 +231,11 @@ pub(super) fn actor(
     Ok(format!("{command} by admin/{maker}, approved by admin/{approver}"))
 }
 
-/// Has UBSCore decide again what PostgreSQL proves, and then tells PostgreSQL which records that are. Returns what was done.
+/// Lets UBSCore decide again as PostgreSQL proves, then writes the numbers of the new records to
+/// PostgreSQL. Returns the plan that was carried out.
 ///
-/// Whatever dies in between, the same again goes on: what is decided is found decided, and what PostgreSQL has not been told
-/// is found by the records that it names.
+/// After a crash in between, the same command continues: a decision is found in the log, and a
+/// missing number is found by the records that PostgreSQL names.
 async fn restore_log(
     stores: &Stores,
     target: &Target,
@@ -246,14 +247,14 @@ async fn restore_log(
     let Target { address, limits, .. } = target;
     let claim = fence(address, limits, log, incarnation).await.context("fence PostgreSQL")?;
     crash::point("repair_after_fence");
-    // Again: what was under way in PostgreSQL has ended or never will.
+    // Plan again: every transaction that was under way in PostgreSQL has ended now.
     let planned = plan(stores.again()).await.context("compare the two stores")?;
     if !planned.steps.is_empty() {
         let replay = || closed.replay(claim, |_| {});
         let replayed = tokio::task::block_in_place(replay).context("replay the log")?;
         let engine = replayed.start(log, |sync| sync()).context("start the engine")?;
         let done = decide(&engine, &planned.steps).await;
-        // What is decided is durable before anything is said of it, also where one of them failed.
+        // Decisions become durable before they are printed, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
         crash::point("repair_after_deeds");
@@ -266,8 +267,8 @@ async fn restore_log(
     Ok(planned)
 }
 
-/// One after the other: what one brings another may need. Balances that are carried need nothing of each other, and share
-/// syncs of the log.
+/// Decides the steps in order: a step may need the balance of an earlier one. Carried balances are
+/// independent and share syncs of the log.
 pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Result<()> {
     let (mut handle, clock) = (engine.handle(), SystemClock::new());
     let mut rest = steps;
@@ -293,7 +294,8 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
     Ok(())
 }
 
-/// Until there is room: nothing has happened, the next segment is not ready yet, or there is no room for it.
+/// Until there is room: nothing has happened, the next segment is not ready yet, or there is no
+/// room for it.
 async fn ask_again(
     handle: &mut Handle,
     clock: &SystemClock,

@@ -1,5 +1,5 @@
-//! `ubscore verify`: compares the log, its newest snapshot and PostgreSQL, with or without a running
-//! service. It changes nothing.
+//! `ubscore verify`: compares the log, its newest snapshot and PostgreSQL, with or without a
+//! running service. It changes nothing.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -98,8 +98,8 @@ impl Postgres {
     }
 }
 
-/// Whether the log holds a record, or held one that snapshots cover by now. Damage is for the replay
-/// to judge.
+/// Whether the log holds a record, or held one that snapshots cover by now. Damage is for the
+/// replay to judge.
 fn holds_records(config: &Config) -> Result<bool, wal::Error> {
     let first = match wal::Reader::open_path(&data_dir::log(&config.data_dir), 0) {
         Ok(mut log) => log.next().map(|first| first.is_some()),
@@ -150,7 +150,8 @@ pub async fn begin(
         incarnation::of_order_number(replayed.ledger().order_numbers_end().saturating_sub(1));
     let mut found = Vec::new();
     if latest >= incarnation.number {
-        // The database counts from an older incarnation. Its next order numbers are in the log already.
+        // The database counts from an older incarnation. Its next order numbers are in the log
+        // already.
         let mismatch = Mismatch::older_database(latest, incarnation.number - 1);
         let behind = Behind { latest, reason: mismatch.to_string() };
         found.push(mismatch);
@@ -201,7 +202,8 @@ pub async fn start_engine(
     let identity = log.unwrap_or_else(|| Identity(SystemEntropy.u128()));
     let engine = replayed.start(identity, timed_syncs(clock)).context("start the engine")?;
     if incarnation.log_identity.is_none() {
-        // The log first: after a crash in between the log is empty, and any unused database may bind it.
+        // The log first: after a crash in between the log is empty, and any unused database may
+        // bind it.
         incarnation::bind(&postgres.address, &postgres.limits, incarnation.number, identity)
             .await
             .context("bind the log to the database")?;

@@ -83,7 +83,8 @@ const RECORDS_WAIT: Duration = Duration::from_secs(30);
 const RECORDS_PAUSE: Duration = Duration::from_millis(20);
 /// Between two checks whether the last request has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
-/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at once.
+/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at
+/// once.
 const KEPT_PART: usize = 8;
 
 /// Serves until SIGTERM or SIGINT.
@@ -442,8 +443,8 @@ impl Start<'_> {
         }
         record_externals(spot, clock, compared.unrecorded).await?;
         failover::remember(&postgres.pin, &config.data_dir);
-        // PostgreSQL is raised first, so the log may be behind after a crash. If the log has no room now, UBSCore
-        // remembers more than it must, which is safe.
+        // PostgreSQL is raised first, so the log may be behind after a crash. If the log has no
+        // room now, UBSCore remembers more than it must, which is safe.
         if !halt.is_halted()
             && let Err(error) = spot.raise_watermark(incarnation.watermark).await
         {

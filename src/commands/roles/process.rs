@@ -173,7 +173,8 @@ impl Process {
     /// Waits for a signal, which stops the process in order.
     ///
     /// # Errors
-    /// [`Ended`]: a task ended first, or `postgres` did, which is the end of an embedded PostgreSQL.
+    /// [`Ended`]: a task ended first, or `postgres` did, which is the end of an embedded
+    /// PostgreSQL.
     pub async fn ended(
         &mut self,
         postgres: impl Future<Output = embedded::Error>,
@@ -196,7 +197,8 @@ impl Process {
         last_words::end_at_once(why, why.exit())
     }
 
-    /// Stops the listeners and the endless tasks. The other tasks end when their inputs are dropped.
+    /// Stops the listeners and the endless tasks. The other tasks end when their inputs are
+    /// dropped.
     pub fn stop(&mut self) {
         assert!(self.stop.take().is_some(), "a process stops once");
         self.tasks.abort_endless();
@@ -249,8 +251,8 @@ mod tests {
     use crate::http::ops;
     use crate::http::readiness::Readiness;
 
-    /// Goal: a role without the engine has health, supervision and an orderly stop. Method: one with
-    /// a health listener and a task of its own, asked over the network, then stopped.
+    /// Goal: a role without the engine has health, supervision and an orderly stop. Method: one
+    /// with a health listener and a task of its own, asked over the network, then stopped.
     #[tokio::test]
     async fn a_role_begins_without_the_engine() {
         let mut process = Process::begin(Config::default()).expect("a process");

@@ -4,7 +4,8 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
 
-/// Files that the process may have open, if the system allows it: connections, segments, PostgreSQL.
+/// Files that the process may have open, if the system allows it: connections, segments,
+/// PostgreSQL.
 pub const OPEN_FILES: u64 = 65_536;
 
 /// The signals that stop the process in order.

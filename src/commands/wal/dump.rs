@@ -272,8 +272,8 @@ mod tests {
         assert_eq!(notes, "last=300 ending=clean\n");
     }
 
-    /// Goal: `--follow` shows later records, across segments. Method: the pause appends
-    /// more than a segment holds, and at last hangs up.
+    /// Goal: `--follow` shows later records, across segments. Method: the pause appends more than a
+    /// segment holds, and at last hangs up.
     #[test]
     fn follow_shows_what_is_appended_later() {
         let mut sample = Sample::new();

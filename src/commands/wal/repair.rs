@@ -1,9 +1,9 @@
-//! `ubscore wal repair`: says what giving up the end of a damaged log would lose, and gives it up where somebody accepts
-//! that by naming the first record that goes.
+//! `ubscore wal repair`: prints the loss of a cut of a damaged log, and cuts it if an operator
+//! accepts the loss by naming the first lost record.
 //!
 //! # The order of its steps, and what dying between two of them leaves
 //!
-//! | done | what a start finds | what the same command does |
+//! | done | a start finds | the same command |
 //! |---|---|---|
 //! | files copied aside | the old log, as damaged as before | copies them again, elsewhere |
 //! | the log marked, segments and snapshots going | a refusal that names the cut | goes on with the cut |
@@ -11,9 +11,9 @@
 //! | PostgreSQL told: claims taken back, halted | the same refusal | tells it again, which changes nothing more |
 //! | the mark removed | a log that ends before the cut, and a halted service | finds nothing to do |
 //!
-//! The files come first: as long as PostgreSQL claims more than the log has, no start takes what is left for the whole. And
-//! the mark goes last, so that a log whose loss nobody has written down is never opened, claims or not. What PostgreSQL can
-//! prove of the lost part is brought back afterwards, by `ubscore repair`.
+//! The files come first: as long as PostgreSQL claims more than the log has, no start takes the
+//! rest for the whole. The mark goes last, so that a log with an unrecorded loss is never opened.
+//! `ubscore repair` then restores the part that PostgreSQL proves.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -46,17 +46,17 @@ use crate::telemetry::chain;
 use domain::asset::Catalog;
 use domain::transfer::ReqId;
 
-/// What is left where nothing of a log is.
+/// The next step if nothing is left of a log.
 const ADOPT: &str = "next: ubscore restore --only-log with a backup, or ubscore engine adopt --plan, which rebuilds the log \
                      from PostgreSQL";
 
 /// Readable records that are looked up in PostgreSQL at a time.
 const LOOKED_UP: usize = 1_000;
 
-/// Says what a repair would lose, or makes it.
+/// Prints the loss of a repair, or carries it out.
 ///
-/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL is still to be told; 2: refused,
-/// or it cannot run.
+/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL is still
+/// to be told; 2: refused, or it cannot run.
 pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     let (place, lock) = prepare(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -112,7 +112,7 @@ fn prepare(args: &WalRepairArgs) -> anyhow::Result<(Place, Option<DirectoryLock>
     #[cfg(feature = "crash")]
     crash::arm()?;
     let place = Place::find(&args.path)?;
-    // Before anything is concluded: nobody else writes from now on.
+    // Lock first: no other process writes from now on.
     let lock = match args.accept_loss_from {
         Some(_) => Some(place.log.lock().context("lock the log")?),
         None => None,
@@ -144,7 +144,7 @@ async fn repair(
     })
     .await;
     match done {
-        // Who only looks is told what can be told; who changes something has asked for both.
+        // A plan is printed as far as possible; a change needs both stores.
         Err(error) if !reached && lock.is_none() => {
             writeln!(out, "note     PostgreSQL cannot be asked: {error:#}")?;
             Repair { args, place, lock, postgres: None }.run(out).await
@@ -179,14 +179,15 @@ struct Shelved {
 /// A way through the log that a start could go.
 struct Way {
     survey: Survey<Directory>,
-    /// What it begins with; none for the log's first record.
+    /// The snapshot at its begin; none if it begins with the log's first record.
     snapshot: Option<Sequence>,
     /// When the last record passed was written, ns since the Unix epoch; none before the first.
     last_ns: Option<u64>,
 }
 
 impl Way {
-    /// Goes on until `from` is the next record, or as far as the log is sound; whether it came there.
+    /// Reads on until `from` is the next record, or as far as the log is sound. Returns whether it
+    /// got there.
     fn go_before(&mut self, from: Sequence) -> Result<bool, wal::Error> {
         while self.survey.last() + 1 < from {
             let Some(record) = self.survey.next()? else { break };
@@ -200,9 +201,9 @@ impl Way {
 struct Planned<'a> {
     identity: Identity,
     cut: Cut<Directory>,
-    /// What is changed or removed, and so copied before.
+    /// The files that are changed or removed, and copied before.
     files: Vec<PathBuf>,
-    /// Snapshots of what is gone.
+    /// Snapshots of records that are gone.
     ahead: Vec<&'a Shelved>,
     /// When the last record that is left was written; none where none is.
     kept: Option<Timestamp>,
@@ -242,7 +243,7 @@ impl Repair<'_> {
         let known = postgres.as_ref().and_then(|postgres| postgres.claims.log);
         let identity = Survey::open(place.log.clone(), 0, known)?.identity();
         let identity = identity.with_context(|| {
-            format!("no header of the log can be read, and nobody else knows which it is; {ADOPT}")
+            format!("no header of the log can be read, and no database names its identity; {ADOPT}")
         })?;
         if let Some(Postgres { claims, .. }) = postgres {
             refuse_other_log(identity, claims.log)?;
@@ -250,7 +251,7 @@ impl Repair<'_> {
         let all = stored(&place.snapshots, identity)?;
         let stored = Snapshots { all, identity, log: &place.log };
         let (first_bad, damaged) = self.first_bad(&stored, out)?;
-        // The same command once more, when the service has gone on meanwhile, would take what has come since.
+        // The same command, repeated after the service went on, would remove new records.
         let meant = begun.is_some() || args.although_sound;
         if let Some(asked) = args.accept_loss_from.filter(|asked| !meant && *asked < first_bad) {
             bail!(
@@ -438,7 +439,7 @@ impl Repair<'_> {
         Ok((first_bad, why.is_some()))
     }
 
-    /// Says what is lost behind the place where `way` stands, one line a record or transfer.
+    /// Prints the records and transfers that are lost after `way`, one a line.
     async fn tell(&self, way: &Way, from: Sequence, out: &mut impl Write) -> anyhow::Result<Lost> {
         let mut lost = Lost { last: from.saturating_sub(1), ..Lost::default() };
         let mut printer = Printer::new(Format::Text, Ink::PLAIN);
@@ -549,7 +550,7 @@ fn standing(transfer: &Transfer) -> String {
     format!("{}{code}, {record}", state.name())
 }
 
-/// A transfer whose record cannot be read, as PostgreSQL has it.
+/// A transfer with an unreadable record, as PostgreSQL has it.
 fn said(transfer: &Transfer, catalog: &Catalog) -> String {
     let intent = &transfer.intent;
     let (source, target) = intent.direction.accounts();
@@ -595,7 +596,7 @@ fn stored(directory: &Path, identity: Identity) -> anyhow::Result<Vec<Shelved>> 
     Ok(all)
 }
 
-/// What a start may begin with.
+/// The snapshots that a start may begin with.
 struct Snapshots<'a> {
     all: Vec<Shelved>,
     identity: Identity,
@@ -603,8 +604,8 @@ struct Snapshots<'a> {
 }
 
 impl Snapshots<'_> {
-    /// The way that a start would go, to where the log stops to be sound: with the newest snapshot that the log still holds, or
-    /// from the log's first record. None where there is neither.
+    /// The way that a start would go, to where the log stops to be sound: with the newest snapshot
+    /// that the log still holds, or from the log's first record. None where there is neither.
     fn way_through(&self) -> anyhow::Result<Option<Way>> {
         self.way(Sequence::MAX, |way, after| {
             way.go_before(Sequence::MAX)?;
@@ -617,7 +618,8 @@ impl Snapshots<'_> {
         self.way(from, |way, _| way.go_before(from))
     }
 
-    /// The first way that `is_good`, which is told the record that must be in it, among those that begin before `before`.
+    /// The first way that `is_good` accepts, among those that begin before `before`. `is_good` gets
+    /// the record that must be in it.
     fn way(
         &self,
         before: Sequence,
@@ -643,7 +645,7 @@ impl Snapshots<'_> {
         Ok(None)
     }
 
-    /// Says what is damaged before the snapshot that a start begins with, which no start reads.
+    /// Reports damage before the snapshot that a start begins with. No start reads that part.
     fn tell_covered(&self, snapshot: Sequence, out: &mut impl Write) -> anyhow::Result<()> {
         let mut survey = Survey::open(self.log.clone(), 0, Some(self.identity))?;
         while survey.next()?.is_some() {}
