@@ -56,10 +56,12 @@
 //!    stops everything by closing the [`gate`].
 //! 8. [`checkpointer`]: snapshots at run time, and the removal of segments that they cover.
 //! 9. [`events`]: each step of a transfer for its user: the relay, streams, webhooks.
-//! 10. [`http`]: listeners, tokens, routes, JSON. [`quota`] bounds the requests of one user.
-//! 11. [`data_dir`] (the names in the data directory) and [`stores`] (from the configuration to
-//!     both stores, locked and fenced).
-//! 12. [`commands`] and [`cli`]: the binary. [`commands::serve`] assembles the service.
+//! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
+//!     [`quota`] bounds the requests of one user.
+//! 11. [`data_dir`] (the paths in the data directory, and its lock), [`stores`] (from the
+//!     configuration to both stores), [`task`] (the supervisor of background tasks).
+//! 12. [`commands`] and [`cli`]: the binary. [`commands::roles::primary`] starts the service in
+//!     stages; a role without the engine begins with `commands::roles::process` alone.
 //! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
 //!     The rest: [`config`], [`telemetry`], [`alert`], [`last_words`] (the alert of a process that
 //!     must end), [`release`], [`exit`] (every exit code), and [`crash`] (where tests kill it).

@@ -25,7 +25,8 @@ pub(super) fn step(ledger: &Ledger, order: &Order) -> Step {
     decide(ledger, order, false, |balance| judge(ledger, order, balance))
 }
 
-/// Decides an order that may be recorded already. `judge` decides a new one by its balance. `imposed` marks a refusal that `judge` does not take from the state.
+/// Decides an order that may be recorded already. `judge` decides a new one by its balance.
+/// `imposed` marks a refusal that `judge` does not take from the state.
 pub(super) fn decide(
     ledger: &Ledger,
     order: &Order,

@@ -2,12 +2,11 @@
 //!
 //! A request passes these steps, and each may end it:
 //!
-//! 1. [`Post::read`]: the body, its key and its user.
-//! 2. [`Post::admit`]: the halt, the checks of `validation`, the user's limits. A refused request
-//! with
-//!    a known cid is answered as a repeat ([`Post::replay_or`]).
-//! 3. [`Post::accept`]: a worker accepts the transfer, or the stored transfer of the cid is found.
-//! 4. [`Post::follow`]: the transfer reaches a final state, or `http.transfer_wait_ms` is over.
+//! 1. `Post::read`: the body, its key and its user.
+//! 2. `Post::admit`: the halt, the checks of `validation`, the user's limits. A refused request
+//!    with a known cid is answered as a repeat (`Post::replay_or`).
+//! 3. `Post::accept`: a worker accepts the transfer, or the stored transfer of the cid is found.
+//! 4. `Post::follow`: the transfer reaches a final state, or `http.transfer_wait_ms` is over.
 
 use std::sync::Arc;
 use std::time::Duration;
