@@ -107,7 +107,7 @@ fn a_bad_file_changes_nothing_and_a_hangup_reads_it_at_once() {
     let (site, file) = site(Algorithm::ES256, &set(&[(&old, "a")]));
     let server = site.with("UBSCORE__RELOAD__EVERY_MS", NEVER_MS).start();
     let (old_token, new_token) = (old.token(Some("a"), USER), new.token(Some("b"), USER));
-    let errors = || server.said().matches("what was in force before still is").count();
+    let errors = || server.said().matches("the earlier content stays in force").count();
     let stranger = Issuer::new(Algorithm::EdDSA);
     let twice = set(&[(&new, "b"), (&old, "b")]);
     let bad = ["", "half of", "{", r#"{"keys":[]}"#, &set(&[(&stranger, "b")]), &twice];

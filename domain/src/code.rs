@@ -1,5 +1,5 @@
-//! Every answer a client can be refused with: one table of code, number, HTTP status and whether a
-//! retry can help. The README's table is checked against it.
+//! Every code of a refusal: one table of code, number, HTTP status, and whether a retry can help.
+//! The README's table is checked against it.
 
 use std::fmt;
 
@@ -90,10 +90,10 @@ codes! {
     MethodNotAllowed = 27, "METHOD_NOT_ALLOWED", 405, final, "The path does not answer this method.";
     ResolvedByOperator = 28, "RESOLVED_BY_OPERATOR", 422, final, "An operator ended an unknown outcome.";
     NotResolvable = 29, "NOT_RESOLVABLE", 409, final, "The transfer has nothing to resolve.";
-    Overloaded = 30, "OVERLOADED", 503, retry, "There is no room for this request; `reason` names the place.";
-    ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted; reads go on.";
-    SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service is away; safe to retry with the same cid.";
-    WithdrawalHeld = 33, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit; nothing has moved.";
+    Overloaded = 30, "OVERLOADED", 503, retry, "There is no room for this request. `reason` names the resource that is short.";
+    ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted. Reads continue.";
+    SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service does not answer. It is safe to retry with the same cid.";
+    WithdrawalHeld = 33, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit. Nothing has moved.";
 }
 
 impl fmt::Display for Code {

@@ -92,7 +92,7 @@ fn post_transfer() -> Operation {
         let link = LinkBuilder::new()
             .operation_id("getTransfer")
             .parameter("req_id", "$response.body#/req_id")
-            .description("How the transfer stands.")
+            .description("The state of the transfer.")
             .build();
         with_limits(answer(description, schema))
             .header("Idempotent-Replayed", replayed_header())
@@ -114,7 +114,7 @@ fn post_transfer() -> Operation {
         .parameter(idempotency_key())
         .request_body(Some(body))
         .response("200", transfer("The target has credited.", State::Committed.name()))
-        .response("202", transfer("Not final yet: ask by its req_id.", PENDING));
+        .response("202", transfer("Not final yet. Read it by its req_id.", PENDING));
     let read = [Code::InvalidRequest];
     let operation = operation
         .response("408", refusal("The body did not arrive in time.", &read).build())
@@ -193,33 +193,34 @@ fn get_transfer() -> Operation {
 }
 
 fn get_balances() -> Operation {
-    let what = "Both accounts and what is in flight, by asset. Every answer sums exactly, whatever is under way.";
+    let what = "Both accounts and what is in flight, by asset. Every answer sums exactly, even while transfers are under way.";
     let operation = with_token("getBalances", "The user's balances", what)
-        .parameter(in_query("asset", "This asset's alone.", symbol_schema()))
+        .parameter(in_query("asset", "Only this asset.", symbol_schema()))
         .response("200", answer("The balances.", BalancesBody::reference()).build());
     refused(operation, &[Code::InvalidAsset]).build()
 }
 
 fn get_assets() -> Operation {
-    let what = "What can be transferred, and within which limits.";
+    let what = "The assets that can be transferred, and their limits.";
     let operation = with_token("getAssets", "All assets", what)
         .response("200", answer("The assets.", AssetsBody::reference()).build());
     refused(operation, &[]).build()
 }
 
 fn follow_events() -> Operation {
-    let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: what becomes of the user's own transfers, at least \
-                once, each transfer's in order. Ids only grow, and none comes later than a greater one: whoever goes on \
-                behind the last id misses nothing. `event: gap` says that what was between is not kept any more: read the \
-                list of transfers then. `event: end` says why the stream ends: its token has, the service stops, or the \
-                client is too slow. A line that begins with a colon says that it is alive. \
-                The id to go on behind is in the header Last-Event-ID or in `after`; without, what happens from now on is told.";
+    let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: the steps of the user's own transfers, at \
+                least once, and in order for each transfer. Ids only grow, and no event comes later than one with a \
+                greater id: a client that continues after its last id misses none. `event: gap`: the events in \
+                between are deleted; read the list of transfers. `event: end`: the stream ends because its token \
+                has expired, the service stops, or the client is too slow. A line that begins with a colon shows \
+                that the stream is alive. The header Last-Event-ID or `after` is the id to continue after; without \
+                one, the stream begins with the next event.";
     let id = || text(r"^[0-9]{1,19}$");
     let header_id = ParameterBuilder::new()
         .name("Last-Event-ID")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("The last id that was told. Goes before `after`."))
+        .description(Some("The last id that was received. Takes precedence over `after`."))
         .schema(Some(id()));
     let stream = ContentBuilder::new().schema(Some(EventBody::reference())).build();
     let stream = ResponseBuilder::new()
@@ -228,7 +229,7 @@ fn follow_events() -> Operation {
         .content("text/event-stream", stream);
     let operation = with_token("followEvents", "The user's transfers as they move", what)
         .parameter(header_id)
-        .parameter(in_query("after", "The last id that was told; 0: all that is kept.", id()))
+        .parameter(in_query("after", "The last id that was received; 0: all stored events.", id()))
         .response("200", stream.build());
     refused(operation, &[Code::NotFound]).build()
 }
@@ -290,17 +291,19 @@ fn refusal(description: &str, codes: &[Code]) -> ResponseBuilder {
         false => answer,
     };
     match answered(429) || answered(503) {
-        true => answer.header("Retry-After", header("When to try again, s.", Type::Integer)),
+        true => answer
+            .header("Retry-After", header("Seconds until a retry can succeed.", Type::Integer)),
         false => answer,
     }
 }
 
 /// Adds the headers of the user's limits.
 fn with_limits(answer: ResponseBuilder) -> ResponseBuilder {
-    let policy = "What the user is allowed, by window (draft-ietf-httpapi-ratelimit-headers).";
-    answer
-        .header("RateLimit-Policy", header(policy, Type::String))
-        .header("RateLimit", header("What is left of it, and when there is more.", Type::String))
+    let policy = "The limits of the user, by window (draft-ietf-httpapi-ratelimit-headers).";
+    answer.header("RateLimit-Policy", header(policy, Type::String)).header(
+        "RateLimit",
+        header("The rest of each limit, and when its window ends.", Type::String),
+    )
 }
 
 /// A JSON answer.
@@ -318,7 +321,7 @@ fn header(description: &str, kind: Type) -> Header {
 
 fn replayed_header() -> Header {
     let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["true"]));
-    let description = "Present where the cid was used before: this is that transfer.";
+    let description = "Present if the cid was used before: this is that transfer.";
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
 
@@ -328,7 +331,7 @@ fn idempotency_key() -> Parameter {
         .name(idempotency::HEADER)
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("The same as cid; where both are present, they must be equal."))
+        .description(Some("The same as cid. If both are present, they must be equal."))
         .schema(Some(text("^([A-Za-z0-9_.:-]{1,64}|\"[A-Za-z0-9_.:-]{1,64}\")$")))
         .build()
 }

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroU32;
 
-use domain::amount::Amount;
 use domain::asset::Catalog;
 
 use super::Options;
 use super::usage::DayMax;
 use crate::config::{self, Config};
+use crate::validation;
 
 impl Options {
     /// The configured limits, with amounts in smallest units of `assets`.
@@ -24,7 +24,7 @@ impl Options {
             };
             let asset = assets.by_symbol(symbol);
             let asset = asset.ok_or_else(|| wrong("of an asset that exists".to_owned()))?;
-            let amount = Amount::parse(text, asset.precision, u64::MAX).map_err(|_| {
+            let amount = validation::amount(text, asset.precision, u64::MAX).map_err(|_| {
                 let decimals = asset.precision;
                 wrong(format!("a number above 0 with at most {decimals} decimals, 64 bits in all"))
             })?;
