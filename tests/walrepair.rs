@@ -413,7 +413,7 @@ fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
 
     let cut = accept(claimed);
     let done = wal_repair_alone(&site, &words(&cut)).with_code(1);
-    assert!(done.contains("PostgreSQL has not been told"), "{done}");
+    assert!(done.contains("PostgreSQL has not recorded the cut yet"), "{done}");
     assert_eq!(assert_aside(&site, &damaged), 1);
     for refused in [site.start_refused().1, repair(&site, &[], &APPLY).why] {
         let said = format!("the log is being cut from record {claimed} on");

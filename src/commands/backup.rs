@@ -1,7 +1,8 @@
 //! `ubscore backup`: both stores as they stand together, also while the service runs.
 //!
 //! ```text
-//!   snapshots --> log, to its end as of now --> snapshot of PostgreSQL --> log, to its last claim --> pg_dump
+//!   snapshots --> log, to its end as of now --> snapshot of PostgreSQL
+//!             --> log, to PostgreSQL's last claim --> pg_dump
 //! ```
 //!
 //! The log is copied first, up to a record E, and further up to the last record C that the snapshot

@@ -3,8 +3,9 @@
 //! The stages, in the order in which a start is safe:
 //!
 //! ```text
-//!   keys --> lock of the log --> listeners bound --> health --> PostgreSQL --> incarnation --> replay
-//!        --> settings --> engine --> stores compared --> tasks --> recovery --> snapshots --> public listener
+//!   keys --> lock of the log --> listeners bound --> health --> PostgreSQL --> incarnation
+//!        --> replay --> settings --> engine --> stores compared --> tasks --> recovery
+//!        --> snapshots --> public listener
 //! ```
 //!
 //! A stop goes the other way: listeners, checkpointer, workers, engine, PostgreSQL.

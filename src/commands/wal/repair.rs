@@ -6,10 +6,10 @@
 //! | done | a start finds | the same command |
 //! |---|---|---|
 //! | files copied aside | the old log, as damaged as before | copies them again, elsewhere |
-//! | the log marked, segments and snapshots going | a refusal that names the cut | goes on with the cut |
-//! | log and snapshots cut | the same refusal | goes on with PostgreSQL |
-//! | PostgreSQL told: claims taken back, halted | the same refusal | tells it again, which changes nothing more |
-//! | the mark removed | a log that ends before the cut, and a halted service | finds nothing to do |
+//! | log marked, some files removed | a refusal that names the cut | continues the cut |
+//! | log and snapshots cut | the same refusal | continues with PostgreSQL |
+//! | PostgreSQL's claims taken back, halted | the same refusal | repeats it without effect |
+//! | mark removed | a log that ends before the cut, halted | finds nothing to do |
 //!
 //! The files come first: as long as PostgreSQL claims more than the log has, no start takes the
 //! rest for the whole. The mark goes last, so that a log with an unrecorded loss is never opened.
@@ -365,8 +365,8 @@ impl Repair<'_> {
         let Some(Postgres { target, .. }) = &self.postgres else {
             writeln!(
                 out,
-                "PostgreSQL has not been told: no start opens the log until the same command is run again with --config or \
-                 what else says where PostgreSQL is"
+                "PostgreSQL has not recorded the cut yet. Every start refuses the log until the same command runs again \
+                 with --config, or another flag that names PostgreSQL"
             )?;
             return Ok(Exit::Failed);
         };
