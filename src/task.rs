@@ -104,7 +104,7 @@ impl Tasks {
         }
     }
 
-    /// Waits until every task has ended. Call it when everything that the tasks wait for is dropped.
+    /// Waits until every task has ended. Call it after the inputs of the tasks have been dropped.
     pub async fn join(self) {
         for Task { name, endless, handle } in self.running {
             match handle.await {
