@@ -8,8 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the binary. Only a change to these makes it differ from the commit.
-const SOURCES: [&str; 7] =
-    ["src", "wal", "bell", "config/migrations", "Cargo.toml", "Cargo.lock", "build.rs"];
+const SOURCES: [&str; 9] = [
+    "src",
+    "domain",
+    "engine",
+    "wal",
+    "bell",
+    "config/migrations",
+    "Cargo.toml",
+    "Cargo.lock",
+    "build.rs",
+];
 /// Names the commit in a build without git: in a container or from a source archive.
 const GIVEN: &str = "UBSCORE_COMMIT";
 /// The commit's name in a debug build.
