@@ -255,8 +255,8 @@ impl Repair<'_> {
         let meant = begun.is_some() || args.although_sound;
         if let Some(asked) = args.accept_loss_from.filter(|asked| !meant && *asked < first_bad) {
             bail!(
-                "nothing is wrong with the records {asked} to {}: they would be given up for nothing; if that is to be, \
-                 say --although-sound",
+                "nothing is wrong with the records {asked} to {}: cutting them is not needed; to cut \
+                 them anyway, add --although-sound",
                 first_bad - 1
             );
         }
@@ -292,9 +292,9 @@ impl Repair<'_> {
             None => !damaged,
         };
         if idle && begun.is_none() {
-            writeln!(out, "sound    nothing is to be given up")?;
+            writeln!(out, "sound    nothing to cut")?;
             if postgres.is_none() {
-                writeln!(out, "note     what PostgreSQL knows was not asked")?;
+                writeln!(out, "note     PostgreSQL was not asked")?;
             }
             return Ok(Exit::Done);
         }
@@ -318,8 +318,8 @@ impl Repair<'_> {
         let Some(lock) = self.lock else {
             writeln!(
                 out,
-                "to give all of it up, and nothing before: ubscore wal repair {} --accept-loss-from {from} --reason TEXT, \
-                 with --config or what else says where PostgreSQL is",
+                "next     to cut exactly this: ubscore wal repair {} --accept-loss-from {from} --reason TEXT, \
+                 with --config or --postgres",
                 args.path.display()
             )?;
             return Ok(Exit::Failed);
@@ -380,10 +380,13 @@ impl Repair<'_> {
         let kept_until = kept.map_or("-infinity".to_owned(), |kept| kept.to_string());
         let reason = self.args.reason.clone().context("--reason is missing")?;
         let loss = Loss { log: *identity, from, kept_until, detail, reason };
-        record(&target.address, &target.limits, &loss).await.context("tell PostgreSQL")?;
+        record(&target.address, &target.limits, &loss).await.context("write PostgreSQL")?;
         crash::point("cut_after_postgres");
         finish(&place.log, lock).context("unmark the log")?;
-        writeln!(out, "done     PostgreSQL claims nothing of it any more, and halts every start")?;
+        writeln!(
+            out,
+            "done     PostgreSQL no longer claims the cut records, and halts every start"
+        )?;
         writeln!(
             out,
             "next     ubscore repair --plan: what PostgreSQL proves of it is brought back"
@@ -404,7 +407,7 @@ impl Repair<'_> {
                  to begin with; {ADOPT}"
             );
         };
-        let stop = survey.stop().context("it has been gone to its end")?;
+        let stop = survey.stop().context("bug: the log was not scanned to its end")?;
         let first_bad = stop.place.sequence;
         let claimed = self.postgres.as_ref().map_or(0, |postgres| postgres.claims.last());
         let ahead = stored.all.iter().filter(|s| s.whole && s.sequence >= first_bad);
@@ -492,7 +495,7 @@ impl Repair<'_> {
             }
         }
         match &self.postgres {
-            None => writeln!(out, "note     what PostgreSQL knows was not asked")?,
+            None => writeln!(out, "note     PostgreSQL was not asked")?,
             Some(Postgres { witness, catalog, .. }) => {
                 for transfer in witness.transfers_from(from, None, catalog).await? {
                     let sequence = transfer.log_sequence.unwrap_or(0);
