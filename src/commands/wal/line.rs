@@ -296,44 +296,7 @@ impl Printer {
             Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
         columns.push(line);
-        match entry {
-            Entry::Order { decision, .. } | Entry::External(External { decision, .. }) => {
-                let style = match decision {
-                    Decision::Success => GOOD,
-                    Decision::Refused(_) => REFUSED,
-                };
-                styled(line, ink.of(style), |line| line.extend(outcome(*decision).as_bytes()));
-            }
-            Entry::AccountStatus { status, .. } => line.extend(status.name().as_bytes()),
-            Entry::Asset { asset, precision, .. } => {
-                write(line, format_args!("id={asset} precision={precision}"));
-            }
-            Entry::Watermark { order_number } => {
-                write(line, format_args!("order_number={order_number}"));
-            }
-            Entry::Totals { totals, .. } => {
-                let Totals { deposits, withdrawals, refunds } = totals;
-                write(
-                    line,
-                    format_args!(
-                        "deposits={deposits}u withdrawals={withdrawals}u refunds={refunds}u"
-                    ),
-                );
-            }
-            Entry::Outside { asset, outside } => {
-                let amount = |units| self.assets.amount(*asset, units);
-                let Outside { deposits, deposited, withdrawals, withdrawn } = *outside;
-                let (deposited, withdrawn) = (amount(deposited), amount(withdrawn));
-                write(
-                    line,
-                    format_args!(
-                        "deposits={deposits} deposited={deposited} withdrawals={withdrawals} withdrawn={withdrawn}"
-                    ),
-                );
-            }
-            Entry::Mark => write(line, format_args!("durable={}", record.durable)),
-            Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
-        }
+        push_last_column(line, ink, &self.assets, record, entry);
     }
 
     /// Appends the same as one JSON object. It also has the record's segment, its offset there, its
@@ -522,6 +485,52 @@ fn styled(line: &mut Vec<u8>, style: Style, push: impl FnOnce(&mut Vec<u8>)) {
 
 fn write(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     line.write_fmt(text).expect("memory takes everything");
+}
+
+/// Appends the last column of a record's line.
+fn push_last_column(
+    line: &mut Vec<u8>,
+    ink: Ink,
+    assets: &Assets,
+    record: &Record<'_>,
+    entry: &Entry,
+) {
+    match entry {
+        Entry::Order { decision, .. } | Entry::External(External { decision, .. }) => {
+            let style = match decision {
+                Decision::Success => GOOD,
+                Decision::Refused(_) => REFUSED,
+            };
+            styled(line, ink.of(style), |line| line.extend(outcome(*decision).as_bytes()));
+        }
+        Entry::AccountStatus { status, .. } => line.extend(status.name().as_bytes()),
+        Entry::Asset { asset, precision, .. } => {
+            write(line, format_args!("id={asset} precision={precision}"));
+        }
+        Entry::Watermark { order_number } => {
+            write(line, format_args!("order_number={order_number}"));
+        }
+        Entry::Totals { totals, .. } => {
+            let Totals { deposits, withdrawals, refunds } = totals;
+            write(
+                line,
+                format_args!("deposits={deposits}u withdrawals={withdrawals}u refunds={refunds}u"),
+            );
+        }
+        Entry::Outside { asset, outside } => {
+            let amount = |units| assets.amount(*asset, units);
+            let Outside { deposits, deposited, withdrawals, withdrawn } = *outside;
+            let (deposited, withdrawn) = (amount(deposited), amount(withdrawn));
+            write(
+                line,
+                format_args!(
+                    "deposits={deposits} deposited={deposited} withdrawals={withdrawals} withdrawn={withdrawn}"
+                ),
+            );
+        }
+        Entry::Mark => write(line, format_args!("durable={}", record.durable)),
+        Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
+    }
 }
 
 /// A decision in one word.
