@@ -213,7 +213,6 @@ impl Printer {
         let is_order = matches!(entry, Entry::Order { .. } | Entry::External(_));
         let kind_style = if is_order { Style::new() } else { QUIET };
         styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
-
         let (mut ulid, mut user, escaped, unknown, idem_key);
         let columns = match entry {
             Entry::Order { order, balance_after, .. } => {
