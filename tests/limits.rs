@@ -484,7 +484,7 @@ fn a_day_that_cannot_be_read_is_an_error_of_ours() {
 fn a_limit_that_cannot_be_is_named_and_stops_the_start() {
     let key = "limits.user_amounts_per_day_max";
     for (name, value, said) in [
-        (AMOUNTS, "NONE=1", format!("{key} = NONE=1: must be of an asset that there is")),
+        (AMOUNTS, "NONE=1", format!("{key} = NONE=1: must be of an asset that exists")),
         (AMOUNTS, "USDT=0.000000001", format!("{key} = USDT=0.000000001: must be a number")),
         (AMOUNTS, "USDT=0", format!("{key} = USDT=0: must be a number above 0")),
         (AMOUNTS, "USDT", format!("{key}: \"USDT\" is not SYMBOL=AMOUNT")),
