@@ -315,7 +315,7 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
     let cut = accept(from);
     let done = wal_repair(&site, &[], &words(&cut)).with_code(0);
     assert!(
-        done.contains(&plan[plan.find("kept").expect("kept")..plan.find("to give").expect("to")])
+        done.contains(&plan[plan.find("kept").expect("kept")..plan.find("next ").expect("next")])
     );
     assert!(assert_aside(&site, &damaged) > 1, "{done}");
     let note =
