@@ -121,8 +121,8 @@ impl Tasks {
 mod tests {
     use super::*;
 
-    /// Story: the supervisor waited only for a task that had ended without a failure. A process that
-    /// was superseded, or had a broken worker, went on.
+    /// Story: the supervisor waited only for a task that had ended without a failure. A process
+    /// that was superseded, or had a broken worker, went on.
     #[tokio::test]
     async fn the_end_of_a_task_hides_no_failure() {
         let mut tasks = Tasks::default();
