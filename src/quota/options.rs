@@ -23,7 +23,7 @@ impl Options {
                 config::Error::Range { key, value, allowed }
             };
             let asset = assets.by_symbol(symbol);
-            let asset = asset.ok_or_else(|| wrong("of an asset that there is".to_owned()))?;
+            let asset = asset.ok_or_else(|| wrong("of an asset that exists".to_owned()))?;
             let amount = validation::amount(text, asset.precision, u64::MAX).map_err(|_| {
                 let decimals = asset.precision;
                 wrong(format!("a number above 0 with at most {decimals} decimals, 64 bits in all"))
