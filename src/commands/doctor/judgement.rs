@@ -1,5 +1,6 @@
 //! The checks. Each one takes the observations and returns its findings. No check does I/O.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -261,7 +262,7 @@ const SYNC_BAD: Duration = Duration::from_millis(200);
 /// No known medium makes a page durable faster than this.
 const SYNC_UNLIKELY: Duration = Duration::from_micros(8);
 
-fn disk_sync(syncs: &Result<Vec<Duration>, String>) -> Finding {
+fn disk_sync(syncs: &io::Result<Vec<Duration>>) -> Finding {
     let check = "disk sync";
     let syncs = match syncs {
         Ok(syncs) if !syncs.is_empty() => syncs,
@@ -658,7 +659,7 @@ mod tests {
                 "{found:?}"
             );
         }
-        assert_eq!(disk_sync(&Err("permission denied".to_owned())).verdict, Verdict::Warn);
+        assert_eq!(disk_sync(&Err(io::ErrorKind::PermissionDenied.into())).verdict, Verdict::Warn);
     }
 
     #[test]

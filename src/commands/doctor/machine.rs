@@ -28,7 +28,7 @@ pub(super) struct Machine {
     /// The same without links, as `/proc/self/mountinfo` names it.
     pub(super) log_dir_resolved: PathBuf,
     /// How long each sync took, sorted; or why it was not measured.
-    pub(super) syncs: Result<Vec<Duration>, String>,
+    pub(super) syncs: io::Result<Vec<Duration>>,
     /// Free space for this process on the log's file system, bytes.
     pub(super) free_bytes: Option<u64>,
     /// `/proc/self/mountinfo`.
@@ -58,7 +58,7 @@ impl Machine {
     /// again.
     pub(super) fn look(log_dir: &Path, clock: &impl Clock) -> Machine {
         let system = Path::new("/sys/devices/system");
-        let mut syncs = measure(log_dir, clock).map_err(|error| error.to_string());
+        let mut syncs = measure(log_dir, clock);
         if let Ok(syncs) = &mut syncs {
             syncs.sort_unstable();
         }
