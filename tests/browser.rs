@@ -117,7 +117,7 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     // before.
     browser.press_button("#found", "Retry");
     confirm(&browser, "Retry now", "the lock is going");
-    browser.wait_for("#said", &format!("Transfer {req_id} is tried now"));
+    browser.wait_for("#said", &format!("Transfer {req_id} is retried now"));
     lock.sql("ROLLBACK");
     // The page updates without any input.
     let ended = browser.wait_for("#found", "COMMITTED");

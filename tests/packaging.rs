@@ -199,7 +199,7 @@ fn a_service_manager_that_does_not_listen_stops_nothing() {
     command.env("NOTIFY_SOCKET", etc.path().join("nobody"));
     let server = Server::start(command);
     assert_eq!(server.ready(), 200);
-    server.says("the service manager cannot be told");
+    server.says("the service manager cannot be notified");
     server.stop();
 }
 

@@ -78,6 +78,8 @@ fn the_operator_is_as_and_a_list_says_that_it_leaves_out_the_ended() {
     let site = Site::new();
     let server = site.start();
     server.transfer_committed(1001, Way::ToSpot, "1");
+    // The answer may come before PostgreSQL has the final state.
+    site.wait_for_rest();
     let ops = format!("http://{}", server.ops);
     let on = |words: &[&str]| ubscore(&[words, &["--ops", &ops, "--dev"]].concat(), &[]);
     for name in ["--user", "--user-id"] {
@@ -250,6 +252,7 @@ fn a_retry_of_an_ended_transfer_is_refused() {
     let site = Site::new();
     let server = site.start();
     let req_id = server.transfer_committed(1001, Way::ToSpot, "1");
+    site.wait_for_rest();
     let ops = format!("http://{}", server.ops);
     let words = ["transfer", "retry", &req_id, "--reason", "x", "--ops", &ops, "--dev"];
     let (code, out, err) = ubscore(&words, &[]);
