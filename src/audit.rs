@@ -2,8 +2,9 @@
 //! the money does not add up.
 //!
 //! Files: [`fit`] (whether the state of a transfer fits the operations of both journals; pure),
-//! [`mismatch`] (a finding, its kind and its text), [`conservation`] (the rounds of the audit: new
-//! rows and records, and a part of the old ones), [`rounds`] (when a round runs, and its
+//! [`mismatch`] (a finding, its kind and its text), [`error`] (why a round could not be finished),
+//! [`unproven`] (why a finding is left to the operator), [`conservation`] (the rounds of the audit:
+//! new rows and records, and a part of the old ones), [`rounds`] (when a round runs, and its
 //! consequences), [`settled`] (totals below the watermark), [`externals`] (external operations
 //! against their records), [`failover`] (PostgreSQL is another server, or has gone back),
 //! [`verify`] (the rounds on a log that is only read), [`repair`] (transfers that PostgreSQL has

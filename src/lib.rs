@@ -28,7 +28,8 @@
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
 //! - An answer is released: UBSCore's in `engine/src/threads.rs` (`release`), the client's in
-//!   `src/coordinator/worker.rs` (`on_reply`), after the commit.
+//!   `src/coordinator/worker.rs`: `on_reply` after a commit, or `reply` once UBSCore's record
+//!   proves the end; that commit follows.
 //! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called by `release`.
 //! - A route is declared: `ROUTES` in `src/http/public/routes.rs` (users) and in
 //!   `src/http/ops/routes.rs` (operators).
@@ -39,8 +40,8 @@
 //! # The crates
 //!
 //! [`domain`] has the nouns, [`engine`] is UBSCore, [`wal`] has the bytes of its log, and [`bell`]
-//! wakes its threads. Their manifests prove that none of them knows PostgreSQL, HTTP or async. The
-//! rest is this crate. `tests/tidy/graph.rs` holds the imports between its rooms.
+//! wakes its threads. Their manifests prove that none of them knows PostgreSQL, HTTP or an async
+//! runtime. The rest is this crate. `tests/tidy/graph.rs` holds the imports between its rooms.
 //!
 //! # The rooms, in reading order
 //!
@@ -60,11 +61,13 @@
 //!     [`quota`] bounds the requests of one user.
 //! 11. [`data_dir`] (the paths in the data directory, and its lock), [`stores`] (from the
 //!     configuration to both stores), [`task`] (the supervisor of background tasks).
-//! 12. [`commands`] and [`cli`]: the binary. [`commands::roles::primary`] starts the service in
-//!     stages; a role without the engine begins with `commands::roles::process` alone.
-//! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
-//!     The rest: [`config`], [`telemetry`], [`alert`], [`last_words`] (the alert of a process that
-//!     must end), [`release`], [`exit`] (every exit code), and [`crash`] (where tests kill it).
+//! 12. [`commands`], [`cli`] and [`role`] (the roles of users): the binary.
+//!     [`commands::roles::primary`] starts the service in stages; a role without the engine begins
+//!     with `commands::roles::process` alone.
+//! 13. The seams: [`clock`], [`entropy`], and
+//!     [`environment`] (the variables of child processes). The rest: [`config`], [`telemetry`],
+//!     [`alert`], [`last_words`] (the alert of a process that must end), [`release`], [`exit`]
+//!     (every exit code), and [`crash`] (where tests kill it).
 //!
 //! # What keeps the money
 //!
@@ -106,7 +109,7 @@
 //! | pin | the one PostgreSQL server that a process uses | server affinity |
 //! | watermark | the order number below which UBSCore may forget decisions | low-water mark |
 //! | `WMARK` | its record, in a dump of the log | truncation record |
-//! | evicted | removed from the outcome map, below the watermark | garbage-collected |
+//! | evicted | removed from the outcome map (`departed` in a snapshot's diff) | garbage-collected |
 //! | durable mark | the last synced record; PostgreSQL keeps it as a claim | flushed LSN |
 //! | torn end | bytes at the log's end that were never acknowledged | torn write |
 //! | damage | an acknowledged record that is no longer readable | corruption |
@@ -120,7 +123,7 @@
 //! | halt | no money moves until `ubscore resume`; reads continue | circuit breaker |
 //! | pause | new transfers of a direction or asset are refused | admission stop |
 //! | round | one run of the audit; a kept round saves its progress | reconciliation |
-//! | decree | an operator's action with its entry in `admin_audit` | audit record |
+//! | room | a module of this crate with its files | module |
 //! | reservation | a transfer's share of a daily limit until its accept is decided | reservation |
 //! | standing | the state of a user's limits, in an answer | quota status |
 //! | low water | the relay has copied all history up to this number | low-water mark |

@@ -84,7 +84,7 @@ impl Draft {
     /// Checks account types, asset, pauses and amount, in this order. The first failing check
     /// answers.
     ///
-    /// `units_max`: the largest amount in smallest units, `u64::MAX / amount_safety_factor`.
+    /// `units_max`: the largest amount in smallest units, `u64::MAX / amount.safety_factor`.
     ///
     /// # Errors
     /// The code of the first check that fails.

@@ -2,7 +2,7 @@
 //! literals, and code without either.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The folders of Rust sources.
 pub(crate) const RUST: [&str; 8] =
@@ -34,7 +34,7 @@ pub(crate) fn files(folder: &str, endings: &[&str]) -> Vec<(String, String)> {
     files
 }
 
-fn has_ending(path: &PathBuf, endings: &[&str]) -> bool {
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     endings.iter().any(|ending| name.ends_with(ending))
 }

@@ -1,7 +1,7 @@
 //! From the files to a running engine: open the log, load the newest snapshot, replay, start.
 
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
@@ -53,7 +53,7 @@ pub enum Error {
     #[error("{} stands at record {sequence}, which the log does not hold", path.display())]
     SnapshotAhead {
         /// The file.
-        path: PathBuf,
+        path: Box<Path>,
         /// Its record.
         sequence: Sequence,
         /// The error of the log.
@@ -134,7 +134,8 @@ impl Closed {
         let recovery = match (recovery, &snapshot) {
             (Ok(recovery), _) => recovery,
             (Err(source @ wal::Error::Missing { .. }), Some(snapshot)) => {
-                let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
+                let path = snapshot.path.clone().into_boxed_path();
+                let sequence = snapshot.header.sequence;
                 return Err(Error::SnapshotAhead { path, sequence, source });
             }
             (Err(source @ wal::Error::Missing { .. }), None) => {
@@ -200,7 +201,8 @@ impl Closed {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => unreachable!("the snapshot's record is claimed durable"),
             (Err(source), Some(snapshot)) => {
-                let (path, sequence) = (snapshot.path.clone(), snapshot.header.sequence);
+                let path = snapshot.path.clone().into_boxed_path();
+                let sequence = snapshot.header.sequence;
                 return Err(Error::SnapshotAhead { path, sequence, source });
             }
             (Err(source), None) => return Err(Error::Log { dir: options.log_dir, source }),

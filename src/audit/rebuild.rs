@@ -148,8 +148,10 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     });
     for step in asked.chain(refused).chain(set) {
         let Step::Append(entry) = ledger.step(&step.command()) else { continue };
-        if matches!(entry, Entry::Order { decision: Decision::Refused(_), imposed: false, .. }) {
-            // The service asks for it in its normal run.
+        let refused = matches!(entry, Entry::Order { decision: Decision::Refused(_), .. });
+        if refused && matches!(step, PlanStep::Ask { .. }) {
+            // By the balance, by a status or by full tables: the service asks again in its normal
+            // run, and records the refusal then.
             continue;
         }
         let answer = ledger.apply(&entry, ledger.sequence() + 1, 0);

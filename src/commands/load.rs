@@ -221,8 +221,8 @@ impl Plan {
         let mut ops = Client::connect(&self.ops).await?;
         let path = "/admin/v1/session";
         let asked = ops.send(Method::GET, path, &self.operator, String::new()).await;
-        let (status, answer) = asked.context("ask whose database it is")?;
-        ensure!(status == StatusCode::OK, "ask whose database it is: {status} {answer}");
+        let (status, answer) = asked.context("read the owner of the database")?;
+        ensure!(status == StatusCode::OK, "read the owner of the database: {status} {answer}");
         let answer: Value = serde_json::from_str(&answer)?;
         let database = answer["database"].as_str().unwrap_or("");
         ensure!(

@@ -91,12 +91,12 @@ async fn repair(
     let mut left = Vec::new();
     match (author, closed.as_ref().and_then(Closed::identity)) {
         (Some(author), Some(log)) => {
-            let mend = planned.behind.is_some()
+            let write_postgres = planned.behind.is_some()
                 || !planned.repairs.is_empty()
                 || !planned.externals.is_empty();
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
-            if mend {
+            if write_postgres {
                 let Target { address, limits, .. } = target;
                 let (catalog, Plan { incarnation, repairs, .. }) =
                     (stores.catalog.load(), &planned);
@@ -129,7 +129,7 @@ async fn repair(
                     say(verb, renumbering)?;
                 }
             }
-            if mend || restore {
+            if write_postgres || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
                 left = still_open(&planned);
             }

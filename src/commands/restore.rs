@@ -183,7 +183,7 @@ async fn bring_back(
         ),
         None if part == Part::Log => {
             ensure!(used.is_some(), "{here} was never used: restore both halves");
-            let log = Owner::of(&client).await.context("ask whose database it is")?.log;
+            let log = Owner::of(&client).await.context("read the owner of the database")?.log;
             let (log, wanted) =
                 (log.map_or("none".to_owned(), identity_text), &manifest.log.identity);
             ensure!(log == *wanted, "{here} belongs to log {log}, the backup is of log {wanted}");
@@ -255,7 +255,7 @@ async fn refuse_others(
     here: &str,
 ) -> anyhow::Result<()> {
     let Owner { log, incarnation, watermark, .. } =
-        Owner::of(client).await.context("ask whose database it is")?;
+        Owner::of(client).await.context("read the owner of the database")?;
     let wanted = &manifest.postgres;
     let same = log.map(identity_text).as_ref() == Some(&manifest.log.identity)
         && (incarnation, watermark) == (wanted.incarnation, wanted.watermark);

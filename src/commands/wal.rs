@@ -420,7 +420,7 @@ mod tests {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let done = run(&command(words), &mut out, &mut notes, ink, pause);
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        let failure = done.map_err(anyhow::Error::from).err();
+        let failure = done.err();
         let failure = failure.map(|error| (exit_of(&error), format!("{error:#}")));
         Done { out: text(out), notes: text(notes), failure }
     }

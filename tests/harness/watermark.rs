@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Site, eventually};
 
-/// 0.36 s.
+/// How long outcomes are kept: 0.0001 h, which is 0.36 s.
 const KEEP_HOURS: &str = "0.0001";
 
 /// A site with servers that forget as soon as allowed.

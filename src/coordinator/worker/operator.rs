@@ -42,7 +42,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let active = &self.active[&req_id];
         let (state, progress) = (active.row.state, active.watch.subscribe());
         let decided = active.replied_ns.is_some() || !state.awaits_decision();
-        info!(%req_id, state = state.name(), ?action, "an operator attends to it");
+        info!(%req_id, state = state.name(), deed = ?action, "an operator attends to it");
         if action == OperatorAction::Resolve && decided {
             drop(answer_to.send(Ok(progress)));
             return;
