@@ -13,7 +13,7 @@ use ubscore::config::secret::Secret;
 use ubscore::http::auth;
 
 use crate::harness::{
-    Follower, Part, Server, Site, Way, assert_refused, eventually, now_s, text, token,
+    Follower, Part, Server, SetAtEnd, Site, Way, assert_refused, eventually, now_s, text, token,
 };
 
 const USER: u64 = 1001;
@@ -111,15 +111,6 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
     }
 }
 
-/// A load that runs until this is dropped, at any end of a test.
-struct Load<'a>(&'a AtomicBool);
-
-impl Drop for Load<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Goal: a client that resumes from its last id misses nothing, though the server is killed during
 /// a load. Method: users transfer without a pause; the server is killed and started again; one
 /// stream after the other; at the end PostgreSQL's own history.
@@ -145,7 +136,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
                     }
                 });
             }
-            let load = Load(&done);
+            let load = SetAtEnd(&done);
             let stream = server.follow(USER, Some(&last));
             for _ in 0..30 {
                 let (id, data) = stream.transfer();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{COIN, Server, Site, crowd, said, token};
+use crate::harness::{COIN, Server, SetAtEnd, Site, crowd, said, token};
 
 const USERS: [u64; 4] = [2001, 2002, 2003, 2004];
 
@@ -72,13 +72,14 @@ fn clients_move_every_amount_once_while_the_server_is_killed() {
                 moved
             })
         });
+        let end = SetAtEnd(&killed_enough);
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(500));
             server.kill();
             thread::sleep(Duration::from_millis(200));
             server = Server::start(site.command_on(&http, &ops));
         }
-        killed_enough.store(true, Ordering::Relaxed);
+        drop(end);
         (server, clients.join().expect("every client"))
     });
     site.wait_for_rest();

@@ -170,6 +170,16 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
 }
 
+/// Sets a flag when dropped, at a panic as well: threads that run until the flag is set would
+/// otherwise run for ever, and the test would never fail.
+pub(crate) struct SetAtEnd<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `work` for each number below `count`, all at once, and returns the results in order.
 pub(crate) fn crowd<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
@@ -211,13 +221,6 @@ pub(crate) fn while_watched<T>(
     look: impl Fn() + Sync,
     work: impl FnOnce() -> T,
 ) -> T {
-    /// Set at every end of `work`: a reader must not outlive a panic.
-    struct Done<'a>(&'a AtomicBool);
-    impl Drop for Done<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let done = AtomicBool::new(false);
     let (look, ended) = (&look, &done);
     thread::scope(|scope| {
@@ -228,7 +231,7 @@ pub(crate) fn while_watched<T>(
                 }
             });
         }
-        let _done = Done(&done);
+        let _done = SetAtEnd(&done);
         work()
     })
 }

@@ -10,8 +10,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN, Reply, Request, Server, Site, Way, assert_refused, cli, eventually, said, send, text,
-    token,
+    ADMIN, Reply, Request, Server, SetAtEnd, Site, Way, assert_refused, cli, eventually, said,
+    send, text, token,
 };
 
 const USER: u64 = 1001;
@@ -189,6 +189,7 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
                 }
             });
         }
+        let _stop = SetAtEnd(&stop);
         for _ in 0..5 {
             let before = count(1);
             eventually("the first accepts", || (count(1) > before + 5).then_some(()));
@@ -198,7 +199,6 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
             assert_eq!(count(1), there, "accepted behind the answer");
             change(&server, Some("FUNDING_TO_SPOT"), None, false);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(*refused.lock().expect("no panic") > 0);
     site.wait_for_rest();
