@@ -437,6 +437,48 @@ fn f07_what_was_under_way_is_listed_and_decided() {
     site.assert_books(&server);
 }
 
+/// Goal: an open credit that finds no place while the log is rebuilt is left to the service, which
+/// has places again. Method: as many users as the tables of the rebuild hold, a held transfer of
+/// one more; killed, log lost, rebuilt with those tables, started with larger ones.
+#[test]
+fn f07_an_open_credit_without_a_place_waits_for_the_service() {
+    const PLACES: u64 = 64;
+    const LATE: u64 = 6_000;
+    let site = Site::new();
+    let server = site.start();
+    for user in 5_000..5_000 + PLACES {
+        server.deposit(user, "USDT", "10");
+        assert_eq!(server.transfer_ended(user, Way::ToSpot, "10").status, 200);
+    }
+    server.deposit(LATE, "USDT", "10");
+    site.wait_for_rest();
+    let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state IN (40, 20, -10)");
+    let body = Way::ToSpot.body_with_cid("USDT", "10", "late");
+    let req_id = server.post_held(&site, LATE, &body);
+    site.wait_for_held();
+    server.kill();
+    // The held statement must not be carried out after all.
+    site.cut_connections();
+    eventually("the killed service's commits", || {
+        let sessions = site.connection_pids();
+        sessions.is_empty().then_some(())
+    });
+    drop(hold);
+    lose(&site);
+    let small = site.clone().with("UBSCORE__ENGINE__ACCOUNTS_MAX", PLACES);
+    let planned = adopt(&small, &PLAN).with_code(0);
+    assert!(!planned.contains(&format!("user {LATE}: ")), "{planned}");
+    let done = adopt(&small, &APPLY).with_code(0);
+    assert!(done.contains("open=1 left=0\n"), "{done}");
+    let server = site.start();
+    assert_eq!(server.resume("rebuilt").status, 200);
+    site.wait_for_rest();
+    let now = server.post_ended(LATE, &body);
+    assert_eq!((now.status, now.req_id()), (200, req_id), "{now:?}");
+    assert_eq!(server.usdt(LATE).spot, Some(10 * crate::harness::COIN));
+    site.assert_books(&server);
+}
+
 /// Goal: a rebuild needs two people if a repair does.
 #[test]
 fn f07_a_rebuild_needs_two_people_where_a_repair_does() {
