@@ -7,7 +7,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const NS_PER_S: u64 = 1_000_000_000;
+/// Nanoseconds of a second.
+pub const NS_PER_S: u64 = 1_000_000_000;
 
 /// A wait as a future.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;

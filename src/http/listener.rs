@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, error, info, warn};
 
 use super::answer::{Answer, Content};
+use super::refusal::RETRY_AFTER_S;
 use super::request_id::{X_REQUEST_ID, request_id};
 use super::seats::{Place, Seats};
 use super::tls::Tls;
@@ -40,9 +41,6 @@ const REFUSALS_MAX: usize = 64;
 
 /// Time for a connection over the limit to send its request and read the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// `Retry-After` of a refused connection, s.
-const RETRY_AFTER_S: u64 = 1;
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and then the next
 /// call fails as fast as this one.

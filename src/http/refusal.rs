@@ -20,7 +20,7 @@ use domain::shortage::Shortage;
 use domain::transfer::{ReqId, State};
 
 /// `Retry-After` of a refusal without a time of its own, s.
-const RETRY_AFTER_S: u64 = 1;
+pub(super) const RETRY_AFTER_S: u64 = 1;
 
 /// `WWW-Authenticate` of a 401.
 const CHALLENGE: &str = "Bearer realm=\"ubscore\"";

@@ -16,6 +16,7 @@ use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
+use crate::clock::NS_PER_S;
 use crate::config::format::Format;
 use domain::amount::{PRECISION_MAX, push_units, units_text};
 use domain::asset::SYMBOL_BYTES_MAX;
@@ -32,8 +33,6 @@ const JSON_INTEGER_MAX: u128 = 1 << 53;
 
 /// Blanks for padding, as wide as the widest padded column.
 const SPACES: [u8; 32] = [b' '; 32];
-
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// The assets read so far from a log or a snapshot.
 #[derive(Default)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::approvals;
 use super::audit_note::{AuditNote, actor, check_reason};
 use super::rejected::rejected;
+use super::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::adapters::spot::Spot;
 use crate::approval::Action;
 use crate::coordinator::Rejection;
@@ -26,11 +27,6 @@ use crate::postgres::store::{Sought, Transfer};
 use domain::account::UserId;
 use domain::code::Code;
 use domain::transfer::{Cid, Op, ReqId, State};
-
-/// Transfers of a page, if the query has no limit.
-const LIMIT_DEFAULT: u32 = 100;
-/// The most transfers of a page.
-const LIMIT_MAX: u32 = 1_000;
 
 /// A transfer as UBSCore's record has it. If UBSCore does not answer, the transfer as it is stored:
 /// operators need the list most at such a time.

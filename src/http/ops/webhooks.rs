@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::audit_note::{actor, check_reason};
+use super::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::events::Hub;
 use crate::http::answer::json;
 use crate::http::event_id::event_id;
@@ -14,11 +15,6 @@ use crate::http::service::Intake;
 use crate::postgres::reads::Reads;
 use crate::postgres::webhooks::DeadLetter;
 use domain::code::Code;
-
-/// Dead letters of a page, if the query has no limit.
-const LIMIT_DEFAULT: u32 = 100;
-/// The most dead letters of a page.
-const LIMIT_MAX: u32 = 1_000;
 
 /// A dead letter.
 #[derive(Serialize)]
