@@ -72,6 +72,11 @@ impl AddAssign<&Latencies> for Latencies {
     }
 }
 
+/// The hiccup probe and the disk-sync probe, one after the other, each for `length`.
+pub(crate) fn probes(directory: &Path, length: Duration) -> anyhow::Result<(Latencies, Latencies)> {
+    Ok((hiccups(length), disk_syncs(directory, length)?))
+}
+
 /// The machine's best possible figures.
 pub(crate) struct Environment {
     /// The p50 of the disk-sync probe, ns.
@@ -99,8 +104,7 @@ impl Environment {
         }
         let facts = facts.map(|(name, fact)| (name.to_owned(), fact.into()));
         keep(&Value::Object(facts.into_iter().collect()), false)?;
-        let hiccups = hiccups();
-        let syncs = disk_syncs(directory)?;
+        let (hiccups, syncs) = probes(directory, PROBE)?;
         let environment = Environment {
             d50: syncs.quantile(0.5),
             noisy: hiccups.0.value_at_quantile(0.999) > HICCUP_MAX_NS,
@@ -183,10 +187,10 @@ fn microseconds(ns: u64) -> String {
 }
 
 /// The excess sleep of an idle thread.
-fn hiccups() -> Latencies {
+fn hiccups(length: Duration) -> Latencies {
     let mut latencies = Latencies::new();
     let began = Instant::now();
-    while began.elapsed() < PROBE {
+    while began.elapsed() < length {
         let asleep = Instant::now();
         thread::sleep(NAP);
         latencies.record(asleep.elapsed().saturating_sub(NAP));
@@ -195,7 +199,7 @@ fn hiccups() -> Latencies {
 }
 
 /// One page and its fdatasync at a time, over an existing file.
-fn disk_syncs(directory: &Path) -> anyhow::Result<Latencies> {
+fn disk_syncs(directory: &Path, length: Duration) -> anyhow::Result<Latencies> {
     let file = File::create(directory.join("probe"))?;
     // Page by page, because the page cache keeps a write's size as its unit, and syncs whole units.
     let offsets = (0..PAGES).map(|page| page * PAGE.len() as u64);
@@ -205,7 +209,7 @@ fn disk_syncs(directory: &Path) -> anyhow::Result<Latencies> {
     file.sync_all()?;
     let mut latencies = Latencies::new();
     let began = Instant::now();
-    for offset in offsets.cycle().take_while(|_| began.elapsed() < PROBE) {
+    for offset in offsets.cycle().take_while(|_| began.elapsed() < length) {
         let asked = Instant::now();
         file.write_all_at(&PAGE, offset)?;
         file.sync_data()?;

@@ -1,14 +1,19 @@
-//! The release binary with a PostgreSQL of its own, and a connection to that.
+//! The release binary on a PostgreSQL of the bench's own, and a connection to that.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::NoTls;
+use ubscore::postgres::embedded::{Embedded, Options};
+
+/// Connections of the bench's PostgreSQL: those of the most clients of a base case, ours and the
+/// bench's.
+const CONNECTIONS_MAX: u16 = 320;
 
 /// `ubscore serve`, stopped in order when dropped, and its PostgreSQL with it.
 pub(crate) struct Server {
@@ -20,13 +25,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves on new addresses, with its data in `data_dir`.
-    pub(crate) fn start(data_dir: &Path) -> anyhow::Result<Server> {
+    /// Serves on new addresses, with its data in `data_dir` and its Funding in `postgres`.
+    pub(crate) fn start(data_dir: &Path, postgres: &Embedded) -> anyhow::Result<Server> {
         let log = data_dir.join("serve.log");
         let mut process = Command::new(env!("CARGO_BIN_EXE_ubscore"))
-            .args(["serve", "--dev", "--postgres", "embedded"])
+            .args(["serve", "--dev", "--postgres", &postgres.url()])
             .args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
+            // All clients of a bench have one address.
+            .env("UBSCORE__HTTP__CONNECTIONS_PER_ADDRESS_MAX", "1024")
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
             .spawn()
@@ -45,6 +52,11 @@ impl Server {
         };
         Ok(Server { process, http, ops, _stdout: stdout })
     }
+
+    /// The server's process.
+    pub(crate) fn pid(&self) -> i32 {
+        Pid::from_child(&self.process).as_raw_nonzero().get()
+    }
 }
 
 impl Drop for Server {
@@ -61,11 +73,17 @@ impl Drop for Server {
     }
 }
 
-/// A second connection to the server that ubscore has started.
-pub(crate) async fn connect_postgres(data_dir: &Path) -> anyhow::Result<tokio_postgres::Client> {
-    let mut config = tokio_postgres::Config::new();
-    config.host_path(socket_directory(data_dir)?).user("postgres").dbname("ubscore");
-    let (client, connection) = config.connect(NoTls).await.context("connect to PostgreSQL")?;
+/// PostgreSQL as `serve --dev` starts it, but for more connections. The caller stops it.
+pub(crate) async fn start_postgres(data_dir: &Path) -> anyhow::Result<Embedded> {
+    let options = Options { connections_max: CONNECTIONS_MAX, ..Options::new(data_dir) };
+    Embedded::start(&options).await.context("start PostgreSQL")
+}
+
+/// A connection to that server.
+pub(crate) async fn connect_postgres(
+    postgres: &tokio_postgres::Config,
+) -> anyhow::Result<tokio_postgres::Client> {
+    let (client, connection) = postgres.connect(NoTls).await.context("connect to PostgreSQL")?;
     // It ends with the client; an error reaches the client's next statement.
     drop(tokio::spawn(connection));
     Ok(client)
@@ -81,12 +99,4 @@ pub(crate) async fn settings(postgres: &tokio_postgres::Client) -> anyhow::Resul
         settings += &format!(", {name}={}", row.get::<_, &str>(0));
     }
     Ok(settings)
-}
-
-/// The directory of that server's socket.
-pub(crate) fn socket_directory(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    let pid_file = fs::read_to_string(data_dir.join("postgres").join("postmaster.pid"))
-        .context("read postmaster.pid")?;
-    let line = pid_file.lines().nth(4).context("postmaster.pid names no socket")?;
-    Ok(line.into())
 }

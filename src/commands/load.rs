@@ -64,21 +64,21 @@ pub fn run(args: &LoadArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow:
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(offer(args, &config, clock.now_s(), out))?;
+    runtime.block_on(offer(args, &config, clock, out))?;
     Ok(Exit::Done)
 }
 
 async fn offer(
     args: &LoadArgs,
     config: &Config,
-    now_s: u64,
+    clock: &impl Clock,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let rates = match args.rate.as_slice() {
         [] => vec![None],
         rates => rates.iter().copied().map(Some).collect(),
     };
-    let plan = Arc::new(Plan::new(args, config, rates.len(), now_s).await?);
+    let plan = Arc::new(Plan::new(args, config, rates.len(), clock.now_s()).await?);
     plan.refuse_real_money(args.mint_on.as_deref()).await?;
     let mut clients = Vec::new();
     for _ in 0..args.connections {
@@ -87,7 +87,7 @@ async fn offer(
     clients = plan.endow(clients).await.context("give the users their money")?;
     let mut rows = Vec::new();
     for (phase, rate) in rates.into_iter().enumerate() {
-        let (row, back) = plan.phase(phase, rate, args, clients).await?;
+        let (row, back) = plan.phase(phase, rate, args, clients, clock).await?;
         rows.push(row);
         clients = back;
     }
@@ -135,6 +135,9 @@ struct User {
 struct Row {
     /// Transfers per second; `None`: as fast as answers come back.
     offered: Option<u64>,
+    /// Begin and end of the measurement, without money for the users, warm-up and checks, ns since
+    /// the Unix epoch.
+    measured_unix_ns: (u64, u64),
     achieved: u64,
     committed: u64,
     pending: u64,
@@ -298,6 +301,7 @@ impl Plan {
         rate: Option<u64>,
         args: &LoadArgs,
         clients: Vec<Client>,
+        clock: &impl Clock,
     ) -> anyhow::Result<(Row, Vec<Client>)> {
         let connections = clients.len();
         let pace = Arc::new(Pace::new(rate, args.warm_up, args.duration));
@@ -318,13 +322,14 @@ impl Plan {
             back.push(seen.client);
         }
         progress.abort();
-        let took = pace.measured();
+        let (took, until_ns) = (pace.measured(), clock.now_ns());
         let late = tokio::task::spawn_blocking(|| releaser.join()).await?;
         let late = late.map_err(|_| anyhow::anyhow!("the releasing thread panicked"))?;
         let [committed, pending, refused, turned_away, lost] = answers;
         let achieved = u128::from(committed) * 1_000_000_000 / took.as_nanos().max(1);
         let row = Row {
             offered: rate,
+            measured_unix_ns: (until_ns.saturating_sub(u64::try_from(took.as_nanos())?), until_ns),
             achieved: u64::try_from(achieved)?,
             committed,
             pending,
