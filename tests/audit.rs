@@ -11,7 +11,7 @@ use serde_json::json;
 use ubscore::alert::Alert;
 
 use crate::harness::{
-    Server, SetAtEnd, Site, Way, copy_files, crowd, eventually, forgetful, segments, soak_rounds,
+    Server, SetAtEnd, Site, Way, copy_files, eventually, forgetful, segments, soak_rounds,
     wait_for_all_below, while_watched,
 };
 
@@ -383,9 +383,12 @@ fn a_busy_service_is_never_called_wrong() {
             .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
         for _ in 0..KILLS {
             let server = site.start();
+            let done = AtomicBool::new(false);
             let two_rounds = || {
                 let before = runs(&server, "clean");
-                eventually("clean rounds", || (runs(&server, "clean") >= before + 2).then_some(()));
+                while runs(&server, "clean") < before + 2 && !done.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(10));
+                }
             };
             let disturb = || {
                 two_rounds();
@@ -395,19 +398,26 @@ fn a_busy_service_is_never_called_wrong() {
                 thread::sleep(Duration::from_millis(100));
                 server.signal(Signal::CONT);
             };
-            let done = AtomicBool::new(false);
+            let load = |caller: usize| {
+                let user = USER + u64::try_from(caller % 2).expect("small");
+                for number in caller.. {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // Its answer does not matter here: some find no money, some lose PostgreSQL.
+                    let amount = ["1", "2", "5000"][number % 3];
+                    server.transfer(user, Way::BOTH[number % 2], amount);
+                }
+            };
             while_watched(1, disturb, || {
-                crowd(8, |caller| {
-                    let _done = SetAtEnd(&done);
-                    let user = USER + u64::try_from(caller % 2).expect("small");
-                    let mut load = caller;
-                    while !done.load(Ordering::Relaxed)
-                        && (caller > 0 || runs(&server, "clean") < rounds)
-                    {
-                        // Its answer does not matter here: some find no money, some lose
-                        // PostgreSQL.
-                        server.transfer(user, Way::BOTH[load % 2], ["1", "2", "5000"][load % 3]);
-                        load += 1;
+                thread::scope(|scope| {
+                    let (_done, load) = (SetAtEnd(&done), &load);
+                    (0..8).for_each(|caller| drop(scope.spawn(move || load(caller))));
+                    for round in 1..=rounds {
+                        eventually("a clean round", || {
+                            assert_eq!(runs(&server, "mismatch"), 0, "{}", server.said());
+                            (runs(&server, "clean") >= round).then_some(())
+                        });
                     }
                 });
             });

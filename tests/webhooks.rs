@@ -273,7 +273,7 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
 /// connections end.
 fn stop(site: &Site, server: Server) {
     server.stop();
-    eventually("its connections to end", || site.connection_pids().is_empty().then_some(()));
+    site.wait_for_disconnected();
 }
 
 /// Goal: new events are found by their key, at any table size: neither the relay nor a delivery nor

@@ -161,6 +161,7 @@ fn production(site: &Site) -> (std::path::PathBuf, Command) {
 fn f03_development_money_stays_on_a_database_of_development() {
     let site = Site::new();
     Server::start(production(&site).1).stop();
+    site.wait_for_disconnected();
     site.sql("INSERT INTO assets_tb VALUES (7, 'EUR', 2, 1, TRUE, 0.01, 1000)");
     let rows = || {
         ["assets_tb", "external_operations", "engine_state", "accounts_tb"]

@@ -248,6 +248,14 @@ impl Site {
         self.sql(&cut).len()
     }
 
+    /// Waits until PostgreSQL has ended each connection of a server that is dead: the last
+    /// statement of one may still commit.
+    pub(crate) fn wait_for_disconnected(&self) {
+        eventually("the end of a dead server's connections", || {
+            self.connection_pids().is_empty().then_some(())
+        });
+    }
+
     /// PostgreSQL's processes that serve a server's connections to this database.
     pub(crate) fn connection_pids(&self) -> Vec<Pid> {
         let database = &self.database;
