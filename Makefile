@@ -151,12 +151,12 @@ dist: need-rust sbom
 	flags=$$(printf -- '--remap-path-prefix=%s\x1f' "$${maps[@]}")
 	c_flags=$$(printf -- '-ffile-prefix-map=%s ' "$${maps[@]}")
 	CARGO_ENCODED_RUSTFLAGS="$${flags%$$'\x1f'}" CFLAGS="$${CFLAGS:-} $$c_flags" \
-	  $(CARGO) build --profile dist --locked --target-dir $(DIST_BUILD)
+	  $(CARGO) build --profile shipped --locked --target-dir $(DIST_BUILD)
 	version=$$($(CARGO) metadata --locked --no-deps --format-version 1 | grep -o '"name":"ubscore","version":"[^"]*"' | cut -d'"' -f8)
 	name=ubscore-$$version-$$(rustc -vV | sed -n 's/^host: //p')
 	place=target/dist/$$name
 	rm -rf -- target/dist && mkdir -p "$$place"/{bin,completions,config,docs,packaging}
-	built=$(DIST_BUILD)/dist/ubscore
+	built=$(DIST_BUILD)/shipped/ubscore
 	objcopy --only-keep-debug --compress-debug-sections "$$built" "$$place/bin/ubscore.debug"
 	strip --strip-all -o "$$place/bin/ubscore" "$$built"
 	objcopy --add-gnu-debuglink="$$place/bin/ubscore.debug" "$$place/bin/ubscore"

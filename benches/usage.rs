@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use procfs::process::Process;
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::postgres::embedded::Embedded;
@@ -17,7 +17,7 @@ use ubscore::postgres::embedded::Embedded;
 use crate::server::connect_postgres;
 
 /// Time between two samples: each reads a file for every backend, of which there may be hundreds.
-const TICK: Duration = Duration::from_millis(200);
+pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// The work of ubscore's backends, by a word of their statements; the first that fits decides.
 const WORK: [(&str, &str); 6] = [
     ("in_flight(", WORKER),
@@ -61,7 +61,9 @@ impl Meter {
     /// Samples the service with this process, and `postgres`.
     pub(crate) fn start(service: i32, postgres: &Embedded) -> anyhow::Result<Meter> {
         let shared = Arc::new(Shared::default());
-        let (config, postmaster) = (postgres.config(), postgres.pid());
+        let (mut config, postmaster) = (postgres.config(), postgres.pid());
+        // Its own commits are not counted as those of the measured database.
+        config.dbname("postgres");
         let seen = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::spawn(move || {
@@ -110,6 +112,7 @@ impl Drop for Meter {
 fn at(samples: &[(u64, Usage)], time: u64) -> anyhow::Result<Usage> {
     let behind = samples.partition_point(|(at, _)| *at <= time);
     let last = samples.last().context("no sample")?;
+    ensure!(last.0 >= time, "the CPU times end too soon");
     let (Some((from, first)), (until, second)) =
         (behind.checked_sub(1).map(|i| &samples[i]), samples.get(behind).unwrap_or(last))
     else {
@@ -130,8 +133,10 @@ struct Processes {
     service: i32,
     postmaster: i32,
     parts: HashMap<i32, &'static str>,
-    /// Part and time up to now, ns. The time of a process that has ended stays.
-    used: HashMap<i32, (&'static str, u64)>,
+    /// The time of each process at the last look, ns.
+    seen: HashMap<i32, u64>,
+    /// The time of each part up to now, ns; that of a process that has ended stays.
+    usage: Usage,
 }
 
 impl Processes {
@@ -166,11 +171,7 @@ impl Processes {
             let pid = i32::try_from(pid)?;
             self.note(pid, self.parts.get(&pid).copied().unwrap_or(BACKGROUND));
         }
-        let mut usage = Usage::new();
-        for (part, ns) in self.used.values() {
-            *usage.entry(part).or_default() += ns;
-        }
-        Ok(usage)
+        Ok(self.usage.clone())
     }
 
     /// Notes the time of all threads of a process; one that has ended meanwhile is left alone.
@@ -178,8 +179,8 @@ impl Processes {
         let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) else { return };
         let times = tasks.filter_map(|task| task.ok()?.schedstat().ok());
         let ns: u64 = times.map(|times| times.sum_exec_runtime).sum();
-        if ns > 0 {
-            self.used.insert(pid, (part, ns));
-        }
+        // A smaller time is that of a new process with an old number.
+        let before = self.seen.insert(pid, ns).filter(|before| *before <= ns).unwrap_or(0);
+        *self.usage.entry(part).or_default() += ns - before;
     }
 }

@@ -7,20 +7,21 @@
 //! and without a record of the caller. Server, PostgreSQL and load share the machine.
 //!
 //! The base cases and ubscore take turns, with each number of clients, for several rounds: a ratio
-//! compares neighbors in time. Beside each measurement the disk and the machine are probed.
+//! compares neighbors in time. Before each measurement the disk and the machine are probed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
-use ubscore::clock::{Clock, SystemClock};
+use ubscore::clock::{Clock, NS_PER_S, SystemClock};
 use ubscore::postgres::embedded::Embedded;
 
 use crate::environment::{Environment, probes, ratio};
 use crate::server::Server;
-use crate::usage::{CLIENTS, LOAD, Meter, SERVICE, Usage};
+use crate::usage::{CLIENTS, LOAD, Meter, SERVICE, TICK, Usage};
 
 /// Seconds of each measurement.
 const SECONDS: u64 = 3;
@@ -31,9 +32,9 @@ const COUNTS: [u64; 5] = [1, 8, 32, 128, 256];
 const USERS: u64 = 1_000;
 /// Connections in the case with one user for all transfers.
 const HOT_CONNECTIONS: u64 = 1_000;
-/// The length of each probe beside a measurement.
+/// The length of each probe before a measurement.
 const PROBE: Duration = Duration::from_millis(300);
-/// Begin and end of pgbench that are not counted as CPU time: its connections.
+/// Time at the begin and the end of pgbench in which its CPU time is not counted.
 const EDGE: Duration = Duration::from_millis(500);
 
 /// The compared systems.
@@ -174,7 +175,7 @@ impl Bench<'_> {
 
     /// CPU time by part a transfer, ns, if this many a second were made between two times.
     fn each(&self, rate: u64, from: u64, until: u64) -> anyhow::Result<Usage> {
-        let transfers = u128::from(rate) * u128::from(until - from) / 1_000_000_000;
+        let transfers = u128::from(rate) * u128::from(until - from) / u128::from(NS_PER_S);
         let used = self.meter.between(from, until)?;
         let each = used.into_iter().map(|(part, ns)| {
             let ns = u128::from(ns) / transfers.max(1);
@@ -194,9 +195,10 @@ impl Bench<'_> {
             .arg(scripts().join(script))
             .arg(&self.url);
         let edge = u64::try_from(EDGE.as_nanos())?;
-        let from = clock.now_ns() + edge;
+        let began = clock.now_ns();
         let said = self.load_of(command)?;
-        let until = from + (SECONDS * 1_000_000_000).saturating_sub(2 * edge);
+        // So that a sample is behind the counted time.
+        thread::sleep(2 * TICK);
         let said = String::from_utf8_lossy(&said);
         let figure = |name: &str| {
             let line = said.lines().find_map(|line| line.strip_prefix(name))?;
@@ -204,6 +206,11 @@ impl Bench<'_> {
         };
         let rate = figure("tps =").context("pgbench printed no rate")?;
         let transfers = figure("number of transactions actually processed:");
+        // The clients connect one after the other.
+        let connected_ms: u64 = figure("initial connection time =").unwrap_or(0);
+        let from = began + connected_ms * (NS_PER_S / 1_000) + edge;
+        let until = began + SECONDS * NS_PER_S - edge;
+        ensure!(from < until, "{clients} clients took {connected_ms} ms to connect");
         Ok((rate, transfers.context("pgbench printed no count")?, (from, until)))
     }
 
@@ -248,7 +255,9 @@ impl Bench<'_> {
         };
         // Ratios in hundredths, by round.
         let times = |rounds: &[Vec<Row>], base: System| -> Vec<u64> {
-            let pair = |turn: &Vec<Row>| turn[2].rate * 100 / turn[base as usize].rate.max(1);
+            let pair = |turn: &Vec<Row>| {
+                turn[System::Ubscore as usize].rate * 100 / turn[base as usize].rate.max(1)
+            };
             rounds.iter().map(pair).collect()
         };
         println!("\nmedians of {ROUNDS} rounds; ratios by round, lowest to highest");
@@ -266,7 +275,7 @@ impl Bench<'_> {
                 format!("{} ({} to {})", text(&ratios[ratios.len() / 2]), text(low), text(high))
             };
             let of = |figure: fn(&Row) -> u64| {
-                median(rounds.iter().map(|turn| figure(&turn[2])).collect())
+                median(rounds.iter().map(|turn| figure(&turn[System::Ubscore as usize])).collect())
             };
             println!(
                 "{clients:>8}{a:>10}{b:>10}{own:>10}{:>26}{:>26}   {}, {}",
@@ -309,7 +318,7 @@ impl Bench<'_> {
         environment.judge("S11, 8 clients, in each round: 0.7 x (a)", at(1, 70));
         environment.judge("S11, 32 clients, in each round: 1.5 x (a)", at(2, 150));
         let commits = |rounds: &Vec<Vec<Row>>| {
-            median(rounds.iter().map(|turn| turn[2].milli_commits).collect())
+            median(rounds.iter().map(|turn| turn[System::Ubscore as usize].milli_commits).collect())
         };
         environment.judge(
             "S13, at most 0.06 commits a transfer with 128 clients",
