@@ -34,14 +34,13 @@ pub(crate) fn plan_of_round(count: usize, round: usize) -> Vec<Planned> {
     (0..count).map(planned).collect()
 }
 
-/// Money on both sides for all users, without open transfers. It lasts for a thousand rounds of
-/// sixty transfers, of which more go one way than the other.
+/// Money on both sides for all users, without open transfers.
 pub(crate) fn endow(site: &Site, server: &Server) {
     for user in USERS {
         for asset in ["USDT", "BTC"] {
-            server.deposit(user, asset, "55");
+            server.deposit(user, asset, "5.5");
             let cid = format!("some-{}", unique());
-            server.post_taken(user, &Way::ToSpot.body_with_cid(asset, "20", &cid));
+            server.post_taken(user, &Way::ToSpot.body_with_cid(asset, "2", &cid));
         }
     }
     site.wait_for_rest();
