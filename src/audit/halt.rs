@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
@@ -51,6 +52,25 @@ pub struct Halt {
     state: Mutex<State>,
     /// Held during a whole change, so that changes reach both places one after the other.
     changing: tokio::sync::Mutex<()>,
+    /// Halts that wait for `changing`. The check of a resume may wait for one of them, so a resume
+    /// gives way to it.
+    waiting: watch::Sender<usize>,
+}
+
+/// A halt that waits for `changing`.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a watch::Sender<usize>) -> Waiting<'a> {
+        waiting.send_modify(|count| *count += 1);
+        Waiting(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 struct State {
@@ -177,7 +197,8 @@ impl Halt {
         let state = State { reason: reason.clone(), held: None, halts: 0, unwritten: false };
         let state = Mutex::new(state);
         let changing = tokio::sync::Mutex::new(());
-        let halt = Halt { gate, reads, clock, data_dir, state, changing };
+        let waiting = watch::Sender::new(0);
+        let halt = Halt { gate, reads, clock, data_dir, state, changing, waiting };
         if let Some(reason) = reason {
             error!(
                 reason,
@@ -253,7 +274,9 @@ impl Halt {
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
         self.close(reason);
         error!(actor, reason, next = NEXT, "halted");
+        let waiting = Waiting::new(&self.waiting);
         let _changing = self.changing.lock().await;
+        drop(waiting);
         // A resume in the queue before this halt counts it as an earlier one, and may have opened
         // the gate again.
         let in_force = self.close(reason);
@@ -303,7 +326,7 @@ impl Halt {
             };
         }
         let halts = self.state.lock().halts;
-        check.await?;
+        self.unless_halted(check).await??;
         if self.state.lock().halts != halts {
             return Err(NotResumed::HaltedAgain);
         }
@@ -324,6 +347,17 @@ impl Halt {
         }
         info!(actor, reason, "resumed");
         Ok(())
+    }
+
+    /// Awaits the check of a resume, until a halt waits for the resume to end.
+    async fn unless_halted<T>(&self, check: impl Future<Output = T>) -> Result<T, NotResumed> {
+        let mut waiting = self.waiting.subscribe();
+        tokio::select! {
+            biased;
+            checked = check => Ok(checked),
+            // The sender lives as long as `self`.
+            _ = waiting.wait_for(|count| *count > 0) => Err(NotResumed::HaltedAgain),
+        }
     }
 
     /// Opens the gate, unless the number of halts and objections has risen above `halts`. `Err`:
@@ -422,9 +456,50 @@ fn forget(data_dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use arc_swap::ArcSwap;
     use tempfile::tempdir;
 
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::postgres::{Address, Limits, pool};
+    use domain::asset::Catalog;
+
+    /// A halt that PostgreSQL does not get: no server listens on port 1.
+    async fn without_postgres(data_dir: &Path) -> Arc<Halt> {
+        let address = Address::parse("postgres://nobody@127.0.0.1:1/none").expect("an address");
+        let second = Duration::from_secs(1);
+        let limits = Limits {
+            connect_timeout: second,
+            statement_timeout: second,
+            lock_timeout: second,
+            idle_in_transaction_timeout: second,
+        };
+        let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
+        let reads = Reads::new(pool(&address, &limits, 1), catalog, 1);
+        let found = Found { in_postgres: None, in_data_dir: None };
+        let clock = Arc::new(SystemClock::new());
+        Arc::new(Halt::begin(found, reads, clock, data_dir.to_owned()).await)
+    }
+
+    /// The check of a resume waits for a round of the audit. That round may have to write an
+    /// earlier halt again, and waits for the resume.
+    #[tokio::test]
+    async fn a_resume_gives_way_to_a_halt_that_its_check_waits_for() {
+        let directory = tempdir().expect("a directory");
+        let halt = without_postgres(directory.path()).await;
+        let halted = halt.halt("audit", "the sums differ").await;
+        assert!(halted.in_data_dir && !halted.in_postgres, "{halted:?}");
+        let round = Arc::clone(&halt);
+        let check = async move {
+            tokio::spawn(async move { round.halt("audit", "the sums differ").await });
+            pending::<Result<(), Objection>>().await
+        };
+        let resumed = halt.resume("an operator", "hope", check).await;
+        assert!(matches!(resumed, Err(NotResumed::HaltedAgain)), "{resumed:?}");
+        assert!(halt.needs_resume() && halt.is_halted());
+    }
 
     #[test]
     fn a_data_directory_halts_from_keep_to_forget() {
