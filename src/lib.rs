@@ -24,7 +24,7 @@
 //! # Where to find it
 //!
 //! - A withdraw is refused: on Spot in `engine/src/op/order.rs` (`judge`), on Funding by the SQL
-//!   function `funding_operate`, newest in `config/migrations/V4__statements.sql`.
+//!   function `funding_operate` in `src/postgres/sql/funding.sql`.
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
 //! - An answer is released: UBSCore's in `engine/src/threads.rs` (`release`), the client's in

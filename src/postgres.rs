@@ -9,6 +9,8 @@
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`development`] (the mark of a database that `--dev` made).
+//!
+//! The schema: tables in `config/migrations/`, functions and triggers in `src/postgres/sql/` (applied by `functions`).
 
 pub mod address;
 pub mod adopt;
@@ -22,6 +24,7 @@ pub mod dump;
 pub mod embedded;
 pub mod events;
 pub mod export;
+mod functions;
 pub mod funds;
 pub mod incarnation;
 pub mod movements;
@@ -37,6 +40,7 @@ pub mod webhooks;
 
 use std::time::Duration;
 
+use refinery::error::Kind;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
@@ -90,6 +94,13 @@ pub enum Error {
         "the database's schema does not fit this version of ubscore (was it used by a newer one?)"
     )]
     Migration(#[from] refinery::Error),
+    /// The database was made before the schema began anew, by a version that was never released.
+    #[error(
+        "the database was made by a development version of ubscore: it begins with migration {0}, and this schema with \
+         another one. Its data cannot be used: start with a new database and an empty data directory (in a clone: \
+         `make reset`)"
+    )]
+    Unreleased(String),
     /// Another incarnation has begun.
     #[error("this process has been superseded")]
     Superseded,
@@ -124,9 +135,13 @@ pub struct Superseded;
 impl Error {
     /// Whether the schema was made by another version of the program, or changed by hand.
     pub fn is_of_other_version(&self) -> bool {
-        use refinery::error::Kind;
-        let Error::Migration(error) = self else { return false };
-        matches!(error.kind(), Kind::DivergentVersion(..) | Kind::MissingVersion(..))
+        match self {
+            Error::Migration(error) => {
+                matches!(error.kind(), Kind::DivergentVersion(..) | Kind::MissingVersion(..))
+            }
+            Error::Unreleased(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether the server refused what the protocol between us does not allow.
@@ -236,13 +251,14 @@ fn session(config: &Config, limits: &Limits) -> Config {
     config
 }
 
-/// Brings the schema to this version, one process at a time, and warns of a server that does not keep its promises.
+/// Brings the schema to this version, tables first and then functions, one process at a time, and warns of a server that does not keep its promises.
 ///
 /// Nothing is migrated before the log and the database are known to be a pair: the database of another log may be in use by
 /// a process of an older version. `log`: the identity in the log's headers and whether it holds a record.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed. [`Error::Migration`]: a schema of a later version, or one that was changed by hand.
+/// [`Error::Unreleased`]: a schema from before this one began.
 pub async fn migrate(
     address: &Address,
     limits: &Limits,
@@ -254,10 +270,16 @@ pub async fn migrate(
     client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
     incarnation::refuse_foreign(&client, log).await?;
     let report = migrations::migrations::runner().run_async(&mut client).await;
-    let report = report.map_err(Error::from)?;
+    let report = report.map_err(|error| match error.kind() {
+        Kind::DivergentVersion(there, _) if there.version() == 1 => {
+            Error::Unreleased(there.to_string())
+        }
+        _ => Error::Migration(error),
+    })?;
     for migration in report.applied_migrations() {
         info!(%migration, "schema migrated");
     }
+    functions::apply(&mut client).await?;
     for setting in ["fsync", "full_page_writes"] {
         let row = client.query_one("SELECT current_setting($1)", &[&setting]).await?;
         if row.get::<_, &str>(0) != "on" {

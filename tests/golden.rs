@@ -1,23 +1,27 @@
-//! This version reads the files of every earlier version, and refuses those of a later version by
-//! name.
+//! This version reads the files of every earlier version, and refuses by name those of a later
+//! version and those from before the schema began anew.
 //!
 //! Each folder of `tests/golden` holds the files of a version after a kill: its log and snapshots,
-//! every row of its database, its answers, and a dump of its log to the byte. An existing folder is
-//! never edited. A new one is added for each schema and each format, by `UBSCORE_GOLDEN=schema-N
-//! cargo test --features crash --test main -- golden`.
+//! every row of its database, its answers, and a dump of its log to the byte. The folder of a
+//! released version is never edited. A new one is added for each schema and each format, by
+//! `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Server, Site, Way, block_on, force, forgetful, refused, segments, snapshots, wait_for_all_below,
+    Endpoint, Server, Site, Way, block_on, eventually, external, force, forgetful, refused,
+    segments, snapshots, wait_for_all_below,
 };
 use crate::operator::resolve_and_release;
+use crate::schema::committed;
 
 /// The user with every kind of transfer.
 const USER: u64 = 1001;
@@ -25,6 +29,24 @@ const USER: u64 = 1001;
 const STATE: &str = "UPDATE OF state ON transfers_tb";
 /// The user with a transfer under way at the kill.
 const HELD: u64 = 1002;
+/// Of the webhook endpoint.
+const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
+/// Tables with rows that stay as they are over a start.
+const STANDING: [&str; 10] = [
+    "accounts_tb",
+    "admin_audit",
+    "approvals_tb",
+    "assets_tb",
+    "events_tb",
+    "external_operations",
+    "pauses_tb",
+    "transfer_history",
+    "transfer_operations",
+    "webhook_deliveries",
+];
+/// Columns of these tables that may change: the cluster's own number of a transaction, and the end
+/// of an approval that was not decided in time.
+const CHANGING: [&str; 2] = ["xid", "state"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -32,7 +54,8 @@ fn root() -> &'static Path {
 
 fn golden() -> Vec<PathBuf> {
     let folders = fs::read_dir(root().join("tests/golden")).expect("a folder");
-    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.expect("an entry").path()).collect();
+    let folders = folders.map(|entry| entry.expect("an entry").path());
+    let mut folders: Vec<PathBuf> = folders.filter(|path| path.is_dir()).collect();
     folders.sort();
     assert!(!folders.is_empty());
     folders
@@ -101,20 +124,61 @@ fn one_of_each(server: &Server, name: &str, answers: &mut Vec<Value>) {
     server.set_status(USER, "FUNDING", "ACTIVE");
 }
 
+/// Waits for a delivery of this status.
+fn wait_for_delivery(site: &Site, status: u8) {
+    let found = format!("SELECT count(*) FROM webhook_deliveries WHERE status = {status}");
+    eventually("a delivery", || (site.sql_value(&found) != "0").then_some(()));
+}
+
+/// The records of operators: a halt, a pause, and an approval that waits for the second operator.
+fn by_operators(server: &Server) {
+    let reason = json!({"reason": "a look"});
+    let paused =
+        json!({"direction": "FUNDING_TO_SPOT", "asset": "ETH", "paused": true, "reason": "a test"});
+    let deposit = external(USER, "BTC", "0.25", "waits");
+    for (method, path, body, status) in [
+        ("POST", "halt", &reason, 200),
+        ("POST", "resume", &reason, 200),
+        ("PUT", "pauses", &paused, 200),
+        ("POST", "deposits", &deposit, 202),
+    ] {
+        let reply = server.admin(method, &format!("/admin/v1/{path}"), body);
+        assert_eq!(reply.status, status, "{path}: {reply:?}");
+    }
+}
+
 /// The files of a version, written by this one.
 fn write(folder: &Path) {
-    let site = site();
+    // The first events are delivered; later ones fail, without a second try at first.
+    let failing = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&failing);
+    let endpoint = Endpoint::start(move |_| if fails.load(Ordering::Relaxed) { 500 } else { 200 });
+    let site = site()
+        .with("UBSCORE__WEBHOOKS__URL", endpoint.url())
+        .with("UBSCORE__WEBHOOKS__SECRET", SECRET)
+        .with("UBSCORE__WEBHOOKS__ATTEMPTS_MAX", 1);
     let mut answers = Vec::new();
     let server = site.start();
     server.deposit(USER, "BTC", "1.5");
+    let withdrawal = external(USER, "BTC", "0.125", "out");
+    let withdrawn = server.admin("POST", "/admin/v1/withdrawals", &withdrawal);
+    assert_eq!(withdrawn.status, 200, "{withdrawn:?}");
     one_of_each(&server, "forgotten", &mut answers);
+    wait_for_delivery(&site, 2);
+    failing.store(true, Ordering::Relaxed);
+    one_of_each(&server, "failed", &mut answers);
+    wait_for_delivery(&site, 3);
     wait_for_all_below(&site);
     force(&site, &server);
     server.stop();
-    // A server that keeps outcomes from here on, in a segment of its own.
-    let site =
-        site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24).with("UBSCORE__COORDINATOR__FUSE", false);
+    // A server that keeps outcomes from here on, in a segment of its own. Deliveries stay open.
+    let site = site
+        .with("UBSCORE__OUTCOMES__KEEP_HOURS", 24)
+        .with("UBSCORE__COORDINATOR__FUSE", false)
+        .with("UBSCORE__WEBHOOKS__ATTEMPTS_MAX", 1_000)
+        .with("UBSCORE__APPROVAL__REQUIRED", "external");
     let server = site.start();
+    by_operators(&server);
     one_of_each(&server, "kept", &mut answers);
     let hold = site.hold(STATE, &format!("NEW.user_id = {USER} AND NEW.state = 30"));
     let body = Way::ToSpot.body_with_cid("USDT", "4", "resolved");
@@ -132,6 +196,7 @@ fn write(folder: &Path) {
         Way::ToSpot.body_with_cid("BTC", "0.5", "behind-the-snapshot"),
         &mut answers,
     );
+    wait_for_delivery(&site, 1);
     let remaining = [(USER, server.balances(USER))];
     let hold = site.hold(STATE, &format!("NEW.user_id = {HELD} AND NEW.state = 40"));
     let under_way = Way::ToFunding.body_with_cid("USDT", "1", "under-way");
@@ -186,7 +251,8 @@ fn dump(site: &Site) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A site with the files of a version, and with tables made by that version's own migrations.
+/// A site with the files of a version, and with tables made by that version's own migrations. The
+/// files hold no functions, so the start applies its own.
 fn restore(folder: &Path) -> Site {
     let site = site().with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
     let (log, snapshots) = (site.log_dir(), site.snapshot_dir());
@@ -239,12 +305,9 @@ fn restore(folder: &Path) -> Site {
                  SELECT setval(pg_get_serial_sequence('external_operations', 'position'), max(position)) \
                    FROM external_operations; \
                  SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit; \
-                 DO $$ BEGIN \
-                    IF to_regclass('transfer_history_history_id_seq') IS NOT NULL THEN \
-                        PERFORM setval('transfer_history_history_id_seq', COALESCE(max(history_id), 1)) \
-                           FROM transfer_history; \
-                    END IF; \
-                 END $$",
+                 SELECT setval('transfer_history_history_id_seq', max(history_id)) \
+                   FROM transfer_history; \
+                 UPDATE engine_state SET functions_hash = NULL",
             )
             .await
     };
@@ -258,9 +321,32 @@ fn restore(folder: &Path) -> Site {
     site
 }
 
+/// A row without the columns that may change.
+fn standing(row: &str) -> Value {
+    let mut row: Value = serde_json::from_str(row).expect("JSON");
+    let columns = row.as_object_mut().expect("a row");
+    columns.retain(|name, _| !CHANGING.contains(&name.as_str()));
+    row
+}
+
+/// Asserts that every row of a version is still there, in each table of [`STANDING`].
+fn assert_rows(site: &Site, folder: &Path) {
+    let rows = fs::read_to_string(folder.join("database.txt")).expect("text");
+    for table in STANDING {
+        let found = site.sql(&format!("SELECT row_to_json(t) FROM {table} t"));
+        let found: Vec<Value> = found.iter().map(|row| standing(&row[0])).collect();
+        let kept = rows.lines().filter_map(|line| line.strip_prefix(&format!("{table} ")));
+        let kept: Vec<Value> = kept.map(standing).collect();
+        assert!(!kept.is_empty(), "{} holds no row of {table}", folder.display());
+        for row in kept {
+            assert!(found.contains(&row), "{table} has lost {row}");
+        }
+    }
+}
+
 /// Goal: an upgrade reads everything. Method: the files of each earlier version after a kill, with
-/// a transfer under way; the dump to the byte; a start, which migrates; rest; the balances, and
-/// every answer once more; the sums of both stores; new transfers; another start.
+/// a transfer under way; the dump to the byte; a start, which migrates; rest; the balances, every
+/// answer once more, and every row; the sums of both stores; new transfers; another start.
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
@@ -293,6 +379,7 @@ fn what_any_version_left_behind_is_read_for_ever() {
             }
             assert!(then.is_null() || now == then, "{now} is not {then}");
         }
+        assert_rows(&site, &folder);
         site.assert_books(&server);
         assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
         site.wait_for_rest();
@@ -345,4 +432,48 @@ fn what_a_later_version_left_behind_is_refused_by_name() {
     site.sql("DELETE FROM refinery_schema_history WHERE version = 999");
     let server = site.start();
     site.assert_books(&server);
+}
+
+/// The first migrations of the development versions.
+const DEVELOPMENT: &str = "CREATE TABLE IF NOT EXISTS refinery_schema_history (version INT4 PRIMARY KEY, \
+       name VARCHAR(255), applied_on VARCHAR(255), checksum VARCHAR(255)); \
+     DELETE FROM refinery_schema_history; \
+     INSERT INTO refinery_schema_history \
+     VALUES (1, 'transfers', '2026-11-01T00:00:00Z', '4711'), (2, 'watermark', '2026-11-01T00:00:00Z', '12')";
+
+/// Goal: a database from before the schema began anew is refused by name, and nothing is changed.
+/// Method: its history of migrations, over a used database with its log, over the tables of an
+/// early version, which have other columns, and over a history without any table.
+#[test]
+fn what_a_development_version_left_behind_is_refused_by_name() {
+    let used = site();
+    let server = used.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    used.wait_for_rest();
+    server.stop();
+    used.sql(DEVELOPMENT);
+    let older = Site::new();
+    older.sql(
+        "CREATE TABLE engine_state (singleton BOOLEAN PRIMARY KEY DEFAULT TRUE, \
+           log_identity VARCHAR(32), incarnation BIGINT NOT NULL DEFAULT 0); \
+         INSERT INTO engine_state DEFAULT VALUES",
+    );
+    older.sql(DEVELOPMENT);
+    let begun = Site::new();
+    begun.sql(DEVELOPMENT);
+    for site in [used, older, begun] {
+        let state = || (committed::text(&site), site.sql("SELECT * FROM refinery_schema_history"));
+        let (before, incarnation) = (state(), "SELECT max(incarnation) FROM engine_state");
+        let has_state = before.0.contains("CREATE TABLE engine_state");
+        let taken = has_state.then(|| site.sql_value(incarnation));
+        let (code, said) = site.start_refused();
+        assert_eq!(code, 70, "{said}");
+        for words in
+            ["made by a development version", "V1__transfers", "new database", "make reset"]
+        {
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(state(), before);
+        assert_eq!(has_state.then(|| site.sql_value(incarnation)), taken);
+    }
 }

@@ -608,7 +608,8 @@ fn the_changelog_tells_of_this_version_and_its_schema() {
         name.strip_prefix('V')?.split("__").next()?.parse::<u32>().ok()
     };
     let schema = migrations.filter_map(number).max().expect("some");
-    assert!(changelog.contains(&format!("V1 to V{schema}")), "V{schema} is missing");
+    let schemas = if schema == 1 { "V1".to_owned() } else { format!("V1 to V{schema}") };
+    assert!(changelog.contains(&format!("Its schema is {schemas},")), "V{schema} is missing");
 }
 
 /// The names on the installation page exist: files of the repository, targets of `make`, commands

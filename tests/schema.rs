@@ -6,6 +6,12 @@ use domain::transfer::{Claim, Decision, Direction, Event, Op, Participant, State
 
 use crate::harness::{Session, Site};
 
+/// The whole schema, held against one committed file.
+pub(crate) mod committed;
+
+/// Functions and triggers, applied at a start.
+mod functions;
+
 /// Every state that can follow `state` after any number of transitions.
 fn reachable(state: State) -> Vec<State> {
     let mut found = Vec::new();

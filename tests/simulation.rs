@@ -7,7 +7,7 @@
 //! ledger, outcomes and replay, and the crate `wal` with its format, its sync and its recovery. The
 //! other parts are replaced:
 //!
-//! - [`postgres`]: the tables and functions of `config/migrations`, one transaction at a time,
+//! - [`postgres`]: the tables and functions of PostgreSQL's schema, one transaction at a time,
 //!   behind the `Store` seam; [`differential`] compares it with the real ones.
 //! - [`spot`]: the ring and the engine's three threads as timers. The real ones are threads, and
 //!   could not be replayed; the tests against the real binary drive them.

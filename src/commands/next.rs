@@ -42,6 +42,8 @@ pub enum Next {
     Repair,
     /// The schema has another version.
     Upgrade,
+    /// The database was made before the schema began anew.
+    NewDatabase,
     /// Another process has taken over.
     Superseded,
     /// PostgreSQL cannot be reached or fails.
@@ -87,6 +89,9 @@ impl Next {
             Next::Restore => "ubscore restore with the same backup",
             Next::Repair => "ubscore repair --plan",
             Next::Upgrade => "runbook, \"Upgrading\"",
+            Next::NewDatabase => {
+                "name a new database and an empty data_dir, then runbook, \"Upgrading\""
+            }
             Next::Superseded => "make sure that only one service is started",
             Next::Postgres => "ubscore doctor, then runbook, \"PostgreSQL is away\"",
             Next::Port => "stop the other process, or give another address",
@@ -129,6 +134,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
             postgres::Error::Unadopted => Next::Rebuild,
             postgres::Error::Unrepaired => Next::Repair,
             postgres::Error::Migration(_) => Next::Upgrade,
+            postgres::Error::Unreleased(_) => Next::NewDatabase,
             postgres::Error::Superseded => Next::Superseded,
             _ => Next::Postgres,
         });

@@ -27,35 +27,23 @@ pub enum Refusal {
 /// Refuses a database that was first used without `--dev`. Reads only, and needs no schema.
 ///
 /// Admitted are: a database without our schema, one with the mark, and one that nothing has used yet: a start may have died
-/// between the schema and the mark. In a schema before version 14, which has no mark, the first deposit decides: it is a gift
-/// of `--dev` or not.
+/// between the schema and the mark. So is a schema without a place for the mark, which the start refuses by name later.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed.
 pub async fn admit(address: &Address, limits: &Limits) -> Result<(), Refusal> {
     let client = connect(address, limits).await?;
-    let schema = "SELECT current_database()::text, to_regclass('engine_state') IS NOT NULL, EXISTS (\
+    let schema = "SELECT current_database()::text, EXISTS (\
           SELECT FROM pg_attribute WHERE attrelid = to_regclass('engine_state') \
              AND attname = 'development' AND NOT attisdropped)";
     let row = client.query_one(schema, &[]).await.map_err(Error::from)?;
-    let get = |column| row.try_get::<_, bool>(column).map_err(Error::from);
-    let (has_schema, has_mark) = (get(1)?, get(2)?);
-    if !has_schema {
+    if !row.try_get::<_, bool>(1).map_err(Error::from)? {
         return Ok(());
     }
-    let mark = match has_mark {
-        true => "development",
-        false => {
-            "COALESCE((SELECT idem_key ~ '^dev-100[12]-[A-Z]+$' FROM external_operations \
-                        ORDER BY at LIMIT 1), FALSE)"
-        }
-    };
-    let admitted = format!(
-        "SELECT {mark} OR (log_identity IS NULL AND NOT EXISTS (SELECT FROM assets_tb) \
+    let admitted = "SELECT development OR (log_identity IS NULL AND NOT EXISTS (SELECT FROM assets_tb) \
            AND NOT EXISTS (SELECT FROM transfers_tb) AND NOT EXISTS (SELECT FROM external_operations)) \
-         FROM engine_state"
-    );
-    let admitted = client.query_one(&admitted, &[]).await.map_err(Error::from)?;
+         FROM engine_state";
+    let admitted = client.query_one(admitted, &[]).await.map_err(Error::from)?;
     if admitted.try_get(0).map_err(Error::from)? {
         return Ok(());
     }

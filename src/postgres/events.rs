@@ -1,6 +1,6 @@
 //! Events as PostgreSQL keeps them: copied from the history behind its commits, and read by those who follow their transfers.
 //!
-//! `config/migrations/V9__events.sql` says how ids come to follow what is visible.
+//! `src/postgres/sql/events.sql` says how ids come to follow what is visible.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -125,7 +125,7 @@ async fn read(
     for row in snapshot.query(balances, &[]).await? {
         view.sums.entry(asset(&row, 0)?).or_default().funding = sum(&row, 1)?;
     }
-    // At any moment the totals below the watermark and the rows above it are everything (version 2 of the schema); there are
+    // At any moment the totals below the watermark and the rows above it are everything (see `watermark_totals` in the schema); there are
     // as many totals as balances, and as many rows as come in a day.
     let outside = "SELECT asset_id, sum(deposited)::text, sum(withdrawn)::text FROM (\
           SELECT asset_id, external_deposited AS deposited, external_withdrawn AS withdrawn \

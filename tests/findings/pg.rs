@@ -261,16 +261,23 @@ fn f24_a_superseded_process_ends_at_once_and_answers_no_read() {
     successor.assert_books(&new);
 }
 
-/// Goal: a refused start has changed nothing. Method: the newest migration's row is removed from a
-/// database in use, like that of an older version; a start with an empty directory, and a used log
-/// with a fresh database, are refused.
+/// Goal: a refused start has changed nothing. Method: the newest migration's row and the hash of
+/// the functions are removed from a database in use, like those of an older version; a start with
+/// an empty directory, and a used log with a fresh database, are refused.
 #[test]
 fn f14_a_refused_start_has_migrated_nothing() {
     let site = Site::new();
     let server = site.start();
-    let version = || site.sql_value("SELECT max(version) FROM refinery_schema_history");
-    let newest = version();
-    site.sql(&format!("DELETE FROM refinery_schema_history WHERE version = {newest}"));
+    let version = || {
+        site.sql(
+            "SELECT (SELECT max(version) FROM refinery_schema_history), functions_hash \
+             FROM engine_state",
+        )
+    };
+    let older = "DELETE FROM refinery_schema_history \
+                 WHERE version = (SELECT max(version) FROM refinery_schema_history)";
+    site.sql(older);
+    site.sql("UPDATE engine_state SET functions_hash = NULL");
     let before = version();
     let (code, said) = site.with_fresh_data_dir().start_refused();
     assert_eq!(code, i32::from(Exit::Damage.code()), "{said}");

@@ -1,4 +1,4 @@
-//! A model of PostgreSQL as far as the coordinator relies on it: `config/migrations` in memory, one
+//! A model of PostgreSQL as far as the coordinator relies on it: its schema in memory, one
 //! transaction after the other, and a connection that loses, delays and doubles messages.
 //!
 //! A transaction is carried out at one moment, whole or not at all, whether or not its client still

@@ -1,0 +1,362 @@
+-- The schema of ubscore: tables, indexes, sequences, constraints and the first rows. Functions and
+-- triggers stand in src/postgres/sql/, and every start applies them behind the migrations.
+--
+-- Migrations are numbered, run at a start under an advisory lock, and are never edited once they
+-- are released.
+--
+-- Amounts are decimal values of the asset (100.5), with at most 8 decimals.
+
+
+-- ## The log and the writer
+
+-- One row: the log of this database, and the process that may write. Batches lock the row and never
+-- update it.
+CREATE TABLE engine_state (
+    singleton          BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    log_identity       VARCHAR(32),              -- 128 bits in hexadecimal; NULL: no log is bound
+    incarnation        BIGINT NOT NULL DEFAULT 0,    -- increases with every start
+    halted             BOOLEAN NOT NULL DEFAULT FALSE,
+    halt_reason        TEXT,
+    watermark          BIGINT NOT NULL DEFAULT 0,    -- see watermark_totals
+    external_watermark BIGINT NOT NULL DEFAULT 0,
+    external_settled   BIGINT NOT NULL DEFAULT 0,    -- no later operation has a smaller position
+    -- Set by a first start with --dev. Development money is made only where it is set.
+    development        BOOLEAN NOT NULL DEFAULT FALSE,
+    functions_hash     VARCHAR(16)               -- of the applied functions and triggers
+);
+
+INSERT INTO engine_state DEFAULT VALUES;
+
+CREATE TABLE shard_lease (
+    shard            INTEGER PRIMARY KEY,
+    owner            TEXT NOT NULL,
+    epoch            BIGINT NOT NULL,
+    expires_at       TIMESTAMPTZ NOT NULL,
+    durable_sequence BIGINT NOT NULL DEFAULT 0,  -- the highest log sequence its owner saw durable
+    flight           BIGINT NOT NULL DEFAULT 0   -- the last one of this epoch: none overtakes it
+) WITH (fillfactor = 50);
+
+
+-- ## Assets, accounts, balances
+
+CREATE TABLE assets_tb (
+    asset_id                  INTEGER PRIMARY KEY CHECK (asset_id > 0),
+    symbol                    VARCHAR(16) NOT NULL UNIQUE
+                              CHECK (octet_length(symbol) BETWEEN 1 AND 16),
+    precision                 SMALLINT NOT NULL CHECK (precision BETWEEN 0 AND 8),
+    status                    SMALLINT NOT NULL DEFAULT 1
+                              CHECK (status IN (1, 2)),         -- 1 active, 2 suspended
+    internal_transfer_enabled BOOLEAN NOT NULL DEFAULT TRUE,
+    min_transfer_amount       DECIMAL(30,8) NOT NULL CHECK (min_transfer_amount > 0),
+    max_transfer_amount       DECIMAL(30,8) NOT NULL,
+    CHECK (max_transfer_amount >= min_transfer_amount),
+    -- Both limits are whole numbers of smallest units below 2^64, as the service reads them.
+    CONSTRAINT assets_units_check CHECK (
+        min_transfer_amount = round(min_transfer_amount, precision)
+        AND max_transfer_amount = round(max_transfer_amount, precision)
+        AND max_transfer_amount * power(10::numeric, precision) < 18446744073709551616)
+);
+
+CREATE TABLE accounts_tb (
+    user_id      BIGINT NOT NULL CHECK (user_id > 0),
+    account_type SMALLINT NOT NULL CHECK (account_type = 1),    -- 1 Funding; Spot lives in UBSCore
+    status       SMALLINT NOT NULL DEFAULT 1
+                 CHECK (status IN (1, 2, 3)),                   -- 1 active, 2 frozen, 3 disabled
+    PRIMARY KEY (user_id, account_type)
+);
+
+CREATE TABLE balances_tb (
+    user_id      BIGINT NOT NULL,
+    asset_id     INTEGER NOT NULL,
+    account_type SMALLINT NOT NULL CHECK (account_type = 1),
+    available    DECIMAL(38,8) NOT NULL CHECK (available >= 0),
+    frozen       DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (frozen >= 0),
+    version      BIGINT NOT NULL DEFAULT 1,
+    PRIMARY KEY (user_id, asset_id, account_type)
+) WITH (fillfactor = 80);
+
+
+-- ## Transfers
+
+-- Half of each page stays free for the version that a transfer ends with.
+--
+-- No index names `state`, not even in a predicate: every state change would be a non-HOT update.
+CREATE TABLE transfers_tb (
+    transfer_id   BIGSERIAL,
+    order_number  BIGINT PRIMARY KEY,            -- of the accept: incarnation << 40 | counter
+    req_id        VARCHAR(26) NOT NULL UNIQUE,
+    cid           VARCHAR(64),
+    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
+    user_id       BIGINT NOT NULL,
+    asset_id      INTEGER NOT NULL,
+    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
+    transfer_type SMALLINT NOT NULL
+                  CHECK (transfer_type IN (1, 2)),           -- 1 Funding->Spot, 2 Spot->Funding
+    source_type   SMALLINT NOT NULL
+                  CHECK (source_type = transfer_type),       -- 1 Funding, 2 Trading
+    state         SMALLINT NOT NULL CHECK (state IN (0, 10, 20, 30, 40, -10, -20, -30)),
+    error_code    VARCHAR(40),
+    error_message TEXT,                          -- from operators; a code has its own sentence
+    retry_count   INTEGER NOT NULL DEFAULT 0,
+    next_retry_at TIMESTAMPTZ,
+    log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
+    created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    UNIQUE (cid, user_id)                        -- also finds a cid without its user
+) WITH (fillfactor = 50);
+
+CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
+
+-- Numbers in the order in which rows were written, not in that of their commits. No cache: the
+-- relay takes the sequence's last value for the highest number that was given out.
+CREATE SEQUENCE transfer_history_history_id_seq AS BIGINT CACHE 1;
+
+-- One row for each commit that moves a transfer.
+CREATE TABLE transfer_history (
+    req_id     VARCHAR(26) NOT NULL,
+    states     SMALLINT[] NOT NULL,              -- in the order passed
+    at         TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    attempt    INTEGER NOT NULL,
+    actor      TEXT NOT NULL,
+    reason     TEXT,
+    history_id BIGINT DEFAULT nextval('transfer_history_history_id_seq')
+);
+
+ALTER SEQUENCE transfer_history_history_id_seq OWNED BY transfer_history.history_id;
+
+CREATE INDEX transfer_history_by_transfer ON transfer_history (req_id);
+CREATE INDEX transfer_history_by_id ON transfer_history (history_id) WHERE history_id IS NOT NULL;
+
+-- The idempotency record of a Funding operation and, if it succeeded, its ledger entry.
+CREATE TABLE transfer_operations (
+    req_id        VARCHAR(26) NOT NULL,
+    op            SMALLINT NOT NULL CHECK (op IN (1, 2, 3)),      -- 1 withdraw, 2 deposit, 3 refund
+    outcome       SMALLINT NOT NULL CHECK (outcome IN (1, 2)),    -- 1 success, 2 refused
+    code          VARCHAR(40) CHECK ((code IS NULL) = (outcome = 1)),
+    user_id       BIGINT NOT NULL,
+    asset_id      INTEGER NOT NULL,
+    amount        DECIMAL(30,8) NOT NULL,
+    balance_after DECIMAL(38,8),
+    at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),  -- see audit_state
+    PRIMARY KEY (req_id, op)
+) WITH (fillfactor = 80);
+
+-- Rows come nearly in the order of their transactions. A summary of each range of pages finds the
+-- newest, costs an insert nothing, and leaves updates of other columns HOT.
+CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid)
+    WITH (pages_per_range = 32, autosummarize = on);
+
+
+-- ## Money from outside
+
+-- The same for money that enters or leaves Funding from outside, with a key space of its own.
+CREATE TABLE external_operations (
+    idem_key      VARCHAR(64) PRIMARY KEY,
+    op            SMALLINT NOT NULL CHECK (op IN (4, 5)),         -- 4 deposit, 5 withdrawal
+    outcome       SMALLINT NOT NULL CHECK (outcome IN (1, 2)),
+    code          VARCHAR(40) CHECK ((code IS NULL) = (outcome = 1)),
+    user_id       BIGINT NOT NULL,
+    asset_id      INTEGER NOT NULL,
+    amount        DECIMAL(30,8) NOT NULL,
+    balance_after DECIMAL(38,8),
+    at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    position      BIGSERIAL UNIQUE,              -- serial; the order of commits may differ
+    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
+    order_number  BIGINT                         -- of its record in UBSCore's log
+) WITH (fillfactor = 80);
+
+CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid)
+    WITH (pages_per_range = 32, autosummarize = on);
+CREATE UNIQUE INDEX external_operations_by_order ON external_operations (order_number)
+    WHERE order_number IS NOT NULL;
+
+
+-- ## The watermark
+
+-- Below the watermark everything is over: no accept has such an order number, every transfer has
+-- been terminal for `outcomes.keep_hours`, and UBSCore may have forgotten its outcomes. This table
+-- keeps their sums for an auditor.
+--
+-- Two positions divide all rows into those that are added up here, and those that are read one by
+-- one:
+--
+--   transfers_tb.order_number    < engine_state.watermark, with the operations of the transfer
+--   external_operations.position < engine_state.external_watermark
+--
+-- At any moment, for each user and asset, the totals and the rows at or above both positions are
+-- everything. A position of an external operation needs no promise of a worker: it is settled once
+-- no batch is under way.
+--
+-- The sums are cumulative. Those of Spot are the claims of terminal states.
+CREATE TABLE watermark_totals (
+    user_id             BIGINT NOT NULL,
+    asset_id            INTEGER NOT NULL,
+    funding_withdrawn   DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_withdrawn >= 0),
+    funding_deposited   DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_deposited >= 0),
+    funding_refunded    DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_refunded >= 0),
+    spot_withdrawn      DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_withdrawn >= 0),
+    spot_deposited      DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_deposited >= 0),
+    spot_refunded       DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_refunded >= 0),
+    external_deposited  DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (external_deposited >= 0),
+    external_withdrawn  DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (external_withdrawn >= 0),
+    PRIMARY KEY (user_id, asset_id)
+) WITH (fillfactor = 80);
+
+-- One row: how long processes of this database have lived, by their monotonic clocks. No stepped
+-- clock can lengthen this time. Time without a process is not counted, which only delays.
+CREATE TABLE watermark_clock (
+    singleton   BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    incarnation BIGINT NOT NULL DEFAULT 0,       -- of the last report
+    before_ms   BIGINT NOT NULL DEFAULT 0,       -- lived by earlier incarnations
+    lived_ms    BIGINT NOT NULL DEFAULT 0        -- lived by this one so far
+);
+
+INSERT INTO watermark_clock DEFAULT VALUES;
+
+-- Order numbers below which everything was seen to be terminal, with the time by watermark_clock.
+CREATE TABLE watermark_sightings (
+    order_number BIGINT PRIMARY KEY,
+    seen_ms      BIGINT NOT NULL
+);
+
+
+-- ## The audit
+
+-- The sums of all operations that the audit has seen.
+CREATE TABLE audit_totals (
+    user_id  BIGINT NOT NULL,
+    asset_id INTEGER NOT NULL,
+    journal  DECIMAL(38,8) NOT NULL,             -- all operations: the balance must be equal to it
+    external DECIMAL(38,8) NOT NULL,             -- deposits less withdrawals from outside
+    PRIMARY KEY (user_id, asset_id)
+) WITH (fillfactor = 80);
+
+-- One row: the progress of the audit. Each operation carries the number of its transaction (xid),
+-- which means something in one cluster only. Tables that were restored into another cluster may
+-- hold numbers that are still to come there. The cluster's identifier finds such tables.
+CREATE TABLE audit_state (
+    singleton         BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    snapshot          TEXT NOT NULL,             -- audit_totals includes it, as pg_snapshot
+    log_sequence      BIGINT NOT NULL DEFAULT 0, -- records up to here were found in the tables
+    incarnation       BIGINT NOT NULL DEFAULT 0, -- of the audit's process
+    system_identifier BIGINT NOT NULL            -- of the cluster that gave out the numbers
+);
+
+-- No transaction has a number below 3, so every row is new.
+INSERT INTO audit_state (snapshot, system_identifier)
+SELECT '1:1:', system_identifier FROM pg_control_system();
+
+
+-- ## Events and webhooks
+
+-- One commit of one transfer, as users see it.
+CREATE TABLE events_tb (
+    event_id   BIGINT PRIMARY KEY,               -- milliseconds since 1970 << 20 | counter
+    history_id BIGINT NOT NULL UNIQUE,
+    req_id     VARCHAR(26) NOT NULL,
+    user_id    BIGINT NOT NULL,
+    states     SMALLINT[] NOT NULL,              -- in the order passed
+    at         TIMESTAMPTZ NOT NULL
+);
+
+CREATE INDEX events_by_user ON events_tb (user_id, event_id);
+
+-- One row: the progress of the relay. Its lock puts all transactions that write events or
+-- deliveries into an order.
+CREATE TABLE events_cursor (
+    singleton     BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    low_water     BIGINT NOT NULL DEFAULT 0,     -- up to this history_id all is over and copied
+    last_event_id BIGINT NOT NULL DEFAULT 0,
+    kept_after    BIGINT NOT NULL DEFAULT 0      -- events up to this one are deleted
+) WITH (fillfactor = 50);
+
+INSERT INTO events_cursor DEFAULT VALUES;
+
+-- Events up to event_id existed when processes of this database had lived for seen_ms. An event's
+-- id holds a time too, but a clock that ran ahead leaves it and all later ids in the future.
+CREATE TABLE events_sightings (
+    event_id BIGINT PRIMARY KEY,
+    seen_ms  BIGINT NOT NULL,
+    coarse   BOOLEAN NOT NULL                    -- stays for the longer keep time
+);
+
+-- One event on its way to one endpoint, made in the transaction that makes the event.
+CREATE TABLE webhook_deliveries (
+    endpoint   TEXT NOT NULL,
+    event_id   BIGINT NOT NULL,
+    req_id     VARCHAR(26) NOT NULL,
+    states     SMALLINT[] NOT NULL,              -- as in events_tb, which may forget sooner
+    at         TIMESTAMPTZ NOT NULL,
+    status     SMALLINT NOT NULL DEFAULT 1
+               CHECK (status IN (1, 2, 3)),      -- 1 to be delivered, 2 delivered, 3 dead letter
+    attempts   INTEGER NOT NULL DEFAULT 0,
+    next_at    TIMESTAMPTZ CHECK (next_at IS NULL OR status = 1),  -- NULL: waits for an earlier one
+    ended_at   TIMESTAMPTZ CHECK ((ended_at IS NULL) = (status = 1)),
+    last_error TEXT,
+    PRIMARY KEY (endpoint, event_id)
+) WITH (fillfactor = 50);
+
+-- Each index of open deliveries names them by another column, although the constraints make these
+-- conditions equal. The planner takes two indexes with equal conditions for equally good while no
+-- delivery is open, and would then search all open deliveries for those of one transfer.
+CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries (endpoint, req_id, event_id)
+    WHERE status = 1;
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (endpoint, next_at)
+    WHERE next_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_open ON webhook_deliveries (event_id) WHERE ended_at IS NULL;
+CREATE INDEX webhook_deliveries_dead ON webhook_deliveries (event_id, endpoint) WHERE status = 3;
+CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (status, ended_at)
+    WHERE ended_at IS NOT NULL;
+
+
+-- ## Operators
+
+CREATE TABLE admin_audit (
+    id      BIGSERIAL PRIMARY KEY,
+    at      TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    actor   TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    detail  TEXT NOT NULL,
+    reason  TEXT NOT NULL
+);
+
+-- Finds the last halt among all actions of operators.
+CREATE INDEX admin_audit_halts ON admin_audit (id) WHERE action = 'halt';
+
+-- New transfers that are refused: of a direction, of an asset, or of one direction of one asset. 0
+-- stands for all.
+CREATE TABLE pauses_tb (
+    direction SMALLINT NOT NULL
+              CHECK (direction IN (0, 1, 2)),    -- 1 Funding->Spot, 2 Spot->Funding
+    asset_id  INTEGER NOT NULL CHECK (asset_id >= 0),
+    at        TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    actor     TEXT NOT NULL,
+    reason    TEXT NOT NULL,
+    PRIMARY KEY (direction, asset_id),
+    CHECK (direction <> 0 OR asset_id <> 0)
+);
+
+-- The request of one operator that a second operator must approve. A decision stands.
+CREATE TABLE approvals_tb (
+    approval_id    VARCHAR(26) PRIMARY KEY,
+    action         TEXT NOT NULL CHECK (action IN ('resolve', 'resume', 'external')),
+    subject        TEXT NOT NULL,                -- the transfer, the halt or the idem_key
+    request        TEXT NOT NULL,                -- the action to carry out, JSON
+    state          SMALLINT NOT NULL DEFAULT 1
+                   CHECK (state IN (1, 2, 3, 4)),    -- 1 pending, 2 approved, 3 rejected, 4 expired
+    maker          BIGINT NOT NULL CHECK (maker > 0),
+    reason         TEXT NOT NULL,
+    created_at     TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    expires_at     TIMESTAMPTZ NOT NULL,
+    decider        BIGINT CHECK ((decider IS NULL) = (state IN (1, 4))),
+    decider_reason TEXT CHECK ((decider_reason IS NULL) = (decider IS NULL)),
+    decided_at     TIMESTAMPTZ CHECK ((decided_at IS NULL) = (decider IS NULL)),
+    carried_out_at TIMESTAMPTZ CHECK (carried_out_at IS NULL OR state = 2),
+    CHECK (state <> 2 OR decider <> maker)       -- two people
+);
+
+-- The same request of the same operator is the same approval until it is decided.
+CREATE UNIQUE INDEX approvals_pending ON approvals_tb (maker, action, subject) WHERE state = 1;
+CREATE INDEX approvals_by_time ON approvals_tb (created_at);

@@ -1,0 +1,132 @@
+//! The functions and triggers of the schema. Each stands once, in `src/postgres/sql/`; a start
+//! applies them behind the migrations, if the database has others.
+//!
+//! All of ours are dropped first, because `CREATE OR REPLACE` changes neither a signature nor a
+//! trigger, and leaves what is no longer declared. Ours is each function with [`MARK`] as its
+//! comment, and each one whose name is declared here; with it go the triggers that execute it. An
+//! object of another owner that depends on a function of ours, such as a view, refuses the start by
+//! name.
+
+use tokio_postgres::{Client, Transaction};
+use tracing::info;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Error;
+
+/// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
+const FILES: [&str; 11] = [
+    include_str!("sql/states.sql"),
+    include_str!("sql/fence.sql"),
+    include_str!("sql/guards.sql"),
+    include_str!("sql/funding.sql"),
+    include_str!("sql/transfers.sql"),
+    include_str!("sql/sets.sql"),
+    include_str!("sql/external.sql"),
+    include_str!("sql/watermark.sql"),
+    include_str!("sql/audit.sql"),
+    include_str!("sql/webhooks.sql"),
+    include_str!("sql/events.sql"),
+];
+
+/// The comment that PostgreSQL keeps with each of our functions, and that a dump holds too. It never
+/// changes: a later version finds the functions that it no longer declares by it.
+const MARK: &str = "ubscore";
+
+/// Statements that drop our functions, behind the triggers that execute them. $1: the declared names,
+/// $2: the mark.
+const DROPS: &str = "\
+    WITH ours AS ( \
+        SELECT oid FROM pg_proc \
+         WHERE pronamespace = current_schema()::regnamespace AND prokind = 'f' \
+           AND (proname = ANY ($1) OR obj_description(oid, 'pg_proc') = $2)) \
+    SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) \
+      FROM ours JOIN pg_trigger ON tgfoid = ours.oid WHERE NOT tgisinternal \
+    UNION ALL \
+    SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM ours \
+    ORDER BY 1 DESC";
+
+/// Statements that mark the declared functions. $1: their names, $2: the mark.
+const MARKS: &str = "\
+    SELECT format('COMMENT ON FUNCTION %s IS %L', oid::regprocedure, $2::text) FROM pg_proc \
+     WHERE pronamespace = current_schema()::regnamespace AND proname = ANY ($1)";
+
+/// Makes the functions and triggers those of this version, in one transaction. The caller holds the
+/// lock of the migrations.
+///
+/// # Errors
+/// [`Error`]: nothing was changed, unless the answer to the commit was lost.
+pub(super) async fn apply(client: &mut Client) -> Result<(), Error> {
+    let text = FILES.concat();
+    let hash = format!("{:016x}", xxh3_64(text.as_bytes()));
+    let row = client.query_one("SELECT functions_hash FROM engine_state", &[]).await?;
+    if row.try_get::<_, Option<&str>>(0)? == Some(&hash) {
+        return Ok(());
+    }
+    let names: Vec<&str> = declared(&text).collect();
+    let transaction = client.transaction().await?;
+    // First, as at a take-over: flights lock this table before any other.
+    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
+    run(&transaction, DROPS, &names).await?;
+    transaction.batch_execute(&text).await?;
+    run(&transaction, MARKS, &names).await?;
+    transaction.execute("UPDATE engine_state SET functions_hash = $1", &[&hash]).await?;
+    transaction.commit().await?;
+    info!(functions = names.len(), %hash, "functions of the schema applied");
+    Ok(())
+}
+
+/// Runs the statements that a query makes of the declared names and the mark.
+async fn run(transaction: &Transaction<'_>, query: &str, names: &[&str]) -> Result<(), Error> {
+    let rows = transaction.query(query, &[&names, &MARK]).await?;
+    let statements: Result<Vec<&str>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+    Ok(transaction.batch_execute(&statements?.join(";\n")).await?)
+}
+
+/// The names of the functions that a text declares.
+fn declared(text: &str) -> impl Iterator<Item = &str> {
+    let rest = text.lines().filter_map(|line| line.strip_prefix("CREATE FUNCTION "));
+    rest.filter_map(|rest| rest.split('(').next())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Also no overload: a call with an argument of unknown type would be ambiguous.
+    #[test]
+    fn each_function_and_trigger_is_declared_once() {
+        let text = FILES.concat();
+        let triggers = text.lines().filter_map(|line| line.strip_prefix("CREATE TRIGGER "));
+        let triggers = triggers.filter_map(|rest| rest.split(' ').next());
+        for names in [declared(&text).collect::<Vec<_>>(), triggers.collect()] {
+            let once: BTreeSet<&str> = names.iter().copied().collect();
+            assert!(once.len() > 5);
+            assert_eq!(once.len(), names.len(), "{names:?}");
+        }
+        assert_eq!(text.matches("CREATE ").count(), text.matches("\nCREATE ").count());
+        assert!(!text.contains("OR REPLACE") && !text.contains("DROP "));
+    }
+
+    #[test]
+    fn every_file_is_applied_and_no_migration_declares_a_function() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |folder: &str| -> Vec<String> {
+            let entries = fs::read_dir(root.join(folder)).expect("a folder");
+            let paths = entries.map(|entry| entry.expect("an entry").path());
+            paths.map(|path| fs::read_to_string(path).expect("text")).collect()
+        };
+        let files = read("src/postgres/sql");
+        assert_eq!(files.len(), FILES.len());
+        assert!(files.iter().all(|file| FILES.contains(&file.as_str())));
+        for migration in read("config/migrations") {
+            for word in ["FUNCTION", "TRIGGER"] {
+                let code = migration.lines().map(|line| line.split("--").next().unwrap_or(""));
+                assert!(!code.into_iter().any(|line| line.contains(word)), "{word}");
+            }
+        }
+    }
+}

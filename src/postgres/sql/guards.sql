@@ -1,0 +1,94 @@
+-- Guards: triggers that refuse a change that would break a rule, with UB003. They hold against
+-- every role, and against a mistake in the program.
+
+-- A transfer only goes to states that follow its own.
+CREATE FUNCTION transfers_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.state <> NEW.state AND NOT transfer_state_admits(OLD.state, NEW.state) THEN
+        RAISE EXCEPTION 'transfer % cannot go from state % to %', OLD.req_id, OLD.state, NEW.state
+            USING ERRCODE = 'UB003';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- In the function and not in a WHEN: PostgreSQL parses a WHEN again for every statement.
+CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb
+    FOR EACH ROW EXECUTE FUNCTION transfers_guard();
+
+-- UBSCore may have forgotten everything below the watermark, so no transfer is accepted there. The
+-- workers promise it, and the fence holds the watermark still until the transaction's end. This is
+-- a second check of the same promise.
+CREATE FUNCTION transfers_watermark_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+DECLARE
+    v_below BIGINT;
+BEGIN
+    SELECT min(order_number) INTO v_below FROM accepted;
+    IF v_below < (SELECT watermark FROM engine_state) THEN
+        RAISE EXCEPTION 'order number % is below the watermark', v_below USING ERRCODE = 'UB003';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER transfers_watermark_guard AFTER INSERT ON transfers_tb
+    REFERENCING NEW TABLE AS accepted
+    FOR EACH STATEMENT EXECUTE FUNCTION transfers_watermark_guard();
+
+-- A journal is written once: after the end of its transaction, a row never changes.
+CREATE FUNCTION journal_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a row of % is written once and stands', TG_TABLE_NAME USING ERRCODE = 'UB003';
+END
+$$;
+
+CREATE TRIGGER transfer_operations_guard BEFORE UPDATE OR DELETE ON transfer_operations
+    FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint)
+    EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_operations
+    FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint)
+    EXECUTE FUNCTION journal_guard();
+
+-- The identity of a transfer stands from its accept on. Only its progress changes.
+CREATE TRIGGER transfers_identity_guard
+    BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount,
+                     transfer_type, source_type
+    ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb
+    FOR EACH ROW EXECUTE FUNCTION journal_guard();
+
+-- Number, symbol and precision of an asset give every recorded amount its meaning. A changed
+-- precision would change all of them.
+CREATE FUNCTION assets_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'assets_tb: asset_id, symbol and precision never change, and no row is deleted'
+        USING ERRCODE = 'UB003',
+              HINT = 'Suspend the asset: '
+                     'ubscore asset set SYMBOL --status SUSPENDED --reason TEXT';
+END
+$$;
+
+CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb
+    FOR EACH ROW WHEN ((OLD.asset_id, OLD.symbol, OLD.precision)
+                       IS DISTINCT FROM (NEW.asset_id, NEW.symbol, NEW.precision))
+    EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb
+    FOR EACH ROW EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb
+    FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
+
+-- A decision on an approval stands, and a request never changes.
+CREATE FUNCTION approvals_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'approval % cannot be changed like that', OLD.approval_id
+        USING ERRCODE = 'UB003';
+END
+$$;
+
+CREATE TRIGGER approvals_guard BEFORE UPDATE ON approvals_tb
+    FOR EACH ROW WHEN (OLD.state <> 1
+                       AND (OLD.state, OLD.decider) IS DISTINCT FROM (NEW.state, NEW.decider))
+    EXECUTE FUNCTION approvals_guard();
+CREATE TRIGGER approvals_identity_guard
+    BEFORE UPDATE OF approval_id, action, subject, request, maker, reason, created_at, expires_at
+    ON approvals_tb FOR EACH ROW EXECUTE FUNCTION approvals_guard();

@@ -1,0 +1,46 @@
+-- States and operations of transfers: the rules that Rust and PostgreSQL share. Tests in
+-- tests/schema.rs compare each with its twin in Rust.
+--
+-- States: 0 INIT, 10 SOURCE_PENDING, 20 SOURCE_DONE, 30 TARGET_PENDING, 40 COMMITTED, -10 FAILED,
+-- -20 COMPENSATING, -30 ROLLED_BACK.
+-- Operations: 1 withdraw, 2 deposit, 3 refund; from outside: 4 deposit, 5 withdrawal.
+
+-- Whether a transfer in state p_old may be in state p_new some commits later. This is the
+-- transitive closure of the state machine's table.
+CREATE FUNCTION transfer_state_admits(p_old SMALLINT, p_new SMALLINT) RETURNS BOOLEAN
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE p_old
+        WHEN 0 THEN p_new IN (10, 20, 30, 40, -10, -20, -30)
+        WHEN 10 THEN p_new IN (20, 30, 40, -10, -20, -30)
+        WHEN 20 THEN p_new IN (30, 40, -20, -30)
+        WHEN 30 THEN p_new IN (40, -20, -30)
+        WHEN -20 THEN p_new = -30
+        ELSE FALSE
+    END
+$$;
+
+-- The operations on Spot that a terminal state claims.
+CREATE FUNCTION spot_operations(p_type SMALLINT, p_state SMALLINT) RETURNS SMALLINT[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_type = 1 AND p_state = 40 THEN '{2}'::SMALLINT[]
+                WHEN p_type = 2 AND p_state = 40 THEN '{1}'
+                WHEN p_type = 2 AND p_state = -30 THEN '{1,3}'
+                ELSE '{}' END
+$$;
+
+-- The change of a Funding balance by an operation that succeeded.
+CREATE FUNCTION funding_effect(p_op SMALLINT, p_amount NUMERIC) RETURNS NUMERIC
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_op IN (1, 5) THEN -p_amount ELSE p_amount END
+$$;
+
+-- Why an account of this status refuses an operation; NULL if it does not. The status is NULL if
+-- there is no account. A refund is never refused.
+CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS VARCHAR
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_op = 3 OR p_status = 1 THEN NULL
+                WHEN p_status IS NULL AND p_op = 2 THEN 'TARGET_ACCOUNT_NOT_FOUND'
+                WHEN p_status IS NULL THEN 'SOURCE_ACCOUNT_NOT_FOUND'
+                WHEN p_status = 3 THEN 'ACCOUNT_DISABLED'
+                WHEN p_op IN (1, 5) THEN 'ACCOUNT_FROZEN' END
+$$;

@@ -1,0 +1,220 @@
+-- The watermark, and the totals of everything below it. The schema describes both at
+-- `watermark_totals`.
+
+-- Returns the milliseconds that processes of this database have lived. p_lived_ms: the life of this
+-- process so far, by its monotonic clock. It is absolute: a repeat after a lost answer counts
+-- nothing twice.
+CREATE FUNCTION watermark_lived(p_incarnation BIGINT, p_lived_ms BIGINT) RETURNS BIGINT
+LANGUAGE sql AS $$
+    UPDATE watermark_clock
+       SET before_ms = CASE WHEN incarnation = p_incarnation THEN before_ms
+                            ELSE before_ms + lived_ms END,
+           lived_ms = CASE WHEN incarnation = p_incarnation THEN GREATEST(lived_ms, p_lived_ms)
+                           ELSE p_lived_ms END,
+           incarnation = p_incarnation
+    RETURNING before_ms + lived_ms
+$$;
+
+-- Notes that everything below p_number is terminal now; NULL if that is not known. Returns the
+-- largest number for which it was so p_keep_ms of lived time ago, 0 if there is none.
+CREATE FUNCTION watermark_observe(
+    p_incarnation BIGINT, p_number BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT)
+RETURNS BIGINT LANGUAGE plpgsql AS $$
+DECLARE
+    v_now  BIGINT;
+    v_ripe BIGINT;
+BEGIN
+    PERFORM fence_incarnation(p_incarnation);
+    v_now := watermark_lived(p_incarnation, p_lived_ms);
+    -- 256 sightings in a keep time are fine enough, and a bound on the table.
+    INSERT INTO watermark_sightings
+    SELECT p_number, v_now
+     WHERE p_number > (SELECT COALESCE(max(order_number), 0) FROM watermark_sightings)
+       AND v_now - (SELECT COALESCE(max(seen_ms), v_now - p_keep_ms) FROM watermark_sightings)
+           >= p_keep_ms / 256;
+    SELECT COALESCE(max(order_number), 0) INTO v_ripe
+      FROM watermark_sightings WHERE seen_ms <= v_now - p_keep_ms;
+    DELETE FROM watermark_sightings WHERE order_number < v_ripe;
+    RETURN v_ripe;
+END
+$$;
+
+-- Raises the watermark towards p_target, over at most p_rows transfers, and the external one over
+-- at most p_rows operations. p_target comes from watermark_observe. The totals follow in the same
+-- transaction.
+--
+-- It stops before a transfer that is not terminal, or became so within p_keep_ms by this server's
+-- clock. A row with a time of the future does not stop it: while the clock ran ahead, rows got such
+-- times. p_target covers them, because everything below it has been terminal for p_keep_ms of lived
+-- time.
+--
+-- The long part takes no lock, because nothing below p_target can change. Then comes a table lock,
+-- with which every fence conflicts. It waits for all batches, and later batches wait for it, in
+-- their order. A row lock would not do: new shared locks overtake a waiting exclusive one, without
+-- end if there are enough of them. Under the lock there is one count, and one row to write.
+--
+-- A repeat, or an earlier call that was given up and arrives late, finds the positions moved and
+-- changes nothing. While the service is halted, nothing is raised.
+--
+-- Returns the watermark, whether a further call would find more, and the age of the oldest transfer
+-- above it, in seconds.
+CREATE FUNCTION watermark_raise(
+    p_incarnation BIGINT, p_target BIGINT, p_keep_ms BIGINT, p_rows INTEGER,
+    OUT o_watermark BIGINT, OUT o_more BOOLEAN, OUT o_oldest_s DOUBLE PRECISION)
+-- A page is read by its keys: statistics say nothing of the newest rows.
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    v_halted        BOOLEAN;
+    v_old           BIGINT;
+    v_new           BIGINT;
+    v_held          BIGINT;
+    v_found         BIGINT;
+    v_recount       BIGINT;
+    v_external_old  BIGINT;
+    v_external_new  BIGINT;
+    v_settled       BIGINT;
+    v_external_next BIGINT;
+BEGIN
+    SELECT halted, watermark, external_watermark, external_settled
+      INTO v_halted, v_old, v_external_old, v_settled
+      FROM engine_state WHERE incarnation = p_incarnation;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'incarnation % has been superseded', p_incarnation USING ERRCODE = 'UB001';
+    END IF;
+    IF v_halted THEN
+        -- An operator has to find the cause, so nothing may be forgotten.
+        p_target := v_old;
+        v_settled := v_external_old;
+    END IF;
+
+    -- One page of order numbers, and the first transfer of it that holds the watermark.
+    SELECT max(order_number) + 1 INTO v_new
+      FROM (SELECT order_number FROM transfers_tb
+             WHERE order_number >= v_old AND order_number < p_target
+             ORDER BY order_number LIMIT p_rows) AS page
+    HAVING count(*) = p_rows;
+    o_more := v_new IS NOT NULL;
+    v_new := GREATEST(v_old, COALESCE(v_new, p_target));
+    WITH page AS MATERIALIZED (
+        SELECT order_number,
+               state NOT IN (40, -10, -30)
+               OR updated_at BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
+                                 AND clock_timestamp() AS holds
+          FROM transfers_tb WHERE order_number >= v_old AND order_number < v_new
+    ), held AS (SELECT min(order_number) FILTER (WHERE holds) AS first FROM page)
+    SELECT first, count(*) FILTER (WHERE first IS NULL OR order_number < first)
+      INTO v_held, v_found
+      FROM page CROSS JOIN held GROUP BY first;
+    v_found := COALESCE(v_found, 0);
+    IF v_held IS NOT NULL THEN
+        v_new := v_held;
+        o_more := FALSE;
+    END IF;
+
+    SELECT max(position) + 1 INTO v_external_new
+      FROM (SELECT position FROM external_operations
+             WHERE position >= v_external_old AND position < v_settled
+             ORDER BY position LIMIT p_rows) AS page
+    HAVING count(*) = p_rows;
+    o_more := o_more OR v_external_new IS NOT NULL;
+    v_external_new := COALESCE(v_external_new, v_settled);
+
+    INSERT INTO watermark_totals AS totals
+    SELECT user_id, asset_id,
+           COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 1), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 2), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 3), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'spot' AND op = 1), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'spot' AND op = 2), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'spot' AND op = 3), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 4), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0)
+      FROM (
+        SELECT o.user_id, o.asset_id, 'funding' AS place, o.op, o.amount
+          FROM transfers_tb t JOIN transfer_operations o ON o.req_id = t.req_id AND o.outcome = 1
+         WHERE t.order_number >= v_old AND t.order_number < v_new
+        UNION ALL
+        SELECT t.user_id, t.asset_id, 'spot', claimed.op, t.amount
+          FROM transfers_tb t
+         CROSS JOIN LATERAL unnest(spot_operations(t.transfer_type, t.state)) AS claimed (op)
+         WHERE t.order_number >= v_old AND t.order_number < v_new
+        UNION ALL
+        SELECT user_id, asset_id, 'outside', op, amount
+          FROM external_operations
+         WHERE position >= v_external_old AND position < v_external_new AND outcome = 1
+      ) AS passed
+     GROUP BY user_id, asset_id ORDER BY user_id, asset_id
+    ON CONFLICT (user_id, asset_id) DO UPDATE SET
+        funding_withdrawn  = totals.funding_withdrawn  + EXCLUDED.funding_withdrawn,
+        funding_deposited  = totals.funding_deposited  + EXCLUDED.funding_deposited,
+        funding_refunded   = totals.funding_refunded   + EXCLUDED.funding_refunded,
+        spot_withdrawn     = totals.spot_withdrawn     + EXCLUDED.spot_withdrawn,
+        spot_deposited     = totals.spot_deposited     + EXCLUDED.spot_deposited,
+        spot_refunded      = totals.spot_refunded      + EXCLUDED.spot_refunded,
+        external_deposited = totals.external_deposited + EXCLUDED.external_deposited,
+        external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn;
+
+    SELECT COALESCE(max(position), 0) + 1 INTO v_external_next FROM external_operations;
+    IF NOT v_halted AND (v_new > v_old OR v_external_new > v_external_old
+                         OR v_external_next > v_settled) THEN
+        LOCK TABLE engine_state IN EXCLUSIVE MODE;
+        -- No further row may have joined those that were added up.
+        SELECT count(*) INTO v_recount
+          FROM transfers_tb WHERE order_number >= v_old AND order_number < v_new;
+        IF v_recount <> v_found THEN
+            RAISE EXCEPTION
+                'between order numbers % and % there were % transfers, and now there are %',
+                v_old, v_new, v_found, v_recount USING ERRCODE = 'UB003';
+        END IF;
+        -- No batch is under way: later ones take a position above every present one.
+        SELECT COALESCE(max(position), 0) + 1 INTO v_external_next FROM external_operations;
+        UPDATE engine_state
+           SET watermark = v_new, external_watermark = v_external_new,
+               external_settled = GREATEST(external_settled, v_external_next)
+         WHERE incarnation = p_incarnation AND NOT halted
+           AND watermark = v_old AND external_watermark = v_external_old;
+        IF NOT FOUND THEN
+            PERFORM fence_incarnation(p_incarnation);
+            RAISE EXCEPTION
+                'the watermark has been raised from % by another call, or the service was halted',
+                v_old USING ERRCODE = 'UB004';
+        END IF;
+    END IF;
+    o_watermark := v_new;
+    SELECT extract(epoch FROM clock_timestamp() - created_at) INTO o_oldest_s
+      FROM transfers_tb WHERE order_number >= v_new ORDER BY order_number LIMIT 1;
+END
+$$;
+
+-- Compares the totals below the watermark with all rows below it. The difference is the first one,
+-- in the order of the table's columns.
+CREATE FUNCTION watermark_recount()
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sql STABLE AS $$
+    WITH below AS (
+        SELECT t.* FROM transfers_tb t, engine_state e WHERE t.order_number < e.watermark
+    ), rows AS (
+        SELECT o.user_id, o.asset_id, 'funding' || o.op AS part, o.amount
+          FROM below JOIN transfer_operations o USING (req_id) WHERE o.outcome = 1
+        UNION ALL
+        SELECT b.user_id, b.asset_id, 'spot' || claimed.op, b.amount
+          FROM below b
+         CROSS JOIN LATERAL unnest(spot_operations(b.transfer_type, b.state)) AS claimed (op)
+        UNION ALL
+        SELECT x.user_id, x.asset_id, 'outside' || x.op, x.amount
+          FROM external_operations x, engine_state e
+         WHERE x.position < e.external_watermark AND x.outcome = 1
+    ), totals AS (
+        SELECT w.user_id, w.asset_id, parts.part, parts.amount
+          FROM watermark_totals w CROSS JOIN LATERAL (VALUES
+            ('funding1', funding_withdrawn), ('funding2', funding_deposited),
+            ('funding3', funding_refunded), ('spot1', spot_withdrawn),
+            ('spot2', spot_deposited), ('spot3', spot_refunded),
+            ('outside4', external_deposited), ('outside5', external_withdrawn))
+            AS parts (part, amount)
+    )
+    SELECT DISTINCT ON (user_id, asset_id) user_id, asset_id, SUM(kept) - SUM(counted) FROM (
+        SELECT user_id, asset_id, part, amount AS kept, 0 AS counted FROM totals
+        UNION ALL SELECT user_id, asset_id, part, 0, amount FROM rows
+    ) AS both_sides GROUP BY user_id, asset_id, part HAVING SUM(kept) <> SUM(counted)
+    ORDER BY user_id, asset_id, part
+$$;

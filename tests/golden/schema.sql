@@ -1,0 +1,354 @@
+-- The schema of a fresh database by its catalog. To renew it:
+-- UBSCORE_SCHEMA=1 cargo test --features crash --test main -- committed
+
+CREATE TABLE accounts_tb (
+    user_id bigint NOT NULL,
+    account_type smallint NOT NULL,
+    status smallint NOT NULL DEFAULT 1,
+    CONSTRAINT accounts_tb_account_type_check CHECK ((account_type = 1)),
+    CONSTRAINT accounts_tb_pkey PRIMARY KEY (user_id, account_type),
+    CONSTRAINT accounts_tb_status_check CHECK ((status = ANY (ARRAY[1, 2, 3]))),
+    CONSTRAINT accounts_tb_user_id_check CHECK ((user_id > 0))
+);
+CREATE TABLE admin_audit (
+    id bigint NOT NULL DEFAULT nextval('admin_audit_id_seq'::regclass),
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    actor text NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    detail text NOT NULL,
+    reason text NOT NULL,
+    CONSTRAINT admin_audit_pkey PRIMARY KEY (id)
+);
+CREATE TABLE approvals_tb (
+    approval_id character varying(26) NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    request text NOT NULL,
+    state smallint NOT NULL DEFAULT 1,
+    maker bigint NOT NULL,
+    reason text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamp with time zone NOT NULL,
+    decider bigint,
+    decider_reason text,
+    decided_at timestamp with time zone,
+    carried_out_at timestamp with time zone,
+    CONSTRAINT approvals_tb_action_check CHECK ((action = ANY (ARRAY['resolve'::text, 'resume'::text, 'external'::text]))),
+    CONSTRAINT approvals_tb_check CHECK (((decider IS NULL) = (state = ANY (ARRAY[1, 4])))),
+    CONSTRAINT approvals_tb_check1 CHECK (((decider_reason IS NULL) = (decider IS NULL))),
+    CONSTRAINT approvals_tb_check2 CHECK (((decided_at IS NULL) = (decider IS NULL))),
+    CONSTRAINT approvals_tb_check3 CHECK (((carried_out_at IS NULL) OR (state = 2))),
+    CONSTRAINT approvals_tb_check4 CHECK (((state <> 2) OR (decider <> maker))),
+    CONSTRAINT approvals_tb_maker_check CHECK ((maker > 0)),
+    CONSTRAINT approvals_tb_pkey PRIMARY KEY (approval_id),
+    CONSTRAINT approvals_tb_state_check CHECK ((state = ANY (ARRAY[1, 2, 3, 4])))
+);
+CREATE TABLE assets_tb (
+    asset_id integer NOT NULL,
+    symbol character varying(16) NOT NULL,
+    "precision" smallint NOT NULL,
+    status smallint NOT NULL DEFAULT 1,
+    internal_transfer_enabled boolean NOT NULL DEFAULT true,
+    min_transfer_amount numeric(30,8) NOT NULL,
+    max_transfer_amount numeric(30,8) NOT NULL,
+    CONSTRAINT assets_tb_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT assets_tb_check CHECK ((max_transfer_amount >= min_transfer_amount)),
+    CONSTRAINT assets_tb_min_transfer_amount_check CHECK ((min_transfer_amount > (0)::numeric)),
+    CONSTRAINT assets_tb_pkey PRIMARY KEY (asset_id),
+    CONSTRAINT assets_tb_precision_check CHECK ((("precision" >= 0) AND ("precision" <= 8))),
+    CONSTRAINT assets_tb_status_check CHECK ((status = ANY (ARRAY[1, 2]))),
+    CONSTRAINT assets_tb_symbol_check CHECK (((octet_length((symbol)::text) >= 1) AND (octet_length((symbol)::text) <= 16))),
+    CONSTRAINT assets_tb_symbol_key UNIQUE (symbol),
+    CONSTRAINT assets_units_check CHECK (((min_transfer_amount = round(min_transfer_amount, ("precision")::integer)) AND (max_transfer_amount = round(max_transfer_amount, ("precision")::integer)) AND ((max_transfer_amount * power((10)::numeric, ("precision")::numeric)) < '18446744073709551616'::numeric)))
+);
+CREATE TABLE audit_state (
+    singleton boolean NOT NULL DEFAULT true,
+    snapshot text NOT NULL,
+    log_sequence bigint NOT NULL DEFAULT 0,
+    incarnation bigint NOT NULL DEFAULT 0,
+    system_identifier bigint NOT NULL,
+    CONSTRAINT audit_state_pkey PRIMARY KEY (singleton),
+    CONSTRAINT audit_state_singleton_check CHECK (singleton)
+);
+CREATE TABLE audit_totals (
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    journal numeric(38,8) NOT NULL,
+    external numeric(38,8) NOT NULL,
+    CONSTRAINT audit_totals_pkey PRIMARY KEY (user_id, asset_id)
+) WITH (fillfactor=80);
+CREATE TABLE balances_tb (
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    account_type smallint NOT NULL,
+    available numeric(38,8) NOT NULL,
+    frozen numeric(38,8) NOT NULL DEFAULT 0,
+    version bigint NOT NULL DEFAULT 1,
+    CONSTRAINT balances_tb_account_type_check CHECK ((account_type = 1)),
+    CONSTRAINT balances_tb_available_check CHECK ((available >= (0)::numeric)),
+    CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
+    CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id, account_type)
+) WITH (fillfactor=80);
+CREATE TABLE engine_state (
+    singleton boolean NOT NULL DEFAULT true,
+    log_identity character varying(32),
+    incarnation bigint NOT NULL DEFAULT 0,
+    halted boolean NOT NULL DEFAULT false,
+    halt_reason text,
+    watermark bigint NOT NULL DEFAULT 0,
+    external_watermark bigint NOT NULL DEFAULT 0,
+    external_settled bigint NOT NULL DEFAULT 0,
+    development boolean NOT NULL DEFAULT false,
+    functions_hash character varying(16),
+    CONSTRAINT engine_state_pkey PRIMARY KEY (singleton),
+    CONSTRAINT engine_state_singleton_check CHECK (singleton)
+);
+CREATE TABLE events_cursor (
+    singleton boolean NOT NULL DEFAULT true,
+    low_water bigint NOT NULL DEFAULT 0,
+    last_event_id bigint NOT NULL DEFAULT 0,
+    kept_after bigint NOT NULL DEFAULT 0,
+    CONSTRAINT events_cursor_pkey PRIMARY KEY (singleton),
+    CONSTRAINT events_cursor_singleton_check CHECK (singleton)
+) WITH (fillfactor=50);
+CREATE TABLE events_sightings (
+    event_id bigint NOT NULL,
+    seen_ms bigint NOT NULL,
+    coarse boolean NOT NULL,
+    CONSTRAINT events_sightings_pkey PRIMARY KEY (event_id)
+);
+CREATE TABLE events_tb (
+    event_id bigint NOT NULL,
+    history_id bigint NOT NULL,
+    req_id character varying(26) NOT NULL,
+    user_id bigint NOT NULL,
+    states smallint[] NOT NULL,
+    at timestamp with time zone NOT NULL,
+    CONSTRAINT events_tb_history_id_key UNIQUE (history_id),
+    CONSTRAINT events_tb_pkey PRIMARY KEY (event_id)
+);
+CREATE TABLE external_operations (
+    idem_key character varying(64) NOT NULL,
+    op smallint NOT NULL,
+    outcome smallint NOT NULL,
+    code character varying(40),
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    amount numeric(30,8) NOT NULL,
+    balance_after numeric(38,8),
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    "position" bigint NOT NULL DEFAULT nextval('external_operations_position_seq'::regclass),
+    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
+    order_number bigint,
+    CONSTRAINT external_operations_check CHECK (((code IS NULL) = (outcome = 1))),
+    CONSTRAINT external_operations_op_check CHECK ((op = ANY (ARRAY[4, 5]))),
+    CONSTRAINT external_operations_outcome_check CHECK ((outcome = ANY (ARRAY[1, 2]))),
+    CONSTRAINT external_operations_pkey PRIMARY KEY (idem_key),
+    CONSTRAINT external_operations_position_key UNIQUE ("position")
+) WITH (fillfactor=80);
+CREATE TABLE pauses_tb (
+    direction smallint NOT NULL,
+    asset_id integer NOT NULL,
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    actor text NOT NULL,
+    reason text NOT NULL,
+    CONSTRAINT pauses_tb_asset_id_check CHECK ((asset_id >= 0)),
+    CONSTRAINT pauses_tb_check CHECK (((direction <> 0) OR (asset_id <> 0))),
+    CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
+    CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
+);
+CREATE TABLE shard_lease (
+    shard integer NOT NULL,
+    owner text NOT NULL,
+    epoch bigint NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    durable_sequence bigint NOT NULL DEFAULT 0,
+    flight bigint NOT NULL DEFAULT 0,
+    CONSTRAINT shard_lease_pkey PRIMARY KEY (shard)
+) WITH (fillfactor=50);
+CREATE TABLE transfer_history (
+    req_id character varying(26) NOT NULL,
+    states smallint[] NOT NULL,
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    attempt integer NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    history_id bigint DEFAULT nextval('transfer_history_history_id_seq'::regclass)
+);
+CREATE TABLE transfer_operations (
+    req_id character varying(26) NOT NULL,
+    op smallint NOT NULL,
+    outcome smallint NOT NULL,
+    code character varying(40),
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    amount numeric(30,8) NOT NULL,
+    balance_after numeric(38,8),
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
+    CONSTRAINT transfer_operations_check CHECK (((code IS NULL) = (outcome = 1))),
+    CONSTRAINT transfer_operations_op_check CHECK ((op = ANY (ARRAY[1, 2, 3]))),
+    CONSTRAINT transfer_operations_outcome_check CHECK ((outcome = ANY (ARRAY[1, 2]))),
+    CONSTRAINT transfer_operations_pkey PRIMARY KEY (req_id, op)
+) WITH (fillfactor=80);
+CREATE TABLE transfers_tb (
+    transfer_id bigint NOT NULL DEFAULT nextval('transfers_tb_transfer_id_seq'::regclass),
+    order_number bigint NOT NULL,
+    req_id character varying(26) NOT NULL,
+    cid character varying(64),
+    fingerprint character varying(128) NOT NULL,
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    amount numeric(30,8) NOT NULL,
+    transfer_type smallint NOT NULL,
+    source_type smallint NOT NULL,
+    state smallint NOT NULL,
+    error_code character varying(40),
+    error_message text,
+    retry_count integer NOT NULL DEFAULT 0,
+    next_retry_at timestamp with time zone,
+    log_sequence bigint,
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    updated_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT transfers_tb_amount_check CHECK ((amount > (0)::numeric)),
+    CONSTRAINT transfers_tb_check CHECK ((source_type = transfer_type)),
+    CONSTRAINT transfers_tb_cid_user_id_key UNIQUE (cid, user_id),
+    CONSTRAINT transfers_tb_pkey PRIMARY KEY (order_number),
+    CONSTRAINT transfers_tb_req_id_key UNIQUE (req_id),
+    CONSTRAINT transfers_tb_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 30, 40, '-10'::integer, '-20'::integer, '-30'::integer]))),
+    CONSTRAINT transfers_tb_transfer_type_check CHECK ((transfer_type = ANY (ARRAY[1, 2])))
+) WITH (fillfactor=50);
+CREATE TABLE watermark_clock (
+    singleton boolean NOT NULL DEFAULT true,
+    incarnation bigint NOT NULL DEFAULT 0,
+    before_ms bigint NOT NULL DEFAULT 0,
+    lived_ms bigint NOT NULL DEFAULT 0,
+    CONSTRAINT watermark_clock_pkey PRIMARY KEY (singleton),
+    CONSTRAINT watermark_clock_singleton_check CHECK (singleton)
+);
+CREATE TABLE watermark_sightings (
+    order_number bigint NOT NULL,
+    seen_ms bigint NOT NULL,
+    CONSTRAINT watermark_sightings_pkey PRIMARY KEY (order_number)
+);
+CREATE TABLE watermark_totals (
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    funding_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
+    funding_deposited numeric(38,8) NOT NULL DEFAULT 0,
+    funding_refunded numeric(38,8) NOT NULL DEFAULT 0,
+    spot_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
+    spot_deposited numeric(38,8) NOT NULL DEFAULT 0,
+    spot_refunded numeric(38,8) NOT NULL DEFAULT 0,
+    external_deposited numeric(38,8) NOT NULL DEFAULT 0,
+    external_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
+    CONSTRAINT watermark_totals_external_deposited_check CHECK ((external_deposited >= (0)::numeric)),
+    CONSTRAINT watermark_totals_external_withdrawn_check CHECK ((external_withdrawn >= (0)::numeric)),
+    CONSTRAINT watermark_totals_funding_deposited_check CHECK ((funding_deposited >= (0)::numeric)),
+    CONSTRAINT watermark_totals_funding_refunded_check CHECK ((funding_refunded >= (0)::numeric)),
+    CONSTRAINT watermark_totals_funding_withdrawn_check CHECK ((funding_withdrawn >= (0)::numeric)),
+    CONSTRAINT watermark_totals_pkey PRIMARY KEY (user_id, asset_id),
+    CONSTRAINT watermark_totals_spot_deposited_check CHECK ((spot_deposited >= (0)::numeric)),
+    CONSTRAINT watermark_totals_spot_refunded_check CHECK ((spot_refunded >= (0)::numeric)),
+    CONSTRAINT watermark_totals_spot_withdrawn_check CHECK ((spot_withdrawn >= (0)::numeric))
+) WITH (fillfactor=80);
+CREATE TABLE webhook_deliveries (
+    endpoint text NOT NULL,
+    event_id bigint NOT NULL,
+    req_id character varying(26) NOT NULL,
+    states smallint[] NOT NULL,
+    at timestamp with time zone NOT NULL,
+    status smallint NOT NULL DEFAULT 1,
+    attempts integer NOT NULL DEFAULT 0,
+    next_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    last_error text,
+    CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) OR (status = 1))),
+    CONSTRAINT webhook_deliveries_check1 CHECK (((ended_at IS NULL) = (status = 1))),
+    CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (endpoint, event_id),
+    CONSTRAINT webhook_deliveries_status_check CHECK ((status = ANY (ARRAY[1, 2, 3])))
+) WITH (fillfactor=50);
+
+CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
+CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
+CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
+CREATE INDEX events_by_user ON events_tb USING btree (user_id, event_id);
+CREATE UNIQUE INDEX external_operations_by_order ON external_operations USING btree (order_number) WHERE (order_number IS NOT NULL);
+CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
+CREATE INDEX transfer_history_by_id ON transfer_history USING btree (history_id) WHERE (history_id IS NOT NULL);
+CREATE INDEX transfer_history_by_transfer ON transfer_history USING btree (req_id);
+CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
+CREATE INDEX transfers_by_user ON transfers_tb USING btree (user_id, order_number);
+CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (endpoint, req_id, event_id) WHERE (status = 1);
+CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries USING btree (endpoint, next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status, ended_at) WHERE (ended_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
+
+CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY admin_audit.id;
+CREATE SEQUENCE external_operations_position_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY external_operations."position";
+CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY transfer_history.history_id;
+CREATE SEQUENCE transfers_tb_transfer_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY transfers_tb.transfer_id;
+
+-- FUNCTION account_set_status(p_user bigint, p_status smallint, p_actor text, p_reason text) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION approvals_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION assets_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION audit_add(p_snapshot text) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_external_changes(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_is_foreign() RETURNS boolean LANGUAGE sql VOLATILE
+-- FUNCTION audit_is_new(p_xid bigint, p_snapshot text) RETURNS boolean LANGUAGE sql STABLE
+-- FUNCTION audit_journal_since(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, journal numeric, external numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_rebase() RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_transfers_since(p_snapshot text) RETURNS SETOF character varying LANGUAGE sql STABLE
+-- FUNCTION audit_unbalanced(p_snapshot text, p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION events_fence(p_incarnation bigint) RETURNS events_cursor LANGUAGE plpgsql VOLATILE
+-- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION events_relay(p_incarnation bigint, p_low_water bigint, p_after bigint, p_holes bigint[], p_rows integer, p_floor bigint, p_endpoints text[], OUT o_after bigint, OUT o_seen bigint[], OUT o_made bigint, OUT o_low_water bigint, OUT o_last_event_id bigint) RETURNS record LANGUAGE plpgsql VOLATILE
+-- FUNCTION external_operate(p_idem_key character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric, p_actor text, p_order bigint, OUT o_code character varying, OUT o_after text, OUT o_conflict boolean, OUT o_order bigint) RETURNS record LANGUAGE plpgsql VOLATILE
+-- FUNCTION fence(p_incarnation bigint, p_shard integer, p_flight bigint, p_durable bigint, p_lease_ms integer) RETURNS void LANGUAGE plpgsql VOLATILE
+-- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+-- FUNCTION fenced(p_actor text, p_incarnation bigint, p_shard integer, p_flight bigint, p_durable bigint, p_lease_ms integer) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_effect(p_op smallint, p_amount numeric) RETURNS numeric LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_operate(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_refuse(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
+-- FUNCTION in_flight(p_text text) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
+-- FUNCTION transfer_accept(p_req_id character varying, p_cid character varying, p_fingerprint character varying, p_user bigint, p_asset integer, p_amount numeric, p_type smallint, p_order bigint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfer_defer(p_req_id character varying, p_state smallint, p_retry_count integer, p_delay_ms bigint) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION transfer_refuse(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfers_accept(p_req_ids character varying[], p_cids character varying[], p_fingerprints character varying[], p_users bigint[], p_assets integer[], p_amounts numeric[], p_orders bigint[], p_type smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS SETOF transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfers_step(p_req_ids character varying[], p_codes character varying[], p_log_sequences bigint[], p_attempts integer[], p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS SETOF transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfers_watermark_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION watermark_lived(p_incarnation bigint, p_lived_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE
+-- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
+-- FUNCTION watermark_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION webhook_line_up(p_endpoint text, p_req_ids character varying[]) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION webhook_note(p_incarnation bigint, p_endpoint text, p_event_ids bigint[], p_errors text[], p_delays_ms bigint[], p_attempts_max integer) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+-- FUNCTION webhook_resend(p_incarnation bigint, p_event_id bigint, p_actor text, p_reason text) RETURNS bigint LANGUAGE plpgsql VOLATILE
+
+CREATE TRIGGER approvals_guard BEFORE UPDATE ON approvals_tb FOR EACH ROW WHEN (old.state <> 1 AND (old.state IS DISTINCT FROM new.state OR old.decider IS DISTINCT FROM new.decider)) EXECUTE FUNCTION approvals_guard();
+CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, subject, request, maker, reason, created_at, expires_at ON approvals_tb FOR EACH ROW EXECUTE FUNCTION approvals_guard();
+CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
+CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_watermark_guard AFTER INSERT ON transfers_tb REFERENCING NEW TABLE AS accepted FOR EACH STATEMENT EXECUTE FUNCTION transfers_watermark_guard();
+
+-- ROW audit_state {"snapshot": "1:1:", "singleton": true, "incarnation": 0, "log_sequence": 0}
+-- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null, "external_settled": 0, "external_watermark": 0}
+-- ROW events_cursor {"low_water": 0, "singleton": true, "kept_after": 0, "last_event_id": 0}
+-- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}
