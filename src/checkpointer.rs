@@ -12,6 +12,7 @@
 
 mod archive;
 
+use std::future::pending;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -183,12 +184,15 @@ impl Checkpointer {
         let (done, ended) = oneshot::channel::<()>();
         engine.spawn_beside("snapshot", move || {
             work.run(&requests);
-            drop(done);
+            // After a failure nothing waits for the thread.
+            done.send(()).ok();
         })?;
         let ended = async move {
-            // No value is ever sent: the wait ends with the thread.
-            drop(ended.await);
-            Ok(())
+            match ended.await {
+                Ok(()) => Ok(()),
+                // The thread has panicked. Its guard ends the process, with its own exit code.
+                Err(_) => pending().await,
+            }
         };
         Ok((Checkpointer { stop, requests: Requests(sender) }, ended))
     }

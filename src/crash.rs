@@ -2,8 +2,9 @@
 //! `crash` they do nothing.
 //!
 //! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises
-//! SIGKILL at the first or the third visit. `UBSCORE_FAULT` holds faults in the format of
-//! `wal::fault`. `UBSCORE_FAULT_WHILE` may name a file; then the faults occur only while it exists.
+//! SIGKILL at the first or the third visit. `UBSCORE_CRASH=point=panic` panics there instead, at
+//! every visit. `UBSCORE_FAULT` holds faults in the format of `wal::fault`. `UBSCORE_FAULT_WHILE`
+//! may name a file; then the faults occur only while it exists.
 
 /// The points of a transfer, in their order.
 pub const POINTS: &[&str] = &[
@@ -117,10 +118,13 @@ pub fn arm() -> Result<(), Unarmed> {
     let Ok(armed) = std::env::var("UBSCORE_CRASH") else { return Ok(()) };
     let unarmed = |why| Unarmed::because("UBSCORE_CRASH", why);
     let (name, visit) = armed.split_once('=').unwrap_or((&armed, "1"));
-    let visit: u32 = visit.parse().map_err(|_| unarmed(format!("{visit} is no number")))?;
     if !is_point(name) {
         return Err(unarmed(format!("{name} is none of {ALL_POINTS:?}")));
     }
+    if visit == "panic" {
+        return fail::cfg(name, visit).map_err(unarmed);
+    }
+    let visit: u32 = visit.parse().map_err(|_| unarmed(format!("{visit} is no number")))?;
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {
         if visits.fetch_add(1, Ordering::SeqCst) + 1 == visit {

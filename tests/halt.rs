@@ -440,6 +440,48 @@ fn a_halt_behind_two_resumes_is_in_force_when_it_is_answered() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
 }
 
+/// Story: each resume that gave way to a halt left its check in the queue, and the audit compared
+/// everything for each of them. Method: a start that is halted, so that only checks are counted; a
+/// check that PostgreSQL blocks, and resumes behind it that each give way to a halt.
+#[test]
+fn a_check_that_its_resume_has_given_up_is_not_made() {
+    let site = Site::new();
+    fs::create_dir_all(&site.data_dir).expect("a directory");
+    fs::write(file(&site), REASON).expect("written");
+    let server = site.start();
+    let runs = || -> u64 {
+        let metrics = server.metrics();
+        let runs = metrics.lines().filter(|l| l.starts_with("ubscore_conservation_runs_total{"));
+        runs.map(|l| l.rsplit(' ').next().expect("a value").parse::<u64>().expect("whole")).sum()
+    };
+    let check = || server.admin_get("/admin/v1/conservation");
+    let before = runs();
+    assert_eq!(check().json()["ok"], json!(true));
+    let one = runs() - before;
+    assert!(one > 0);
+    let session = site.session();
+    session.sql("BEGIN; LOCK TABLE transfers_tb IN ACCESS EXCLUSIVE MODE");
+    thread::scope(|scope| {
+        let blocked = scope.spawn(check);
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = \
+                       (SELECT oid FROM pg_database WHERE datname = current_database())";
+        eventually("the check to wait", || (site.sql_value(waiting) != "0").then_some(()));
+        for _ in 0..3 {
+            let resume = scope.spawn(|| server.admin("POST", RESUME, &json!({"reason": REASON})));
+            // This gives it the time to request its check; the test passes without it as well.
+            thread::sleep(Duration::from_millis(300));
+            while !resume.is_finished() {
+                halt_once(&server);
+            }
+            assert_refused(&resume.join().expect("an answer"), 503, "SERVICE_HALTED");
+        }
+        session.sql("ROLLBACK");
+        assert_eq!(blocked.join().expect("an answer").json()["ok"], json!(true));
+    });
+    assert_eq!(check().json()["ok"], json!(true));
+    assert_eq!(runs() - before, 3 * one, "three checks had a requester to the end");
+}
+
 /// Goal: a participant that was not asked before a halt is not asked while halted. Method: a death
 /// before UBSCore is asked, both ways; the next start is halted and must not ask; resume.
 #[cfg(feature = "crash")]

@@ -382,6 +382,21 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
     eventually("the log to be cut", || (segments(&site)[0].0 > 1).then_some(()));
 }
 
+/// Story: the thread's panic also ended its task. The task ended the process with 71, unless the
+/// guard of the thread was faster with 70. Method: a panic at a snapshot's first point.
+#[cfg(feature = "crash")]
+#[test]
+fn a_panic_in_a_snapshot_ends_the_process_as_damage() {
+    let site = small().with("UBSCORE_CRASH", "snapshot_before_rename=panic");
+    let mut server = site.start();
+    let ask = json!({"reason": "a test"});
+    assert_eq!(server.admin("POST", "/admin/v1/snapshot", &ask).status, 202);
+    let (status, said) = server.wait();
+    assert_eq!(status.code(), Some(70), "{status} {said}");
+    assert!(said.contains("stopped at once: a thread of the engine panicked"), "{said}");
+    assert!(!said.contains("a task of the service ended"), "{said}");
+}
+
 fn inspect(path: &Path, format: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
     command.args(["snapshot", "inspect", "--format", format]).arg(path);

@@ -349,14 +349,15 @@ impl Halt {
         Ok(())
     }
 
-    /// Awaits the check of a resume, until a halt waits for the resume to end.
+    /// Awaits the check of a resume, until a halt waits for the resume to end. If a halt waits
+    /// already, no check is requested.
     async fn unless_halted<T>(&self, check: impl Future<Output = T>) -> Result<T, NotResumed> {
         let mut waiting = self.waiting.subscribe();
         tokio::select! {
             biased;
-            checked = check => Ok(checked),
             // The sender lives as long as `self`.
             _ = waiting.wait_for(|count| *count > 0) => Err(NotResumed::HaltedAgain),
+            checked = check => Ok(checked),
         }
     }
 
@@ -497,6 +498,25 @@ mod tests {
             pending::<Result<(), Objection>>().await
         };
         let resumed = halt.resume("an operator", "hope", check).await;
+        assert!(matches!(resumed, Err(NotResumed::HaltedAgain)), "{resumed:?}");
+        assert!(halt.needs_resume() && halt.is_halted());
+    }
+
+    /// Story: a resume requested a check while a halt waited already, and gave it up at once. The
+    /// audit still made the check.
+    #[tokio::test]
+    async fn a_resume_before_a_waiting_halt_requests_no_check() {
+        let directory = tempdir().expect("a directory");
+        let halt = without_postgres(directory.path()).await;
+        halt.halt("audit", "the sums differ").await;
+        let earlier = halt.changing.lock().await;
+        let check = async { unreachable!("the check is requested") };
+        // In this order they queue up behind the earlier change.
+        let (resumed, _, ()) = tokio::join!(
+            halt.resume("an operator", "hope", check),
+            halt.halt("an operator", "not yet"),
+            async { drop(earlier) },
+        );
         assert!(matches!(resumed, Err(NotResumed::HaltedAgain)), "{resumed:?}");
         assert!(halt.needs_resume() && halt.is_halted());
     }

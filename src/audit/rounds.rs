@@ -177,7 +177,8 @@ pub async fn run(
             biased;
             Ok(()) = changes.changed() => continue,
             request = requests.recv() => match request {
-                Some(reply) => Some(reply),
+                // The requester may have gone. An ordinary round then takes the place of the check.
+                Some(reply) => Some(reply).filter(|reply| !reply.is_closed()),
                 None => return Ok(()),
             },
             () = clean.wanted() => None,

@@ -134,14 +134,17 @@ async fn repair(
     }
     let stores = StoreArgs { data_dir: Some(place.data_dir.clone()), ..args.stores.clone() };
     let mut reached = false;
-    let done = with_stores(load_config(&stores)?, async |stores, target: &Target| {
-        let witness = Witness::connect(&target.address, &target.limits).await?;
-        let claims = witness.claims().await.context("ask PostgreSQL")?;
-        reached = true;
-        let catalog = stores.catalog.load_full();
-        let postgres = Some(Postgres { witness, claims, catalog: &catalog, target });
-        Repair { args, place, lock, postgres }.run(out).await
-    })
+    let done = async {
+        with_stores(load_config(&stores)?, async |stores, target: &Target| {
+            let witness = Witness::connect(&target.address, &target.limits).await?;
+            let claims = witness.claims().await.context("ask PostgreSQL")?;
+            reached = true;
+            let catalog = stores.catalog.load_full();
+            let postgres = Some(Postgres { witness, claims, catalog: &catalog, target });
+            Repair { args, place, lock, postgres }.run(out).await
+        })
+        .await
+    }
     .await;
     match done {
         // A plan is printed as far as possible; a change needs both stores.
@@ -661,5 +664,23 @@ impl Snapshots<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::wal::tests::{Sample, ubscore_wal};
+
+    /// Story: without a valid configuration there was no plan at all, though the log needs none.
+    #[test]
+    fn a_plan_is_printed_without_a_valid_configuration() {
+        let sample = Sample::new();
+        sample.store(4264 + 50, &[0xff]);
+        let (data, config) = (sample.data(), sample.path("absent.toml"));
+        let (out, _) = ubscore_wal(&["repair", &data, "--config", &config]).succeeded();
+        let note = "note     PostgreSQL cannot be asked: load the configuration: ";
+        assert!(out.starts_with(note) && out.contains(&config), "{out}");
+        assert!(out.contains("damaged  from record 3 on: "), "{out}");
+        assert!(out.contains("next     to cut exactly this: "), "{out}");
     }
 }
