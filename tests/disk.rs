@@ -62,12 +62,13 @@ fn strikes(said: &str) -> usize {
 fn load(
     server: &Server,
     plan: &[Planned],
+    callers: usize,
     enough: impl Fn(&Option<Reply>) -> bool + Sync,
 ) -> Vec<Option<Reply>> {
     let (http, ended) = (server.http, AtomicUsize::new(0));
-    let of_callers = crowd(CALLERS, |caller| {
+    let of_callers = crowd(callers, |caller| {
         let mut answered = Vec::new();
-        for (index, planned) in plan.iter().enumerate().skip(caller).step_by(CALLERS) {
+        for (index, planned) in plan.iter().enumerate().skip(caller).step_by(callers) {
             if ended.load(Ordering::Relaxed) > 0 {
                 break;
             }
@@ -140,7 +141,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
         endow(site, &server);
         disk.break_it();
         let plan = plan(4_000);
-        let replies = load(&server, &plan, is_overloaded);
+        let replies = load(&server, &plan, CALLERS, is_overloaded);
         assert!(replies.iter().any(is_overloaded), "{faults}: the log did not fill");
         let begun = replies.iter().flatten().filter(|reply| reply.status < 300).count();
         assert!(begun > CALLERS, "{faults}: {begun}");
@@ -184,17 +185,20 @@ fn a_full_disk_refuses_new_work_and_passes() {
     }
 }
 
-/// Faults that end the log and the process.
-const FATAL: &[&str] = &[
-    "sync:eio@1",
-    "sync:eio@25",
-    "sync:enospc@7",
-    "wal/rename:eio@1",
-    "wal/sync_directory:eio@1",
-    "create:eio@1",
-    "fill:eio@1",
-    "fill:short@1",
-    "prefault:eio@1",
+/// Faults that end the log and the process, and the callers of the load. UBSCore syncs one caller's
+/// orders on its core thread.
+const FATAL: &[(&str, usize)] = &[
+    ("sync:eio@1", CALLERS),
+    ("sync:eio@25", CALLERS),
+    ("sync:enospc@7", CALLERS),
+    ("wal/rename:eio@1", CALLERS),
+    ("wal/sync_directory:eio@1", CALLERS),
+    ("create:eio@1", CALLERS),
+    ("fill:eio@1", CALLERS),
+    ("fill:short@1", CALLERS),
+    ("prefault:eio@1", CALLERS),
+    ("sync:eio@7", 1),
+    ("wal/rename:eio@1", 1),
 ];
 
 /// Goal: a fatal disk fault ends the process at once, without another sync and without another
@@ -205,7 +209,7 @@ const FATAL: &[&str] = &[
 #[test]
 fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
     let mut state = 1;
-    for (round, faults) in FATAL.iter().enumerate() {
+    for (round, (faults, callers)) in FATAL.iter().enumerate() {
         for cut in
             [false, true].into_iter().filter(|cut| thorough() || *cut == round.is_multiple_of(2))
         {
@@ -215,7 +219,7 @@ fn a_disk_that_fails_stops_the_process_and_takes_nothing_back() {
             endow(&disk.site, &server);
             disk.break_it();
             let plan = plan(2_000);
-            let replies = load(&server, &plan, Option::is_none);
+            let replies = load(&server, &plan, *callers, Option::is_none);
             let (status, said) = server.wait();
             assert_eq!(status.code(), Some(EXIT_ENGINE), "{faults}: {status} {said}");
             assert_eq!(strikes(&said), 1, "{faults}: {said}");
@@ -332,7 +336,7 @@ fn a_slow_disk_answers_late_and_right() {
         endow(&disk.site, &server);
         disk.break_it();
         let plan = plan(200);
-        let replies = load(&server, &plan, |_| false);
+        let replies = load(&server, &plan, CALLERS, |_| false);
         for reply in replies.iter().flatten() {
             assert!([200, 202].contains(&reply.status), "{faults}: {reply:?}");
         }

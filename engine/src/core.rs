@@ -22,7 +22,7 @@ pub(crate) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
 pub struct Core<M: Medium> {
     ledger: Ledger,
     writer: wal::Writer<M>,
-    /// The last record that a later mark covers.
+    /// See [`Core::marked`].
     marked: Sequence,
     time_ns: u64,
     /// Bytes of all records appended.
@@ -94,6 +94,11 @@ impl<M: Medium> Core<M> {
                 self.marked = self.ledger.sequence();
             }
         }
+    }
+
+    /// The last record that needs no later mark.
+    pub(crate) fn marked(&self) -> Sequence {
+        self.marked
     }
 
     /// The transfers that the outcome map has room for. Each may need a withdraw and a refund.

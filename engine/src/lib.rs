@@ -19,7 +19,7 @@
 //!    kill the process.
 //!
 //! Where a withdraw is refused: `op/order.rs`. Where the log is synced and an answer released:
-//! `threads::release`.
+//! `threads::Disk`, on the sync thread, or on the core thread for a command without company.
 
 mod accounts;
 pub mod builder;

@@ -224,7 +224,8 @@ impl Replayed {
     /// Opens a fresh segment and starts the threads.
     ///
     /// `around_sync` gets one sync of the log and calls it once. It may measure the time: the
-    /// engine has no clock. It runs on the sync thread, beside the core thread.
+    /// engine has no clock. It runs on the sync thread, or on the core thread for a command without
+    /// company: never on both at once.
     ///
     /// # Errors
     /// [`Error::Log`]: the segment cannot be made. [`Error::Thread`]: see there.

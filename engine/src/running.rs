@@ -18,7 +18,10 @@ use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher};
 use crate::shared::Shared;
-use crate::threads;
+use crate::threads::{self, Disk};
+
+/// The failure of the core thread's syncs and of the sync thread's.
+const NOT_SYNCED: &str = "the log could not be synced";
 
 /// The snapshot and the log that a start has found.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +53,7 @@ impl Engine {
     ) -> std::io::Result<Engine> {
         let (core_sleeper, sync_sleeper, prepare_sleeper) =
             (Sleeper::new(), Sleeper::new(), Sleeper::new());
-        let (publisher, poller) =
+        let (publisher, mut poller) =
             ring::ring(options.ring_slots, options.in_flight_max, core_sleeper.bell());
         let bells = [core_sleeper.bell(), sync_sleeper.bell(), prepare_sleeper.bell()];
         let shared = Arc::new(Shared::new(
@@ -59,27 +62,25 @@ impl Engine {
             log.durable.clone(),
             bells,
         ));
-        let core = Core::new(ledger, log.writer);
+        let mut core = Core::new(ledger, log.writer);
         shared.publish(&core);
         let (cpu, busy, idle_mark) = (options.cpu, options.busy, options.idle_mark);
         let notify = options.notify;
+        let core_disk = Arc::new(Disk::new(log.syncer, around_sync));
+        let sync_disk = Arc::clone(&core_disk);
         let core_shared = Arc::clone(&shared);
         let sync_shared = Arc::clone(&shared);
         let prepare_shared = Arc::clone(&shared);
         let threads = vec![
             guarded("ubscore", &log.durable, notify, move || {
                 pin(cpu);
-                threads::run(core, poller, &core_sleeper, &core_shared, busy);
+                let (core, poller, disk) = (&mut core, &mut poller, &core_disk);
+                let ran = threads::run(core, poller, disk, &core_sleeper, &core_shared, busy);
+                stop_on_failure(NOT_SYNCED, ran, notify);
             })?,
             guarded("wal-sync", &log.durable, notify, move || {
-                let released = threads::release(
-                    log.syncer,
-                    around_sync,
-                    &sync_sleeper,
-                    &sync_shared,
-                    idle_mark,
-                );
-                stop_on_failure("the log could not be synced", released, notify);
+                let released = threads::release(&sync_disk, &sync_sleeper, &sync_shared, idle_mark);
+                stop_on_failure(NOT_SYNCED, released, notify);
             })?,
             guarded("wal-prepare", &log.durable, notify, move || {
                 let no_space = |failure: &wal::Error| notify(Notice::NoSpace(&chain(failure)));

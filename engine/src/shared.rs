@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) sync_bell: Arc<Bell>,
     pub(crate) prepare_bell: Arc<Bell>,
     pub(crate) mark_wanted: AtomicBool,
+    /// See [`Core::marked`].
+    pub(crate) marked: AtomicU64,
     pub(crate) stop: AtomicBool,
     pub(crate) core_stopped: AtomicBool,
     pub(crate) outcomes: AtomicUsize,
@@ -62,6 +64,7 @@ impl Shared {
             sync_bell,
             prepare_bell,
             mark_wanted: AtomicBool::new(false),
+            marked: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
@@ -90,5 +93,6 @@ impl Shared {
         self.balances.store(ledger.balance_count(), Ordering::Relaxed);
         self.balances_left.store(ledger.balances_left(), Ordering::Relaxed);
         self.log_bytes.store(core.log_bytes(), Ordering::Relaxed);
+        self.marked.store(core.marked(), Ordering::Relaxed);
     }
 }

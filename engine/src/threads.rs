@@ -7,6 +7,18 @@
 //!                    |                                        |
 //!                    +------ answers, in order ---------------+--> callers
 //! ```
+//!
+//! For a command without company, a wake of the sync thread takes half as long as the sync, and the
+//! core thread has nothing else to do. So the core thread syncs and answers by itself, if all of
+//! these hold after its decision:
+//!
+//! - Its answer is the only pending one. So the ring is empty and no other answer waits.
+//! - The sync thread is idle: [`Disk`] is not locked.
+//! - The sync thread sent at most one answer when it was last at work. Under a load the first of
+//!   many orders is often alone for a moment, and a sync of its own costs the others a sync.
+//!
+//! A command that arrives during such a sync waits for it, and also waits for a sync of the sync
+//! thread: no answer overtakes the records before it. The tickets bound the ring in both cases.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +27,7 @@ use arrayvec::ArrayVec;
 use bell::Sleeper;
 use disruptor::Polling;
 use domain::chain::chain;
+use parking_lot::{Mutex, MutexGuard};
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
@@ -31,30 +44,92 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core thread sleeps.
 const YIELDS: u32 = 8;
-/// The longest sleep. It is a precaution: a bell ends every sleep that matters.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The longest sleep. It is a precaution: a bell ends every sleep that matters. Tests would not
+/// notice a missing bell behind it.
+const SLEEP_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
 /// The sleep of the preparing thread without a bell.
 const PREPARE_SLEEP: Duration = Duration::from_millis(100);
 /// Sleeps of the preparing thread between two tries on a full disk.
 const SPACE_LOOKS: u32 = 20;
 
+/// The log's syncer. The thread with its lock syncs, and then sends the answers. So one sync is
+/// under way at a time, and the answers keep their order. The core thread only tries the lock.
+pub(crate) struct Disk<M: Medium, F> {
+    syncer: wal::Syncer<M>,
+    around_sync: F,
+    /// The sync thread sent several answers when it was last at work.
+    crowded: bool,
+}
+
+impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
+    /// `around_sync` calls each sync.
+    pub(crate) fn new(syncer: wal::Syncer<M>, around_sync: F) -> Mutex<Disk<M, F>> {
+        Mutex::new(Disk { syncer, around_sync, crowded: false })
+    }
+
+    /// Makes all records durable that are appended by now. Returns the durable mark.
+    fn sync(&mut self, shared: &Shared) -> Result<Sequence, wal::Error> {
+        let before = shared.log.durable();
+        if shared.log.appended() == before {
+            return Ok(before);
+        }
+        let Disk { syncer, around_sync, .. } = self;
+        crash::point("engine_before_sync");
+        let mut synced = None;
+        around_sync(&mut || synced = Some(syncer.sync()));
+        let durable = synced.expect("around_sync calls the sync")?;
+        assert!(durable >= before, "{durable} is durable after {before}");
+        crash::point("engine_after_sync");
+        Ok(durable)
+    }
+
+    /// Syncs and answers until no record and no answer waits. Records that are appended during a
+    /// sync form the next batch: no timer waits.
+    fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
+        let (mut answers, mut held) = (0, None);
+        loop {
+            let before = shared.log.durable();
+            let durable = self.sync(shared)?;
+            if durable > before {
+                shared.prepare_bell.ring();
+            }
+            while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
+                if release.after > durable {
+                    held = Some(release);
+                    break;
+                }
+                shared.tickets.answer(release.ticket, release.answer);
+                answers += 1;
+            }
+            if held.is_none() && shared.log.appended() == durable {
+                self.crowded = answers > 1;
+                return Ok(());
+            }
+        }
+    }
+}
+
 /// The core thread. It ends once [`Shared::stop`] is set and the ring is empty.
+///
+/// # Errors
+/// The log's first failed sync, if the core thread made it. The answer is not sent.
 pub(crate) fn run<M: Medium>(
-    mut core: Core<M>,
-    mut poller: Poller,
+    core: &mut Core<M>,
+    poller: &mut Poller,
+    disk: &Mutex<Disk<M, impl FnMut(&mut dyn FnMut())>>,
     sleeper: &Sleeper,
     shared: &Shared,
     busy: bool,
-) {
+) -> Result<(), wal::Error> {
     let mut idle: u32 = 0;
     loop {
         match poller.take(BATCH_MAX) {
             Ok(mut slots) => {
                 idle = 0;
-                let waiting = decide_all(&mut &mut slots, &mut core, shared);
+                let waiting = decide_all(&mut &mut slots, core, shared);
                 drop(slots);
-                shared.publish(&core);
-                if waiting {
+                shared.publish(core);
+                if waiting && !answer_alone(disk, core.marked(), shared)? {
                     shared.sync_bell.ring();
                 }
                 continue;
@@ -64,6 +139,7 @@ pub(crate) fn run<M: Medium>(
         }
         if shared.mark_wanted.swap(false, Ordering::Relaxed) {
             core.mark();
+            shared.publish(core);
             shared.sync_bell.ring();
         }
         if shared.stop.load(Ordering::Acquire) {
@@ -72,13 +148,13 @@ pub(crate) fn run<M: Medium>(
         if core.forget() {
             // Outcomes are left to evict: the core is not idle yet.
             idle = 0;
-            shared.publish(&core);
+            shared.publish(core);
             continue;
         }
         idle = idle.wrapping_add(1);
         if idle.is_multiple_of(SPINS) {
             // New segments may be ready: publish the log's room again.
-            shared.publish(&core);
+            shared.publish(core);
         }
         if busy || idle < SPINS {
             std::hint::spin_loop();
@@ -98,6 +174,7 @@ pub(crate) fn run<M: Medium>(
     core.mark();
     shared.core_stopped.store(true, Ordering::Release);
     shared.sync_bell.ring();
+    Ok(())
 }
 
 /// Decides the commands of a batch, and answers those with durable records. Returns whether an
@@ -128,58 +205,77 @@ fn decide_all<'a, M: Medium>(
     }
 }
 
-/// The sync thread. Records that are appended during a sync form the next batch: no timer waits.
+/// Syncs and answers on the core thread if its command has no company. If not, returns `false`: the
+/// sync thread must be woken.
 ///
-/// `around_sync` calls each sync. After `idle_mark` without a record, one mark is requested.
+/// `marked`: see [`Core::marked`].
+///
+/// # Errors
+/// The log's first failed sync. The answer is not sent.
+fn answer_alone<M: Medium>(
+    disk: &Mutex<Disk<M, impl FnMut(&mut dyn FnMut())>>,
+    marked: Sequence,
+    shared: &Shared,
+) -> Result<bool, wal::Error> {
+    // A command takes its ticket before it is published, and gives it back with its answer.
+    if shared.tickets.in_use() > 1 {
+        return Ok(false);
+    }
+    let Some(mut disk) = disk.try_lock() else { return Ok(false) };
+    if disk.crowded {
+        return Ok(false);
+    }
+    let before = shared.log.durable();
+    let durable = match disk.sync(shared) {
+        Ok(durable) => durable,
+        Err(failure) => {
+            // The log is dead. The sync thread must not answer, and must not report less first.
+            MutexGuard::leak(disk);
+            return Err(failure);
+        }
+    };
+    while let Some(release) = shared.releases.pop() {
+        assert!(release.after <= durable, "all that the core has appended is durable");
+        shared.tickets.answer(release.ticket, release.answer);
+    }
+    drop(disk);
+    // After the answer: each wake delays the caller's.
+    shared.prepare_bell.ring();
+    if before <= marked {
+        // The first record after a mark: the sync thread does not count the idle time yet.
+        shared.sync_bell.ring();
+    }
+    Ok(true)
+}
+
+/// The sync thread. After `idle_mark` without a record, and before twice that time, one mark is
+/// requested.
 ///
 /// # Errors
 /// The log's first failed sync. Answers that are not released by then must never be.
 pub(crate) fn release<M: Medium>(
-    mut syncer: wal::Syncer<M>,
-    mut around_sync: impl FnMut(&mut dyn FnMut()),
+    disk: &Mutex<Disk<M, impl FnMut(&mut dyn FnMut())>>,
     sleeper: &Sleeper,
     shared: &Shared,
     idle_mark: Duration,
 ) -> Result<(), wal::Error> {
-    let mut durable = shared.log.durable();
-    // The sequence of the last mark, or of a requested one: without later records none is needed.
-    let mut marked = durable;
-    let mut held: Option<Release> = None;
     loop {
         // Read first: a core that has stopped by now appends and answers nothing more.
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
-        if shared.log.appended() > durable {
-            crash::point("engine_before_sync");
-            let mut synced = None;
-            around_sync(&mut || synced = Some(syncer.sync()));
-            let synced = synced.expect("around_sync calls the sync")?;
-            assert!(synced >= durable, "{synced} is durable after {durable}");
-            durable = synced;
-            crash::point("engine_after_sync");
-            shared.prepare_bell.ring();
-        }
-        while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
-            if release.after > durable {
-                held = Some(release);
-                break;
-            }
-            shared.tickets.answer(release.ticket, release.answer);
-        }
-        if held.is_some() || shared.log.appended() > durable {
-            continue;
-        }
+        disk.lock().answer_all(shared)?;
         if last_turn {
             return Ok(());
         }
+        let durable = shared.log.durable();
+        let unmarked = durable > shared.marked.load(Ordering::Relaxed);
+        // The core thread may append and sync meanwhile: then the idle time begins again.
         let work = || {
             shared.log.appended() > durable
                 || !shared.releases.is_empty()
                 || shared.core_stopped.load(Ordering::Relaxed)
         };
-        let nap = if durable == marked { SLEEP_MAX } else { idle_mark };
-        sleeper.sleep(work, nap);
-        if !work() && durable != marked {
-            marked = durable + 1;
+        sleeper.sleep(work, if unmarked { idle_mark } else { SLEEP_MAX });
+        if unmarked && !work() {
             shared.mark_wanted.store(true, Ordering::Relaxed);
             shared.core_bell.ring();
         }
@@ -251,4 +347,264 @@ fn remove<M: Medium>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::thread;
+    use std::time::Instant;
+
+    use domain::transfer::{Decision, Direction, Op};
+    use wal::memory::{Fault, Memory};
+    use wal::{Identity, Log, Preparer, Progress, Recovery};
+
+    use super::*;
+    use crate::command::Command;
+    use crate::entry::Entry;
+    use crate::ledger::{Answer, Ledger};
+    use crate::order::Order;
+    use crate::places::Places;
+    use crate::ring::{self, Pending, Publisher};
+    use crate::text::Text;
+
+    const ASSET: u32 = 3;
+    const PLACES: Places = Places { accounts_max: 1, outcomes_max: 1_000 };
+    /// The longest wait for a thread. Only a failing test takes it.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    type AroundSync = Box<dyn FnMut(&mut dyn FnMut()) + Send>;
+
+    /// The engine over a log in memory. No thread runs unless a test starts it.
+    struct Stage {
+        memory: Memory,
+        core: Core<Memory>,
+        poller: Poller,
+        publisher: Publisher,
+        core_sleeper: Sleeper,
+        sync_sleeper: Sleeper,
+        shared: Arc<Shared>,
+        disk: Mutex<Disk<Memory, AroundSync>>,
+        preparer: Preparer<Memory>,
+        /// The answers that were pending at each sync.
+        pending_at_syncs: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            let memory = Memory::new();
+            let mut recovery = Recovery::open(memory.clone(), 0, 0).expect("a directory");
+            assert_eq!(recovery.next().expect("a log"), None);
+            // Small: a hundred orders enter several of them.
+            let options = wal::Options { segment_bytes: wal::SEGMENT_BYTES_MIN, spares_ready: 2 };
+            let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
+            let Log { writer, mut syncer, preparer, durable } = log;
+            let mut core = Core::new(Ledger::new(PLACES), writer);
+            let symbol = Text::EMPTY;
+            core.decide(&Command::RegisterAsset { asset: ASSET, precision: 8, symbol }, 0);
+            syncer.sync().expect("the asset");
+            let (core_sleeper, sync_sleeper) = (Sleeper::new(), Sleeper::new());
+            let (publisher, poller) = ring::ring(64, 32, core_sleeper.bell());
+            let bells = [core_sleeper.bell(), sync_sleeper.bell(), Sleeper::new().bell()];
+            let shared = Arc::new(Shared::new(publisher.tickets(), 32, durable, bells));
+            shared.publish(&core);
+            let pending_at_syncs = Arc::new(Mutex::new(Vec::new()));
+            let (tickets, seen) = (publisher.tickets(), Arc::clone(&pending_at_syncs));
+            let around_sync: AroundSync = Box::new(move |sync| {
+                seen.lock().push(tickets.in_use());
+                sync();
+            });
+            let disk = Disk::new(syncer, around_sync);
+            Stage {
+                memory,
+                core,
+                poller,
+                publisher,
+                core_sleeper,
+                sync_sleeper,
+                shared,
+                disk,
+                preparer,
+                pending_at_syncs,
+            }
+        }
+
+        fn order(&mut self, number: u64) -> Pending {
+            self.publisher.publish(deposit(number), 0).expect("room")
+        }
+
+        /// The core thread's loop, on this thread until the ring is empty. It ends with a mark that
+        /// is not synced.
+        fn run_core(&mut self) -> Result<(), wal::Error> {
+            self.shared.stop.store(true, Ordering::Relaxed);
+            let Stage { core, poller, core_sleeper, shared, disk, .. } = self;
+            run(core, poller, disk, core_sleeper, shared, false)
+        }
+
+        /// One turn of the sync thread, on this thread after [`Stage::run_core`].
+        fn run_sync(&self) {
+            assert!(self.shared.core_stopped.load(Ordering::Relaxed), "one turn only");
+            release(&self.disk, &self.sync_sleeper, &self.shared, PATIENCE).expect("synced");
+        }
+
+        /// The numbers of the orders that are left if the power is cut now, and no unsynced byte
+        /// survives.
+        fn survivors(&self) -> Vec<u64> {
+            let disk = self.memory.crash(|| false);
+            let mut recovery = Recovery::open(disk, 0, 0).expect("a log");
+            let mut numbers = Vec::new();
+            while let Some(record) = recovery.next().expect("undamaged") {
+                let entry = Entry::decode(record.kind, record.payload).expect("an entry");
+                if let Entry::Order { order, .. } = entry {
+                    numbers.push(order.order_number);
+                }
+            }
+            numbers
+        }
+    }
+
+    fn deposit(number: u64) -> Command {
+        Command::Order(Order {
+            op: Op::Deposit,
+            req_id: u128::from(number) + 1,
+            cid: Text::EMPTY,
+            user: 7,
+            asset: ASSET,
+            amount: 1,
+            direction: Direction::FundingToSpot,
+            order_number: number,
+        })
+    }
+
+    /// Whether the answer has arrived.
+    fn answered(pending: &mut Pending) -> bool {
+        match Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(Answer::Decided(recorded))) => {
+                assert_eq!(recorded.decision, Decision::Success);
+                true
+            }
+            Poll::Ready(other) => panic!("{other:?}"),
+            Poll::Pending => false,
+        }
+    }
+
+    /// Waits for a thread. Returns whether the condition came true.
+    fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
+        let began = Instant::now();
+        while !condition() {
+            if began.elapsed() > PATIENCE {
+                return false;
+            }
+            thread::yield_now();
+        }
+        true
+    }
+
+    /// Goal: the core thread answers an order without company, and never before it is durable, in
+    /// every segment. Method: no sync thread; the pending answers at each sync; a power cut after
+    /// each answer.
+    #[test]
+    fn an_order_without_company_is_durable_before_the_core_thread_answers_it() {
+        const ORDERS: u64 = 200;
+        let mut stage = Stage::new();
+        for number in 0..ORDERS {
+            while stage.preparer.tick().expect("memory") == Progress::Busy {}
+            let mut pending = stage.order(number);
+            stage.run_core().expect("synced");
+            assert_eq!(*stage.pending_at_syncs.lock(), [1], "order {number}: not one sync before");
+            stage.pending_at_syncs.lock().clear();
+            assert!(answered(&mut pending), "order {number} is not answered");
+            assert_eq!(stage.survivors(), (0..=number).collect::<Vec<_>>());
+        }
+        assert!(stage.memory.content(&wal::segment_name(3)).is_some(), "too few segments");
+    }
+
+    /// Goal: an order with company, beside a sync, or right after a crowd is left to the sync
+    /// thread, and the first order without company after that is not.
+    #[test]
+    fn an_order_with_company_is_left_to_the_sync_thread() {
+        let mut stage = Stage::new();
+        let mut crowd = [stage.order(0), stage.order(1)];
+        stage.run_core().expect("nothing to sync");
+        assert!(!crowd.iter_mut().any(answered), "the core thread has synced for a crowd");
+        stage.run_sync();
+        assert!(crowd.iter_mut().all(answered), "the sync thread has not answered");
+
+        let mut after_crowd = stage.order(2);
+        stage.run_core().expect("nothing to sync");
+        assert!(!answered(&mut after_crowd), "the core thread has synced right after a crowd");
+        stage.run_sync();
+        assert!(answered(&mut after_crowd), "the sync thread has not answered");
+
+        let Stage { core, poller, publisher, core_sleeper, shared, disk, .. } = &mut stage;
+        let mut beside_sync = publisher.publish(deposit(3), 0).expect("room");
+        let under_way = disk.lock();
+        run(core, poller, disk, core_sleeper, shared, false).expect("nothing to sync");
+        assert!(!answered(&mut beside_sync), "answered beside a sync");
+        drop(under_way);
+        stage.run_sync();
+        assert!(answered(&mut beside_sync), "the sync thread has not answered");
+
+        let mut alone = stage.order(4);
+        stage.run_core().expect("synced");
+        assert!(answered(&mut alone), "the core thread has not synced");
+        assert_eq!(*stage.pending_at_syncs.lock(), [2, 1, 1, 1], "pending answers at each sync");
+        assert_eq!(stage.survivors(), [0, 1, 2, 3, 4]);
+    }
+
+    /// Goal: a failed sync on the core thread answers nothing, and no other thread syncs after it.
+    #[test]
+    fn a_failed_sync_of_the_core_thread_answers_nothing() {
+        for fault in [Fault::Sync, Fault::Prefault] {
+            let mut stage = Stage::new();
+            let mut pending = stage.order(0);
+            stage.memory.fail(fault);
+            let failure = stage.run_core().expect_err("the fault");
+            let expected = match fault {
+                Fault::Sync => matches!(failure, wal::Error::Sync { .. }),
+                _ => matches!(failure, wal::Error::Prepare { .. }),
+            };
+            assert!(expected, "{fault:?}: {failure}");
+            assert!(stage.shared.log.poisoned(), "{fault:?}");
+            assert!(!answered(&mut pending), "{fault:?}: answered after a failure");
+            assert!(stage.disk.try_lock().is_none(), "{fault:?}: the sync thread may go on");
+        }
+    }
+
+    /// Goal: a mark follows each order that the core thread has synced. Method: both threads; the
+    /// sync thread sleeps without a time limit when there is nothing to mark.
+    #[test]
+    fn the_sync_thread_marks_an_order_that_the_core_thread_has_synced() {
+        let Stage {
+            mut core,
+            mut poller,
+            mut publisher,
+            core_sleeper,
+            sync_sleeper,
+            shared,
+            disk,
+            ..
+        } = Stage::new();
+        let is_marked = thread::scope(|scope| {
+            let (disk, shared) = (&disk, &*shared);
+            let core_thread = scope
+                .spawn(move || run(&mut core, &mut poller, disk, &core_sleeper, shared, false));
+            let sync_thread =
+                scope.spawn(move || release(disk, &sync_sleeper, shared, Duration::from_millis(1)));
+            let is_marked = (0..20).all(|number| {
+                let mut pending = publisher.publish(deposit(number), 0).expect("room");
+                publisher.wake();
+                let marked = || shared.marked.load(Ordering::Relaxed) == shared.log.durable();
+                comes_true(|| answered(&mut pending)) && comes_true(marked)
+            });
+            shared.stop.store(true, Ordering::Release);
+            shared.core_bell.ring();
+            core_thread.join().expect("no panic").expect("no fault");
+            sync_thread.join().expect("no panic").expect("no fault");
+            is_marked
+        });
+        assert!(is_marked, "an order has no answer or no mark");
+    }
 }

@@ -24,9 +24,9 @@
 //! unmaps                    never waits              publishes the durable mark
 //! ```
 //!
-//! [`Recovery`] opens a log and makes all three. Below them lies the [`Medium`]: a [`Directory`] of
-//! mapped files, or [`Memory`](memory::Memory), which loses unsynced bytes in a simulated power
-//! cut.
+//! [`Recovery`] opens a log and makes all three. The deciding thread may use the syncer, under a
+//! lock, while it has nothing to decide. Below them lies the [`Medium`]: a [`Directory`] of mapped
+//! files, or [`Memory`](memory::Memory), which loses unsynced bytes in a simulated power cut.
 //!
 //! # The medium it assumes
 //!

@@ -81,7 +81,7 @@ impl Options {
 pub struct Log<M: Medium> {
     /// For the thread that decides: appends, never waits.
     pub writer: Writer<M>,
-    /// For the thread that waits for the disk.
+    /// For the thread that waits for the disk. Threads may hand it to one another, under a lock.
     pub syncer: Syncer<M>,
     /// For the thread that makes room ahead of the writer.
     pub preparer: Preparer<M>,

@@ -289,3 +289,36 @@ fn loom_a_roll_is_synced_in_order() {
         check(full + 1);
     });
 }
+
+/// Goal: two threads may sync in turn: the durable mark never falls, and is never ahead of the
+/// synced bytes. Method: the writer's thread syncs its own record if it finds the syncer's lock
+/// free, and leaves it to the other thread if not.
+#[test]
+fn loom_two_threads_sync_in_turn() {
+    check(|| {
+        let drawer = Drawer::default();
+        let Log { mut writer, syncer, durable, .. } = log(&drawer);
+        let syncer = Arc::new(LoomMutex::new(syncer));
+        let synced = |drawer: &Drawer, durable: Sequence| {
+            assert!(durable == 0 || drawer.synced(1) >= end_of(durable, 0), "synced: {durable}");
+        };
+        let (drawer_there, syncer_there) = (drawer.clone(), Arc::clone(&syncer));
+        let thread = thread::spawn(move || {
+            let mut before = 0;
+            for _ in 0..2 {
+                writer.append(0, 0, &[]).expect("room");
+                if let Ok(mut syncer) = syncer_there.try_lock() {
+                    assert_eq!(syncer.sync().expect("no fault"), writer.appended());
+                }
+                let now = durable.durable();
+                assert!(now >= before, "{now} is durable after {before}");
+                synced(&drawer_there, now);
+                before = now;
+            }
+        });
+        synced(&drawer, syncer.lock().expect("no panic").sync().expect("no fault"));
+        thread.join().expect("appended");
+        assert_eq!(syncer.lock().expect("no panic").sync().expect("no fault"), 2);
+        synced(&drawer, 2);
+    });
+}

@@ -8,7 +8,7 @@ use crate::frame::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader, Sequence, segm
 use crate::marks::{Marks, Roll, Rolls, Segment, name_segment};
 use crate::medium::{Medium, MediumFile, PAGE_BYTES};
 
-/// Makes records durable: for one thread, which waits for the disk here.
+/// Makes records durable: for one thread at a time, which waits for the disk here.
 #[derive(Debug)]
 pub struct Syncer<M: Medium> {
     marks: Arc<Marks>,
