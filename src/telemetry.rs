@@ -6,12 +6,16 @@ pub mod lines;
 #[cfg(feature = "otel")]
 pub mod otlp;
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::io::{self, IsTerminal};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
-use metrics::Unit;
+use foldhash::fast::RandomState;
+use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use parking_lot::RwLock;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
@@ -138,7 +142,7 @@ pub const PAUSED_REASON: &str = "paused";
 pub const AWAY_REASON: &str = "away";
 
 /// The label `step` of [`STEP_SECONDS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A batch of calls in PostgreSQL, with Funding's part in them.
     Commit,
@@ -274,13 +278,39 @@ fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, L
 /// The process's metrics, as Prometheus reads them.
 pub struct Metrics(PrometheusHandle);
 
+static INSTALLED: OnceLock<Metrics> = OnceLock::new();
+
+/// Registered metrics by their labels. The recorder builds, hashes and compares a name and its
+/// labels for each look-up, which costs more than the sample. `K` is of a fixed set: a series stays
+/// in memory for ever.
+struct Registered<K, H>(RwLock<HashMap<K, H, RandomState>>);
+
+impl<K: Eq + Hash, H> Registered<K, H> {
+    fn new() -> Self {
+        Self(RwLock::default())
+    }
+
+    /// Uses the metrics of these labels. `register`: looks them up for the first time.
+    fn with(&self, key: K, register: impl FnOnce() -> H, sample: impl FnOnce(&H)) {
+        if let Some(known) = self.0.read().get(&key) {
+            return sample(known);
+        }
+        // Before the recorder is installed a handle leads nowhere, and must not be kept.
+        let lasts = INSTALLED.get().is_some();
+        let handle = register();
+        sample(&handle);
+        if lasts {
+            self.0.write().insert(key, handle);
+        }
+    }
+}
+
 impl Metrics {
     /// Installs the recorder of this process. Later calls return the same.
     ///
     /// # Panics
     /// If another recorder is installed in this process: then no metric would be visible.
     pub fn install() -> &'static Self {
-        static INSTALLED: OnceLock<Metrics> = OnceLock::new();
         INSTALLED.get_or_init(|| {
             let recorder = PrometheusBuilder::new()
                 .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS_BUCKETS)
@@ -363,8 +393,16 @@ pub fn expect_alert(alert: &'static str) {
 
 /// Counts a transfer that reached a final state. `seconds`: time since it was accepted.
 pub fn transfer(direction: &'static str, state: &'static str, seconds: f64) {
-    metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state).increment(1);
-    metrics::histogram!(TRANSFER_SECONDS, "direction" => direction).record(seconds);
+    type Ended = Registered<(&'static str, &'static str), (Counter, Histogram)>;
+    static ENDED: LazyLock<Ended> = LazyLock::new(Registered::new);
+    let register = || {
+        let total = metrics::counter!(TRANSFERS_TOTAL, "direction" => direction, "state" => state);
+        (total, metrics::histogram!(TRANSFER_SECONDS, "direction" => direction))
+    };
+    ENDED.with((direction, state), register, |(total, time)| {
+        total.increment(1);
+        time.record(seconds);
+    });
 }
 
 /// Counts a request that was refused because the service took no new work.
@@ -412,16 +450,25 @@ pub fn count_fenced_write() {
 
 /// Counts one answered request with its duration.
 pub fn time_http_request(route: &'static str, status: u16, took: Duration) {
-    count_http_request(route, status);
-    metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route).record(took.as_secs_f64());
+    type Answered = Registered<(&'static str, u16), (Counter, Histogram)>;
+    static ANSWERED: LazyLock<Answered> = LazyLock::new(Registered::new);
+    let time = || metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route);
+    let register = || (http_requests(route, status), time());
+    ANSWERED.with((route, status), register, |(total, time)| {
+        total.increment(1);
+        time.record(took.as_secs_f64());
+    });
+}
+
+fn http_requests(route: &'static str, status: u16) -> Counter {
+    metrics::counter!(HTTP_REQUESTS_TOTAL, "route" => route, "status" => status.to_string())
 }
 
 /// Counts one answered request.
 ///
 /// `route`: a route's pattern or [`ROUTE_NONE`], never the path itself.
 pub fn count_http_request(route: &'static str, status: u16) {
-    metrics::counter!(HTTP_REQUESTS_TOTAL, "route" => route, "status" => status.to_string())
-        .increment(1);
+    http_requests(route, status).increment(1);
 }
 
 /// Counts a refused transfer if it was refused at a limit.
@@ -437,8 +484,10 @@ pub fn count_limited(code: Code) {
 
 /// Records the duration of one commit of a batch or of one call of a participant.
 pub fn step(step: Step, took_ns: u64) {
+    static TIMES: LazyLock<Registered<Step, Histogram>> = LazyLock::new(Registered::new);
     let seconds = Duration::from_nanos(took_ns).as_secs_f64();
-    metrics::histogram!(STEP_SECONDS, "step" => step.name()).record(seconds);
+    let register = || metrics::histogram!(STEP_SECONDS, "step" => step.name());
+    TIMES.with(step, register, |time| time.record(seconds));
 }
 
 /// Sets the free space on the log's file system.
@@ -566,6 +615,11 @@ mod tests {
         metrics::gauge!(RING_SLOTS).set(4096.0);
         metrics::histogram!(STEP_SECONDS, "step" => "telemetry_test").record(0.003);
         count_http_request("/telemetry/test", 404);
+        for _ in 0..2 {
+            time_http_request("/telemetry/test", 200, Duration::from_millis(3));
+            time_http_request("/telemetry/test", 202, Duration::from_millis(3));
+            transfer("telemetry_test", "ENDED", 0.003);
+        }
         metrics.upkeep();
         let text = Metrics::install().render();
         for line in [
@@ -579,9 +633,30 @@ mod tests {
             "ubscore_step_seconds_bucket{step=\"telemetry_test\",le=\"0.005\"} 1",
             "ubscore_step_seconds_bucket{step=\"telemetry_test\",le=\"+Inf\"} 1",
             "ubscore_http_requests_total{route=\"/telemetry/test\",status=\"404\"} 1",
+            "ubscore_http_requests_total{route=\"/telemetry/test\",status=\"200\"} 2",
+            "ubscore_http_requests_total{route=\"/telemetry/test\",status=\"202\"} 2",
+            "ubscore_http_request_seconds_count{route=\"/telemetry/test\"} 4",
+            "ubscore_transfers_total{direction=\"telemetry_test\",state=\"ENDED\"} 2",
+            "ubscore_transfer_seconds_count{direction=\"telemetry_test\"} 2",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+    }
+
+    /// Goal: a sample before the recorder is installed is lost alone, not with all later ones.
+    #[test]
+    fn a_handle_without_a_recorder_is_not_kept() {
+        let registered = Registered::<u8, u8>::new();
+        let installed = INSTALLED.get().is_some();
+        registered.with(1, || 7, |seven| assert_eq!(*seven, 7));
+        assert!(installed || registered.0.read().is_empty() || INSTALLED.get().is_some());
+        Metrics::install();
+        let mut times = 0;
+        for _ in 0..3 {
+            registered.with(2, || 8, |_| times += 1);
+        }
+        registered.with(2, || unreachable!("it is known"), |eight| assert_eq!(*eight, 8));
+        assert_eq!(times, 3);
     }
 
     #[test]

@@ -397,7 +397,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Tasks, Eng
         committed: Arc::default(),
         clean: None,
     };
-    let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
+    let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
     let stores = vec![store(site, &incarnation, 0)];
     let mut tasks = Tasks::default();
     let coordinator = block_on(async { Coordinator::start(parts, stores, entropy, &mut tasks) });

@@ -143,7 +143,7 @@ fn callers_of_round(round: usize) -> usize {
 #[test]
 fn a_power_cut_takes_back_nothing_that_was_answered() {
     let rounds = soak_rounds().unwrap_or(6);
-    let seed = SystemEntropy.u64();
+    let seed = SystemEntropy::default().u64();
     println!("seed {seed}");
     for fuse in [true, false] {
         let mut state = seed;

@@ -334,7 +334,7 @@ fn kills_of_the_server_and_of_postgresql_under_load_conserve_every_unit() {
     /// Rounds of one site: its data grow, and are checked whole after each.
     const SITE_KILLS: usize = 50;
     let kills = soak_rounds().unwrap_or(8);
-    let seed = SystemEntropy.u64();
+    let seed = SystemEntropy::default().u64();
     println!("seed {seed}");
     let mut sum = Sum::default();
     let mut left = kills;
@@ -402,7 +402,7 @@ impl Soak {
 #[test]
 fn f07_a_log_that_is_lost_under_load_is_rebuilt_each_time() {
     let losses = if soak_rounds().is_some() { 50 } else { 3 };
-    let seed = SystemEntropy.u64();
+    let seed = SystemEntropy::default().u64();
     println!("seed {seed}");
     for number in 0..2 {
         let rounds = if number == 0 { losses / 2 } else { losses - losses / 2 };

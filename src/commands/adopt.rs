@@ -167,7 +167,10 @@ impl Adoption<'_> {
             Found::Begun => (identity, String::new()),
             Found::Lost(files) => {
                 let aside = self.set_aside(files, out)?;
-                (if bound.begun { identity } else { Identity(SystemEntropy.u128()) }, aside)
+                (
+                    if bound.begun { identity } else { Identity(SystemEntropy::default().u128()) },
+                    aside,
+                )
             }
         };
         crash::point("adopt_after_aside");

@@ -22,6 +22,9 @@ const RATELIMIT: &str = "ratelimit";
 /// The largest integer of a structured field (RFC 9651, 3.3.1). A larger number is cut to it.
 const STRUCTURED_INTEGER_MAX: u64 = 999_999_999_999_999;
 
+/// Room for most JSON answers, bytes: a transfer takes some 300. A larger one grows.
+const JSON_BYTES: usize = 512;
+
 /// An answer's body: whole (nearly always), or a stream.
 pub type Content = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -30,7 +33,8 @@ pub type Answer = Response<Content>;
 
 /// A JSON answer.
 pub fn json(status: StatusCode, body: &impl Serialize, request_id: &str) -> Answer {
-    let bytes = serde_json::to_vec(body).expect("our own structures have no failing serializer");
+    let mut bytes = Vec::with_capacity(JSON_BYTES);
+    serde_json::to_writer(&mut bytes, body).expect("our own structures have no failing serializer");
     text(status, "application/json", bytes.into(), request_id)
 }
 

@@ -441,6 +441,11 @@ mod tests {
         verify(auth, &token(&Header::default(), &all, SECRET))
     }
 
+    fn parts(token: &str) -> [&str; 3] {
+        let parts: Vec<&str> = token.split('.').collect();
+        parts.try_into().expect("three parts")
+    }
+
     fn judge(claims: &Value) -> Result<Claims, Unauthorized> {
         judge_with(&shared(), claims)
     }
@@ -483,6 +488,95 @@ mod tests {
         let before = known();
         assert!(verifier.verify(Some(&long), NOW_S).is_ok());
         assert_eq!(known(), before);
+    }
+
+    /// Goal: a remembered token is judged by the clock at each use. Method: the time goes forward
+    /// through both ends of the token, and back.
+    #[test]
+    fn a_known_token_is_good_between_its_times_alone() {
+        let verifier = Verifier::new(&shared()).expect("a key");
+        let claims = json!({"sub": "7", "nbf": NOW_S + 100, "exp": NOW_S + 200});
+        let later = token(&Header::default(), &claims, SECRET);
+        let early = Err(Unauthorized::NotYetValid);
+        for _ in 0..2 {
+            for (after_s, verdict) in [
+                (0, early),
+                (94, early),
+                (95, Ok(7)),
+                (204, Ok(7)),
+                (205, Err(Unauthorized::Expired)),
+                (150, Ok(7)),
+            ] {
+                let user = verifier.verify(Some(&later), NOW_S + after_s).map(|c| c.user_id);
+                assert_eq!(user, verdict, "{after_s} s");
+            }
+        }
+    }
+
+    /// Goal: a remembered token keeps its own user, role and end, and no forgery of it is known.
+    /// Method: tokens that differ in one claim, and forgeries of each, in turns.
+    #[test]
+    fn known_tokens_are_kept_apart_and_a_forgery_is_never_one_of_them() {
+        let verifier = Verifier::new(&shared()).expect("a key");
+        let all = [
+            (7, None, 60),
+            (7, Some(Role::Admin), 60),
+            (7, Some(Role::Viewer), 60),
+            (7, None, 90),
+            (8, None, 60),
+        ];
+        for round in 0..3 {
+            for (user_id, role, ttl_s) in all {
+                let ttl = Duration::from_secs(ttl_s);
+                let good = sign(&shared(), user_id, role, ttl, NOW_S).expect("signed");
+                let claims = Claims { user_id, role, expires_s: NOW_S + ttl_s };
+                let verdict = verifier.verify(Some(&format!("Bearer {good}")), NOW_S);
+                assert_eq!(verdict, Ok(claims), "round {round}");
+                let [_, payload, signature] = parts(&good);
+                // {"alg":"none"}; {"alg":"HS384"}
+                for (head, why) in [
+                    ("eyJhbGciOiJub25lIn0", Unauthorized::Malformed),
+                    ("eyJhbGciOiJIUzM4NCJ9", Unauthorized::Algorithm),
+                ] {
+                    let forged = format!("Bearer {head}.{payload}.{signature}");
+                    assert_eq!(verifier.verify(Some(&forged), NOW_S), Err(why), "round {round}");
+                }
+            }
+            assert_eq!(verifier.trust.load().known.len(), all.len(), "refusals are not kept");
+        }
+    }
+
+    /// Goal: a token dies with its key, though it is remembered. Method: a set of two keys loses
+    /// one, and gets it back. A token by the public key as a secret is refused all along.
+    #[test]
+    fn a_known_token_is_forgotten_with_its_key() {
+        let pairs = [(); 2].map(|()| KeyPair::generate_for(&PKCS_ED25519).expect("a key"));
+        let claims = json!({"sub": "1001", "exp": NOW_S + 60});
+        let signed = |(pair, kid): (&KeyPair, &str)| {
+            let mut header = Header::new(jsonwebtoken::Algorithm::EdDSA);
+            header.kid = Some(kid.to_owned());
+            let key = EncodingKey::from_ed_der(pair.serialized_der());
+            format!("Bearer {}", jsonwebtoken::encode(&header, &claims, &key).expect("signed"))
+        };
+        let tokens = [(&pairs[0], "a"), (&pairs[1], "b")].map(signed);
+        let keys = [(&pairs[0], "a"), (&pairs[1], "b")].map(|(pair, kid)| {
+            jwk(config::auth::Algorithm::EdDsa, &pair.public_key_pem(), json!({"kid": kid}))
+        });
+        let set = |keys: &[Value]| json!({"keys": keys}).to_string();
+        let (auth, file) = public(config::auth::Algorithm::EdDsa, &set(&keys));
+        let verifier = Verifier::new(&auth).expect("keys");
+        let confused = token(&Header::default(), &claims, &pairs[0].public_key_pem());
+        for (held, first) in
+            [(&keys[..], Ok(())), (&keys[1..], Err(Unauthorized::Key)), (&keys[..], Ok(()))]
+        {
+            fs::write(file.path(), set(held)).expect("written");
+            verifier.reload().expect("keys");
+            for _ in 0..2 {
+                let verdict = |token: &String| verifier.verify(Some(token), NOW_S).map(drop);
+                assert_eq!(tokens.each_ref().map(verdict), [first, Ok(())]);
+                assert_eq!(verdict(&confused), Err(Unauthorized::Algorithm));
+            }
+        }
     }
 
     /// Goal: a secret can be changed without refusing a token that was good, and then is gone.

@@ -199,7 +199,7 @@ pub async fn start_engine(
     replayed: Replayed,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
-    let identity = log.unwrap_or_else(|| Identity(SystemEntropy.u128()));
+    let identity = log.unwrap_or_else(|| Identity(SystemEntropy::default().u128()));
     let engine = replayed.start(identity, timed_syncs(clock)).context("start the engine")?;
     if incarnation.log_identity.is_none() {
         // The log first: after a crash in between the log is empty, and any unused database may

@@ -44,20 +44,45 @@ static QUEUE: OnceLock<Queue> = OnceLock::new();
 /// Number of lines that could not be written to stderr.
 static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// The end of the queue: stderr, written by one thread.
-struct Stderr;
+/// The most bytes of one write, unless one line is longer. A pipe takes so many at once (pipe(7)),
+/// so that lines of another process with this stderr come before or after them.
+const WRITE_BYTES: usize = 4_096;
 
-impl Write for Stderr {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // One call is one line. An error means that the reader has gone; the exit code still
-        // reports.
-        if io::stderr().write_all(bytes).is_err() {
-            UNWRITTEN.fetch_add(1, Ordering::Relaxed);
+/// The end of the queue, written by one thread. Lines that arrive together share a write; the queue
+/// calls `flush` as soon as it is empty, so that no line waits for the next one.
+struct End<W> {
+    out: W,
+    text: Vec<u8>,
+    /// Lines in `text`.
+    lines: u64,
+}
+
+impl<W: Write> End<W> {
+    fn new(out: W) -> End<W> {
+        End { out, text: Vec::with_capacity(WRITE_BYTES), lines: 0 }
+    }
+}
+
+impl<W: Write> Write for End<W> {
+    /// Takes one line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.text.len() + line.len() > WRITE_BYTES {
+            self.flush()?;
         }
-        Ok(bytes.len())
+        self.text.extend_from_slice(line);
+        self.lines += 1;
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        // An error means that the reader has gone; the exit code still reports.
+        if self.lines > 0 && self.out.write_all(&self.text).is_err() {
+            UNWRITTEN.fetch_add(self.lines, Ordering::Relaxed);
+        }
+        self.text.clear();
+        // The memory of a very long line is not kept.
+        self.text.shrink_to(WRITE_BYTES);
+        self.lines = 0;
         Ok(())
     }
 }
@@ -70,7 +95,7 @@ pub(super) fn open(format: Format) -> NonBlocking {
             .buffered_lines_limit(LINES_MAX)
             .lossy(true)
             .thread_name("log")
-            .finish(Stderr);
+            .finish(End::new(io::stderr()));
         let dropped = lines.error_counter();
         // The standard hook writes to stderr directly: a panicking thread would wait for the
         // reader.
@@ -194,6 +219,56 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each write as it came; none if the reader has gone.
+    struct Reader {
+        writes: Vec<String>,
+        gone: bool,
+    }
+
+    impl Write for &mut Reader {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.gone {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            self.writes.push(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Goal: lines that arrive together share a write, whole and in order, and a flush leaves none.
+    /// Method: short lines, then one that does not fit any more, then one that never fits.
+    #[test]
+    fn lines_share_a_write_as_long_as_they_fit() {
+        let mut reader = Reader { writes: Vec::new(), gone: false };
+        let mut end = End::new(&mut reader);
+        let [half, long] = [WRITE_BYTES / 2, 3 * WRITE_BYTES].map(|bytes| "x".repeat(bytes) + "\n");
+        for line in ["a\n", "b\n", &half, &half, &long, "c\n"] {
+            end.write_all(line.as_bytes()).expect("taken");
+        }
+        end.flush().expect("written");
+        end.flush().expect("nothing is left");
+        assert!(end.text.capacity() < long.len(), "{} bytes are kept", end.text.capacity());
+        let first = format!("a\nb\n{half}");
+        assert_eq!(reader.writes, [first, half, long, "c\n".to_owned()]);
+    }
+
+    #[test]
+    fn each_line_that_cannot_be_written_is_counted() {
+        let mut reader = Reader { writes: Vec::new(), gone: true };
+        let mut end = End::new(&mut reader);
+        let before = UNWRITTEN.load(Ordering::Relaxed);
+        for line in ["a\n", "b\n", "c\n"] {
+            end.write_all(line.as_bytes()).expect("taken");
+        }
+        end.flush().expect("the end never fails");
+        assert!(UNWRITTEN.load(Ordering::Relaxed) - before >= 3);
+        assert_eq!(end.lines, 0);
+    }
 
     #[test]
     fn a_last_line_has_the_form_of_the_others() {

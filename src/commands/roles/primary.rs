@@ -502,7 +502,7 @@ impl Start<'_> {
             committed: Arc::clone(committed),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
-        let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy) };
+        let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
         Coordinator::start(parts, (0..shards).map(store).collect(), entropy, self.tasks)
     }
 
@@ -550,7 +550,7 @@ impl Start<'_> {
         let options = relay::Options::new(config, at, stores.incarnation.number, catalog);
         if let Some(options) = webhooks::Options::new(config, &options, EventBody::json) {
             let (hub, clock) = (Arc::clone(&hub), Arc::clone(clock));
-            let webhooks = Webhooks::start(options, hub, clock, Box::new(SystemEntropy));
+            let webhooks = Webhooks::start(options, hub, clock, Box::new(SystemEntropy::default()));
             let webhooks = webhooks.context("start to deliver events")?;
             self.tasks.run("webhooks", webhooks.run());
         }
@@ -637,7 +637,7 @@ impl Start<'_> {
         let intake = Intake {
             verifier,
             clock: Arc::clone(clock),
-            entropy: Mutex::new(Box::new(SystemEntropy)),
+            entropy: Mutex::new(Box::new(SystemEntropy::default())),
             body_bytes_max: config.http.body_bytes_max,
             body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
         };
