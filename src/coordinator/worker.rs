@@ -1068,24 +1068,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         let active = self.active.get_mut(&req_id).expect("looked up above");
         active.row = row;
-        let (user, asset) = (active.transfer.intent.user, active.transfer.intent.asset);
         let replied = effects.iter().any(|effect| matches!(effect, Effect::Reply(..)));
         for effect in effects {
             match effect {
                 Effect::Accept(_) => unreachable!("only a submitted transfer is accepted"),
                 Effect::Step { transition, code, log_sequence } => {
-                    let from = row.state;
+                    let transfer = Box::new(self.active[&req_id].transfer.clone());
+                    assert_eq!(transfer.state, row.state, "{req_id}: a step from another state");
                     let attempt = row.attempt;
-                    let call = Call::Step {
-                        user,
-                        asset,
-                        req_id,
-                        from,
-                        transition,
-                        code,
-                        log_sequence,
-                        attempt,
-                    };
+                    let call = Call::Step { transfer, transition, code, log_sequence, attempt };
                     let span = Span::current();
                     let step = Queued { span, ..Queued::own(call, Waiter::Step(req_id)) };
                     let step = self.arrived(step);
@@ -1269,7 +1260,8 @@ fn span_of(transfer: &Transfer) -> Span {
 fn violator(call: &Call) -> String {
     match call {
         Call::Accept { intent, .. } | Call::Operate { intent, .. } => intent.req_id.to_string(),
-        Call::Step { req_id, .. } | Call::Defer { req_id, .. } => req_id.to_string(),
+        Call::Step { transfer, .. } => transfer.intent.req_id.to_string(),
+        Call::Defer { req_id, .. } => req_id.to_string(),
         Call::QueryOperation { req_id, .. } | Call::Find(Sought::ReqId(req_id)) => {
             req_id.to_string()
         }

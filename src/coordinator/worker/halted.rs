@@ -34,25 +34,23 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
             },
             Call::External(external) => Call::FindExternal(external.clone()),
-            Call::Step { user, asset, req_id, from, transition, code, log_sequence, attempt } => {
-                let row = Row { state: *from, ..self.active.get(req_id)?.row };
+            Call::Step { transfer, transition, code, log_sequence, attempt } => {
+                let req_id = transfer.intent.req_id;
+                let row = Row { state: transfer.state, ..self.active.get(&req_id)?.row };
                 let (transition, code, log_sequence) = (transition.clone(), *code, *log_sequence);
                 let whole = Effect::Step { transition, code, log_sequence };
                 match restrain(row, whole, route::<T, F>) {
                     Effect::Step { transition, code, log_sequence } => Call::Step {
-                        user: *user,
-                        asset: *asset,
-                        req_id: *req_id,
-                        from: *from,
+                        transfer: transfer.clone(),
                         transition,
                         code,
                         log_sequence,
                         attempt: *attempt,
                     },
                     // An earlier try may have been carried out, or may still be: a commit tells, and ends it.
-                    _ if queued.maybe => Call::Find(Sought::ReqId(*req_id)),
+                    _ if queued.maybe => Call::Find(Sought::ReqId(req_id)),
                     _ => {
-                        self.resting.push(*req_id);
+                        self.resting.push(req_id);
                         return None;
                     }
                 }
