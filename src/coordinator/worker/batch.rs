@@ -51,7 +51,7 @@ impl Batch {
 type Source = Box<dyn Error + Send + Sync>;
 
 /// The result of a commit.
-pub(super) enum Outcome {
+pub(super) enum CommitEnd {
     Committed(Vec<(Queued, Reply)>),
     /// Nothing happened. The store refuses one call; the others go back.
     Refused {
@@ -73,23 +73,23 @@ pub(super) enum Outcome {
     },
 }
 
-impl Outcome {
-    pub(super) fn of(batch: Batch, result: Result<Vec<Reply>, Failure>) -> Outcome {
+impl CommitEnd {
+    pub(super) fn of(batch: Batch, result: Result<Vec<Reply>, Failure>) -> CommitEnd {
         let mut batch = batch.into_queued();
         match result {
             Ok(replies) => {
                 assert_eq!(replies.len(), batch.len(), "replies for calls");
-                Outcome::Committed(batch.into_iter().zip(replies).collect())
+                CommitEnd::Committed(batch.into_iter().zip(replies).collect())
             }
             Err(Failure::Refused { index, violation, source }) => {
                 let blamed = batch.remove(index);
-                Outcome::Refused { blamed, others: batch, violation, source }
+                CommitEnd::Refused { blamed, others: batch, violation, source }
             }
             Err(Failure::Retry { index: Some(index), source }) => {
                 let blamed = batch.remove(index);
-                Outcome::Blocked { blamed, others: batch, source }
+                CommitEnd::Blocked { blamed, others: batch, source }
             }
-            Err(failure) => Outcome::Failed { batch, failure },
+            Err(failure) => CommitEnd::Failed { batch, failure },
         }
     }
 }
@@ -153,8 +153,8 @@ mod tests {
         batch.iter().map(|queued| queued.call.req_id().expect("a name").number()).collect()
     }
 
-    /// Reads come after writes, so that they see the batch's own writes. A call that was replaced
-    /// for the store has its place by the replacement, and comes back as it was queued.
+    /// Reads come after writes, so that they see the batch's own writes. If the store
+    /// gets another call instead, that one decides the place; the queued call comes back.
     #[test]
     fn a_batch_reads_last_and_returns_its_calls_as_they_were_queued() {
         let members = [(search(1), None), (step(2), None), (step(3), Some(req_id(3)))];
@@ -176,22 +176,22 @@ mod tests {
         let calls = || batch([step(1), step(2), step(3)]);
         let source = || -> Source { "a reason".into() };
         let refused = Failure::Refused { index: 1, violation: true, source: source() };
-        let Outcome::Refused { blamed, others, violation: true, .. } =
-            Outcome::of(calls(), Err(refused))
+        let CommitEnd::Refused { blamed, others, violation: true, .. } =
+            CommitEnd::of(calls(), Err(refused))
         else {
             panic!("refused")
         };
         assert_eq!((names(&[blamed]), names(&others)), (vec![2], vec![1, 3]));
         let blocked = Failure::Retry { index: Some(2), source: source() };
-        let Outcome::Blocked { blamed, others, .. } = Outcome::of(calls(), Err(blocked)) else {
+        let CommitEnd::Blocked { blamed, others, .. } = CommitEnd::of(calls(), Err(blocked)) else {
             panic!("blocked")
         };
         assert_eq!((names(&[blamed]), names(&others)), (vec![3], vec![1, 2]));
         let retry = Failure::Retry { index: None, source: source() };
-        let whole = Outcome::of(calls(), Err(retry));
-        assert!(matches!(whole, Outcome::Failed { batch, .. } if names(&batch) == [1, 2, 3]));
+        let whole = CommitEnd::of(calls(), Err(retry));
+        assert!(matches!(whole, CommitEnd::Failed { batch, .. } if names(&batch) == [1, 2, 3]));
         let replies = vec![Reply::Done, Reply::Found(None), Reply::Done];
-        let Outcome::Committed(done) = Outcome::of(calls(), Ok(replies)) else {
+        let CommitEnd::Committed(done) = CommitEnd::of(calls(), Ok(replies)) else {
             panic!("committed")
         };
         assert_eq!(done[1].0.call, step(2).call);

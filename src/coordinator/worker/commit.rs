@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tracing::field::display;
 use tracing::{Instrument, debug, debug_span, error, warn};
 
-use super::batch::{Again, Batch, Member, Outcome};
+use super::batch::{Again, Batch, CommitEnd, Member};
 use super::queue::{Next, Queued};
 use super::reply::ReplyTo;
 use super::{Doing, Done, Worker, ns};
@@ -89,28 +89,28 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         batch: Batch,
         result: Result<Vec<Reply>, Failure>,
     ) -> Result<(), Superseded> {
-        let outcome = Outcome::of(batch, result);
+        let end = CommitEnd::of(batch, result);
         // If the store blames one call, it can be reached, though every call of it may fail.
-        if !matches!(outcome, Outcome::Failed { .. }) {
+        if !matches!(end, CommitEnd::Failed { .. }) {
             self.outage.ended();
         }
-        match outcome {
-            Outcome::Committed(replies) => {
+        match end {
+            CommitEnd::Committed(replies) => {
                 self.parts.committed.notify_one();
                 for (queued, reply) in replies {
                     self.note_commit(&queued);
                     self.on_reply(queued, reply);
                 }
             }
-            Outcome::Refused { blamed, others, violation, source } => {
+            CommitEnd::Refused { blamed, others, violation, source } => {
                 self.queue.put_all_back(others.into_iter());
                 self.on_refused(blamed, violation, source.as_ref());
             }
-            Outcome::Blocked { blamed, others, source } => {
+            CommitEnd::Blocked { blamed, others, source } => {
                 self.queue.put_all_back(others.into_iter());
                 self.on_blocked(blamed, source.as_ref());
             }
-            Outcome::Failed { batch, failure } => {
+            CommitEnd::Failed { batch, failure } => {
                 self.store_failed(&failure)?;
                 let now = self.now();
                 for mut queued in batch.into_iter().rev() {

@@ -127,8 +127,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// Logs a failed try of a transfer in hand, and stores the time of the next one if the store
-    /// can be reached. Returns the wait until then, milliseconds. `message`: of the log line.
+    /// Logs a failed try of a transfer in hand. If the store can be reached, the time of the next
+    /// try is stored. Returns the wait until then, milliseconds. `message`: of the log line.
     pub(super) fn back_off(&mut self, req_id: ReqId, why: &str, message: &str) -> u64 {
         let active = &self.active[&req_id];
         let Row { attempt, state, direction, .. } = active.row;

@@ -114,7 +114,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 
     /// Ends the back-off of a transfer. Returns whether it was waiting for its time and for nothing
-    /// else, so that the caller has to go on with it. A parked step goes on by itself.
+    /// else: then the caller goes on with it. A parked step goes on by itself.
     fn wake(&mut self, req_id: ReqId) -> bool {
         let Some(active) = self.active.get_mut(&req_id) else { return false };
         active.row.attempt = 0;
@@ -171,11 +171,11 @@ fn awaits_decision(active: &Active) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::active::tests::transfer;
-    use super::super::reply::Answer;
+    use super::super::reply::Response;
     use super::*;
     use domain::transfer::State;
 
-    type Waits = Answer<watch::Receiver<Transfer>>;
+    type Waits = Response<watch::Receiver<Transfer>>;
 
     fn add(resolves: &mut Resolves, number: u64, deadline_ns: u64) -> (ReqId, Waits) {
         let transfer = transfer(number, State::SourcePending);

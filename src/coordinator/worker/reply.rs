@@ -22,17 +22,17 @@ pub(crate) struct Caller<T> {
 }
 
 /// The other end of a [`Caller`].
-pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Rejection>>;
+pub(crate) type Response<T> = oneshot::Receiver<Result<T, Rejection>>;
 
 impl<T> Caller<T> {
     /// A caller, and its end that waits.
-    pub(crate) fn new() -> (Caller<T>, Answer<T>) {
+    pub(crate) fn new() -> (Caller<T>, Response<T>) {
         let (sender, answer) = oneshot::channel();
         (Caller { sender, _pauses: None }, answer)
     }
 
     /// A caller that keeps these pauses until it is answered.
-    pub(crate) fn keeping(pauses: Arc<Pauses>) -> (Caller<T>, Answer<T>) {
+    pub(crate) fn keeping(pauses: Arc<Pauses>) -> (Caller<T>, Response<T>) {
         let (caller, answer) = Caller::new();
         (Caller { _pauses: Some(pauses), ..caller }, answer)
     }
