@@ -28,14 +28,16 @@ use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
 pub use self::parts::{Options, Parts};
 pub use self::request::{Accepted, ExternalDecided, Rejection, Request};
+use self::step::{Effect, Happened, Row, decide};
 use self::worker::Worker;
-use self::worker::message::{AcceptReply, Envelope, Message, OperatorAction};
-use crate::adapters::{Adapter, Ask, Outcome, Reason};
+use self::worker::inbox::{Envelope, Look, Message};
+use self::worker::reply::{Caller, OperatorAction, ReplyTo};
+use crate::adapters::{Adapter, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::gate::CleanRounds;
-use crate::postgres::store::{External, Store, Transfer};
+use crate::postgres::store::{Call, External, Reply, Sought, Store, Transfer, TransitionPath};
 use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
@@ -52,6 +54,7 @@ pub struct Coordinator<T, F> {
     entropy: Mutex<Box<dyn Entropy>>,
     numbers: Arc<Numbers>,
     hands: Arc<Hands>,
+    fuse: bool,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
@@ -114,6 +117,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             entropy: Mutex::new(entropy()),
             numbers,
             hands,
+            fuse: parts.options.fuse,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
             vacancy: Arc::clone(&parts.vacancy),
@@ -151,13 +155,24 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.spot.check(&ask)?;
         self.admit(&ask.intent).await?;
         let intent = ask.intent;
-        let (sender, receiver) = oneshot::channel();
-        let reply = AcceptReply { sender, _pauses: pauses };
+        let (caller, receiver) = Caller::keeping(pauses);
         // A part of the request, which lasts as long as the transfer is in hand.
         let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
-        let worker = worker::shard_of(user, self.inboxes.len());
-        self.send_in(span, worker, Message::Submit { intent, fingerprint, reservation, reply })?;
+        let transition = self.first_path(intent.direction);
+        let call = Box::new(Call::Accept { intent, fingerprint, transition });
+        let message = Message::Call { call, reply_to: ReplyTo::Accept(caller), reservation };
+        self.send_in(span, worker::shard_of(user, self.inboxes.len()), message)?;
         Ok((req_id, receiver))
+    }
+
+    /// The path of a new transfer in the commit that accepts it.
+    fn first_path(&self, direction: Direction) -> TransitionPath {
+        let state = State::Init;
+        let row = Row { direction, state, attempt: 0, fuse: self.fuse, resolve: false };
+        match decide(row, Happened::Submitted, route::<T, F>).1.pop() {
+            Some(Effect::Accept(transition)) => transition,
+            other => unreachable!("{other:?}: a submitted transfer is accepted"),
+        }
     }
 
     /// Checks that UBSCore has a place for every outcome of this transfer. An accepted transfer
@@ -231,10 +246,14 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
 
     /// The same, without waiting for a round of the audit.
     async fn external_once(&self, external: External) -> Result<ExternalDecided, Rejection> {
-        let (reply, receiver) = oneshot::channel();
+        let (caller, receiver) = Caller::new();
         let user = external.user;
-        let room = self.shortage().is_none();
-        self.send(user, Message::External { external, room, reply })?;
+        // Without room for its record a new one waits, and a repeat gets the earlier decision.
+        let call = match self.shortage() {
+            None => Call::External(external),
+            Some(_) => Call::FindExternal(external),
+        };
+        self.call(user, call, ReplyTo::External(caller))?;
         let decided = receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()));
         decided.map_err(|rejection| match (rejection.code, rejection.shortage) {
             (Code::Overloaded, None) => {
@@ -255,10 +274,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         actor: String,
         reason: String,
     ) -> Result<(), Rejection> {
-        let (reply, receiver) = oneshot::channel();
-        let message = Message::SetFundingStatus { user, status, actor, reason, reply };
-        self.send(user, message)?;
-        receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
+        let (caller, receiver) = Caller::new();
+        let call = Call::SetFundingStatus { user, status, actor, reason };
+        self.call(user, call, ReplyTo::Store(caller))?;
+        match receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))? {
+            Reply::Done => Ok(()),
+            reply => unreachable!("{reply:?} answers another call"),
+        }
     }
 
     /// The transfer of this user's cid, including every accept that was sent before this call.
@@ -266,9 +288,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// # Errors
     /// A [`Rejection`].
     pub async fn find_cid(&self, user: UserId, cid: Cid) -> Result<Option<Transfer>, Rejection> {
-        let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::FindCid { user, cid, reply })?;
-        receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))
+        let (caller, receiver) = Caller::new();
+        self.call(user, Call::Find(Sought::Cid(user, cid)), ReplyTo::Store(caller))?;
+        match receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))? {
+            Reply::Found(found) => Ok(found.map(|transfer| *transfer)),
+            reply => unreachable!("{reply:?} answers another call"),
+        }
     }
 
     /// Whether an accept with this cid was sent and may still be committed. If not, a later read of
@@ -277,8 +302,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     /// # Errors
     /// A [`Rejection`]: the answer is unknown.
     pub async fn is_undecided(&self, user: UserId, cid: Cid) -> Result<bool, Rejection> {
-        let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::IsUndecided { user, cid, reply })?;
+        let (answer_to, receiver) = oneshot::channel();
+        self.send(user, Message::Look(Look::IsUndecided { user, cid, answer_to }))?;
         receiver.await.map_err(|_| Rejection::of(Code::SystemError))
     }
 
@@ -321,8 +346,9 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         req_id: ReqId,
         action: OperatorAction,
     ) -> Result<watch::Receiver<Transfer>, Rejection> {
-        let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Attend { req_id, action, reply })?;
+        let (caller, receiver) = Caller::new();
+        let call = Call::Find(Sought::ReqId(req_id));
+        self.call(user, call, ReplyTo::Attend(action, caller))?;
         receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))
     }
 
@@ -336,8 +362,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         user: UserId,
         req_id: ReqId,
     ) -> Result<Option<watch::Receiver<Transfer>>, Rejection> {
-        let (reply, receiver) = oneshot::channel();
-        self.send(user, Message::Follow { req_id, reply })?;
+        let (answer_to, receiver) = oneshot::channel();
+        self.send(user, Message::Look(Look::Follow { req_id, answer_to }))?;
         receiver.await.map_err(|_| Rejection::of(Code::SystemError))
     }
 
@@ -349,8 +375,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     pub async fn under_way(&self) -> Result<Vec<u64>, Rejection> {
         let mut numbers = Vec::new();
         for worker in 0..self.inboxes.len() {
-            let (reply, receiver) = oneshot::channel();
-            self.send_to(worker, Message::UnderWay { reply })?;
+            let (answer_to, receiver) = oneshot::channel();
+            self.send_to(worker, Message::Look(Look::UnderWay { answer_to }))?;
             let of_worker = receiver.await;
             numbers.extend(of_worker.map_err(|_| Rejection::of(Code::SystemError))?);
         }
@@ -377,6 +403,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     pub fn shortage(&self) -> Option<Shortage> {
         let Capacity { transfers, bound_by } = (self.capacity)();
         (self.waiting_or_under_way() + ADMISSION_MARGIN >= transfers).then_some(bound_by)
+    }
+
+    /// Sends a call of the store to the worker of its user.
+    fn call(&self, user: UserId, call: Call, reply_to: ReplyTo) -> Result<(), Rejection> {
+        self.send(user, Message::Call { call: Box::new(call), reply_to, reservation: None })
     }
 
     fn send(&self, user: UserId, message: Message) -> Result<(), Rejection> {
@@ -447,6 +478,14 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         while !self.numbers.all_have_looked() {
             self.clock.sleep(RECOVERED_LOOK).await;
         }
+    }
+}
+
+/// How each participant is asked.
+fn route<T: Adapter, F: Adapter>(participant: Participant) -> Route {
+    match participant {
+        Participant::Funding => F::ROUTE,
+        Participant::Spot => T::ROUTE,
     }
 }
 

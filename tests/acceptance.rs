@@ -134,7 +134,7 @@ fn count_of(replies: &[Reply], status: u16) -> usize {
 
 /// How often a server has logged that a call is blocked. It logs this once per try.
 fn tries(server: &Server) -> usize {
-    server.said().matches("held up; others go on").count()
+    server.said().matches("blocked; others go on").count()
 }
 
 /// Waits until a server has made `more` further tries.

@@ -59,7 +59,7 @@ impl Said {
         match self {
             Said::Success | Said::SourceRefuses | Said::TargetRefuses => "",
             Said::Timeout => "outcome=\"timeout\"",
-            Said::Pending => "held up; others go on",
+            Said::Pending => "blocked; others go on",
             Said::NetworkError => "the store cannot be reached",
             Said::Unknown => "whether the store committed is unknown",
         }

@@ -409,7 +409,7 @@ fn every_line_about_a_transfer_names_it() {
     server.set_status(USER, "SPOT", "DISABLED");
     let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
     let held = server.transfer_held(&site, USER, Way::ToSpot, "1");
-    server.says("held up; others go on");
+    server.says("blocked; others go on");
     hold.release();
     site.wait_for_rest();
     let lines: Vec<Value> = server
@@ -433,7 +433,7 @@ fn every_line_about_a_transfer_names_it() {
             lines.iter().find(|line| names(line, req_id) && line["fields"]["message"] == message);
         found.unwrap_or_else(|| panic!("no line {message:?} of {req_id}: {lines:#?}"))
     };
-    said("held up; others go on", held);
+    said("blocked; others go on", held);
     // The HTTP request, and the transfer of the line's span.
     let stored = said("stored", &back);
     let spans = stored["spans"].as_array().expect("spans");

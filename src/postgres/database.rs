@@ -505,10 +505,10 @@ impl<'a> Arguments<'a> {
             BatchKey::Step(from, transition) => {
                 let mut rows = Steps::default();
                 for call in run {
-                    let Call::Step { req_id, code, log_sequence, attempt, .. } = call else {
+                    let Call::Step { transfer, code, log_sequence, attempt, .. } = call else {
                         unreachable!("one batch key")
                     };
-                    rows.req_ids.push(req_id.to_string());
+                    rows.req_ids.push(transfer.intent.req_id.to_string());
                     rows.codes.push(code.map(Code::name));
                     rows.log_sequences.push(log_sequence.map(bigint));
                     rows.attempts.push(count(*attempt));
@@ -557,11 +557,11 @@ impl<'a> Arguments<'a> {
                 ];
                 (&moves.accept, values)
             }
-            Call::Step { req_id, from, transition, code, log_sequence, attempt, .. } => {
+            Call::Step { transfer, transition, code, log_sequence, attempt } => {
                 let (op, success, refused) = funding_part(transition);
                 let values: Vec<Value> = vec![
-                    Box::new(req_id.to_string()),
-                    Box::new(from.number()),
+                    Box::new(transfer.intent.req_id.to_string()),
+                    Box::new(transfer.state.number()),
                     Box::new(numbers(&transition.path)),
                     Box::new(op),
                     Box::new(success),

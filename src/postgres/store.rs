@@ -95,14 +95,9 @@ pub enum Call {
     /// Compare-and-set a transfer through a transition. Answers [`Reply::Transfer`] as it stands then, moved by this
     /// call or by another before it.
     Step {
-        /// Whose account, for the order of locks.
-        user: UserId,
-        /// Of what.
-        asset: AssetId,
-        /// Which transfer.
-        req_id: ReqId,
-        /// Where it must stand.
-        from: State,
+        /// The transfer as the worker holds it before the step. The row must have this state, or
+        /// nothing moves.
+        transfer: Box<Transfer>,
         /// Where it goes.
         transition: TransitionPath,
         /// Why UBSCore refused.
@@ -206,8 +201,8 @@ impl Call {
     pub fn req_id(&self) -> Option<ReqId> {
         match self {
             Call::Accept { intent, .. } | Call::Operate { intent, .. } => Some(intent.req_id),
-            Call::Step { req_id, .. }
-            | Call::Defer { req_id, .. }
+            Call::Step { transfer, .. } => Some(transfer.intent.req_id),
+            Call::Defer { req_id, .. }
             | Call::QueryOperation { req_id, .. }
             | Call::Find(Sought::ReqId(req_id)) => Some(*req_id),
             Call::Find(Sought::Cid(..))
@@ -253,8 +248,8 @@ impl Call {
             Call::Accept { intent, transition, .. } => {
                 (BatchKey::Accept(intent.direction, transition), transition, Op::Withdraw)
             }
-            Call::Step { from, transition, .. } => {
-                (BatchKey::Step(*from, transition), transition, Op::Deposit)
+            Call::Step { transfer, transition, .. } => {
+                (BatchKey::Step(transfer.state, transition), transition, Op::Deposit)
             }
             _ => return None,
         };
@@ -275,9 +270,8 @@ impl Call {
             Call::Accept { intent, .. } | Call::Operate { intent, .. } => {
                 Some((intent.user, intent.asset))
             }
-            Call::Step { user, asset, .. } | Call::Defer { user, asset, .. } => {
-                Some((*user, *asset))
-            }
+            Call::Step { transfer, .. } => Some((transfer.intent.user, transfer.intent.asset)),
+            Call::Defer { user, asset, .. } => Some((*user, *asset)),
             Call::External(external) => Some((external.user, external.asset)),
             Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
             Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => None,

@@ -531,13 +531,14 @@ impl Pair {
             false => self.present(),
         };
         let found = self.model.read(intent.req_id.number());
-        let stands = found.map_or(State::Init, |transfer| transfer.state);
+        let held = Box::new(found.unwrap_or_else(|| requested(intent)));
+        let (stands, direction) = (held.state, held.intent.direction);
         let from = match self.chance.one_in(5) {
             true => self.chance.pick(&State::ALL),
             false => stands,
         };
         let row = Row {
-            direction: intent.direction,
+            direction,
             state: from,
             attempt: 0,
             fuse: !self.chance.one_in(3),
@@ -546,7 +547,7 @@ impl Pair {
         let refusal = Outcome::ExplicitFail(Code::AccountDisabled);
         let outcome = self.chance.pick(&[Outcome::Success, Outcome::Success, refusal]);
         let log_sequence = (!self.chance.one_in(3)).then_some(self.chance.below(1_000));
-        let happened = match from.duty(intent.direction) {
+        let happened = match from.duty(direction) {
             Duty::Ask(Participant::Spot, op) => {
                 Happened::Answered(op, Answer { outcome, log_sequence })
             }
@@ -570,23 +571,14 @@ impl Pair {
                     false => TransitionPath { path: vec![State::Committed], funding: None },
                 };
                 let attempt = u32::try_from(self.chance.below(9)).expect("few");
-                let (user, asset, req_id) = (intent.user, intent.asset, intent.req_id);
-                let from = if self.chance.one_in(12) { stands } else { other };
-                return Call::Step {
-                    user,
-                    asset,
-                    req_id,
-                    from,
-                    transition,
-                    code,
-                    log_sequence,
-                    attempt,
-                };
+                let state = if self.chance.one_in(12) { stands } else { other };
+                let transfer = Box::new(Transfer { state, ..*held });
+                return Call::Step { transfer, transition, code, log_sequence, attempt };
             }
         };
         let attempt = self.chance.pick(&[0, 0, 1, 5, u32::MAX]);
-        let (user, asset, req_id) = (intent.user, intent.asset, intent.req_id);
-        Call::Step { user, asset, req_id, from, transition, code, log_sequence, attempt }
+        let transfer = Box::new(Transfer { state: from, ..*held });
+        Call::Step { transfer, transition, code, log_sequence, attempt }
     }
 
     /// A key has a body of its own, and is sometimes used with another one.
@@ -836,6 +828,22 @@ fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Dat
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
     let lease = Lease { incarnation, shard, duration: LEASE };
     Database::new(target.clone(), *limits, lease, catalog)
+}
+
+/// A transfer that neither store has: a step of it is refused.
+fn requested(intent: Intent) -> Transfer {
+    let epoch = Timestamp::UNIX_EPOCH;
+    Transfer {
+        transfer_id: 0,
+        intent,
+        fingerprint: String::new(),
+        state: State::Init,
+        code: None,
+        retry_count: 0,
+        log_sequence: None,
+        created_at: epoch,
+        updated_at: epoch,
+    }
 }
 
 /// The possible last states of a transition.

@@ -437,9 +437,10 @@ impl Postgres {
             Call::Accept { intent, fingerprint, transition } => Reply::Transfer(Box::new(
                 self.accept(index, intent, fingerprint, transition, bug)?,
             )),
-            Call::Step { req_id, from, transition, code, log_sequence, attempt, .. } => {
-                let transfer = self.read(req_id.number()).ok_or(Refusal::Violation(index))?;
-                if transfer.state != *from {
+            Call::Step { transfer: held, transition, code, log_sequence, attempt } => {
+                let req_id = held.intent.req_id.number();
+                let transfer = self.read(req_id).ok_or(Refusal::Violation(index))?;
+                if transfer.state != held.state {
                     return Ok(Reply::Transfer(Box::new(transfer)));
                 }
                 let log_sequence = log_sequence.or(transfer.log_sequence);

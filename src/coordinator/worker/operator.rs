@@ -1,16 +1,19 @@
-//! What a worker does for an operator: it tries a transfer at once, or ends the wait for a participant's decision.
+//! The actions of operators on transfers: a try at once, or the end of the wait for a decision.
 //!
-//! To resolve is to ask differently from now on: whoever is to pay or to credit is to refuse what it has not decided. What is
-//! under way at that moment goes on, and its answer counts as always; what waits for its commit is brought in line when that
-//! is put together ([`crate::coordinator::step::renew`]). An operator who is told that it was not done has it undone: the
-//! transfer is asked for as before. Nothing of this outlives the process but what a participant has recorded.
+//! After a resolve, the worker asks differently: the participant that is to pay or to credit
+//! records a refusal, unless it has decided. A call or a question under way goes on, and its answer
+//! counts as always. A step that waits for its commit is updated when the batch is put together
+//! ([`crate::coordinator::step::renew`]). If the operator is answered that it was not done, the
+//! resolve is undone. Only recorded decisions survive a restart.
+
+use std::collections::HashMap;
 
 use tokio::sync::watch;
 use tracing::info;
 
 use super::Worker;
-use super::message::{Attended, OperatorAction};
-use super::queued::{Queued, Waiter};
+use super::active::Active;
+use super::reply::{Caller, OperatorAction};
 use crate::adapters::Adapter;
 use crate::coordinator::request::Rejection;
 use crate::coordinator::step::Happened;
@@ -18,42 +21,90 @@ use crate::postgres::store::Transfer;
 use domain::code::Code;
 use domain::transfer::ReqId;
 
+/// An operator that gets the progress of a transfer.
+pub(super) type Operator = Caller<watch::Receiver<Transfer>>;
+
 /// A transfer that is being resolved.
-pub(super) struct Resolving {
+struct Resolving {
     progress: watch::Receiver<Transfer>,
-    /// Who waits for it, and until when, monotonic ns: no more than the operators' listener has connections. The last of them
-    /// ends it for all.
-    waiting: Vec<(u64, Attended)>,
+    /// The operators, each with the end of its wait, monotonic ns. The listener for operators has
+    /// a bound of connections. The last of them ends it for all.
+    waiting: Vec<(u64, Operator)>,
+}
+
+/// The transfers that operators have resolved and that still await a decision.
+#[derive(Default)]
+pub(super) struct Resolves(HashMap<ReqId, Resolving>);
+
+impl Resolves {
+    fn add(
+        &mut self,
+        req_id: ReqId,
+        progress: watch::Receiver<Transfer>,
+        deadline_ns: u64,
+        operator: Operator,
+    ) {
+        let resolving = self.0.entry(req_id);
+        let resolving = resolving.or_insert_with(|| Resolving { progress, waiting: Vec::new() });
+        resolving.waiting.push((deadline_ns, operator));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The transfers without an operator that still waits, in an order that a simulation can
+    /// repeat.
+    fn overdue(&self, now: u64) -> Vec<ReqId> {
+        let is_overdue = |resolving: &Resolving| {
+            resolving.waiting.iter().all(|(deadline_ns, _)| *deadline_ns <= now)
+        };
+        let overdue = self.0.iter().filter(|(_, resolving)| is_overdue(resolving));
+        let mut names: Vec<ReqId> = overdue.map(|(req_id, _)| *req_id).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Answers the operators of a transfer that awaits no decision any more.
+    fn settle(&mut self, req_id: ReqId) {
+        if let Some(Resolving { progress, waiting }) = self.0.remove(&req_id) {
+            waiting.into_iter().for_each(|(_, operator)| operator.answer(Ok(progress.clone())));
+        }
+    }
+
+    /// Rejects the resolve of a transfer.
+    fn reject(&mut self, req_id: ReqId, rejection: &Rejection) {
+        if let Some(Resolving { waiting, .. }) = self.0.remove(&req_id) {
+            waiting.into_iter().for_each(|(_, operator)| operator.answer(Err(rejection.clone())));
+        }
+    }
 }
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
-    /// Does what an operator wants with a transfer in hand.
+    /// Carries out an operator's action on a transfer in hand.
     pub(super) fn attend(
         &mut self,
         req_id: ReqId,
         action: OperatorAction,
-        answer_to: Attended,
+        operator: Operator,
         deadline_ns: u64,
     ) {
         if self.parts.gate.is_closed() {
-            drop(answer_to.send(Err(Rejection::of(Code::ServiceHalted))));
+            operator.answer(Err(Rejection::of(Code::ServiceHalted)));
             return;
         }
         let active = &self.active[&req_id];
-        let (state, progress) = (active.row.state, active.watch.subscribe());
-        let decided = active.replied_ns.is_some() || !state.awaits_decision();
+        let (state, progress) = (active.row.state, active.progress());
         info!(%req_id, state = state.name(), deed = ?action, "an operator attends to it");
-        if action == OperatorAction::Resolve && decided {
-            drop(answer_to.send(Ok(progress)));
+        if action == OperatorAction::Resolve && !awaits_decision(active) {
+            operator.answer(Ok(progress));
             return;
         }
         let waits = self.wake(req_id);
         match action {
-            OperatorAction::Retry => drop(answer_to.send(Ok(progress))),
+            OperatorAction::Retry => operator.answer(Ok(progress)),
             OperatorAction::Resolve => {
-                let empty = || Resolving { progress, waiting: Vec::new() };
-                let resolving = self.resolving.entry(req_id).or_insert_with(empty);
-                resolving.waiting.push((deadline_ns, answer_to));
+                self.resolves.add(req_id, progress, deadline_ns, operator);
                 self.advance(req_id, Happened::Resolve(true));
             }
         }
@@ -62,50 +113,28 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// Ends a transfer's back-off. Returns whether it was waiting for its time and for nothing else, so that the caller has to
-    /// go on with it; a step that was held up goes on by itself.
+    /// Ends the back-off of a transfer. Returns whether it was waiting for its time and for nothing
+    /// else: then the caller goes on with it. A parked step goes on by itself.
     fn wake(&mut self, req_id: ReqId) -> bool {
         let Some(active) = self.active.get_mut(&req_id) else { return false };
         active.row.attempt = 0;
-        let user = active.transfer.intent.user;
-        // What came behind it has been held up with it.
-        for (due, queued) in &mut self.parked {
-            if queued.user() == Some(user) {
-                *due = 0;
-            }
-        }
-        let before = self.timers.len();
-        self.timers.retain(|timer| timer.0.1 != req_id);
-        self.timers.len() < before
+        // Later calls of the user were parked with it.
+        self.queue.wake(active.user());
+        self.timers.cancel(req_id)
     }
 
-    /// Tells those who have resolved a transfer, once nothing of it awaits a decision any more.
+    /// Answers the operators that have resolved a transfer, once it awaits no decision any more.
     pub(super) fn settle_resolving(&mut self, req_id: ReqId) {
-        if !self.resolving.contains_key(&req_id) {
-            return;
-        }
-        let open = self.active.get(&req_id).is_some_and(|active| {
-            active.replied_ns.is_none() && active.row.state.awaits_decision()
-        });
-        if open {
-            return;
-        }
-        let Some(Resolving { progress, waiting }) = self.resolving.remove(&req_id) else { return };
-        for (_, answer_to) in waiting {
-            // An error is an operator who has gone.
-            drop(answer_to.send(Ok(progress.clone())));
+        if !self.active.get(&req_id).is_some_and(awaits_decision) {
+            self.resolves.settle(req_id);
         }
     }
 
-    /// Ends what operators have waited for long enough: it is done no longer, and they are told so. Where a refusal is on its way
-    /// at this moment, what has become of it is waited for: that takes no longer than a flight or a question does.
+    /// Ends the resolves without an operator that still waits, and answers that they were not done.
+    /// If a refusal is on its way at this moment, its result is waited for. That takes no longer
+    /// than a commit or a question.
     pub(super) fn expire_resolving(&mut self) {
-        let now = self.now();
-        for req_id in self.resolving_names() {
-            let Some(resolving) = self.resolving.get(&req_id) else { continue };
-            if resolving.waiting.iter().any(|(deadline_ns, _)| *deadline_ns > now) {
-                continue;
-            }
+        for req_id in self.resolves.overdue(self.now()) {
             self.advance(req_id, Happened::Resolve(false));
             if !self.is_busy(req_id) {
                 self.reject_resolving(req_id, Code::SystemError);
@@ -113,39 +142,67 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// Tells every operator who waits that the service is halted.
+    /// Ends all resolves, because the service is halted.
     pub(super) fn halt_resolving(&mut self) {
-        for req_id in self.resolving_names() {
+        for req_id in self.resolves.overdue(u64::MAX) {
             self.advance(req_id, Happened::Resolve(false));
             self.reject_resolving(req_id, Code::ServiceHalted);
         }
     }
 
-    /// In an order, so that a simulation can be run again.
-    fn resolving_names(&self) -> Vec<ReqId> {
-        let mut names: Vec<ReqId> = self.resolving.keys().copied().collect();
-        names.sort_unstable();
-        names
-    }
-
+    /// Unknown, if a commit with the refusal may have been carried out.
     fn reject_resolving(&mut self, req_id: ReqId, code: Code) {
-        let unknown = self.step_of(req_id).is_none_or(|step| step.maybe);
-        let Some(Resolving { waiting, .. }) = self.resolving.remove(&req_id) else { return };
-        for (_, answer_to) in waiting {
-            let rejection = Rejection { unknown, ..Rejection::of(code) };
-            drop(answer_to.send(Err(rejection)));
-        }
+        let unknown = self.queue.step_of(req_id).is_none_or(|step| step.ticket.maybe);
+        self.resolves.reject(req_id, &Rejection { unknown, ..Rejection::of(code) });
     }
 
-    /// Its step that waits for a commit. What was to be refused in it is not, unless an earlier try may have been carried out.
-    fn step_of(&self, req_id: ReqId) -> Option<&Queued> {
-        let mut waiting = self.queue.iter().chain(self.parked.iter().map(|(_, queued)| queued));
-        waiting.find(|queued| matches!(queued.waiter, Waiter::Step(name) if name == req_id))
-    }
-
-    /// Whether somebody is being asked for it, or a commit that holds a step of it is under way.
+    /// Whether a participant is being asked for it, or a commit with its step is under way.
     fn is_busy(&self, req_id: ReqId) -> bool {
-        let waits = self.timers.iter().any(|timer| timer.0.1 == req_id);
-        self.step_of(req_id).is_none() && !waits && !self.resting.contains(&req_id)
+        let waits = self.timers.holds(req_id) || self.resting.contains(&req_id);
+        self.queue.step_of(req_id).is_none() && !waits
+    }
+}
+
+/// Whether an operator can still end the wait of this transfer.
+fn awaits_decision(active: &Active) -> bool {
+    active.replied_ns.is_none() && active.row.state.awaits_decision()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::active::tests::transfer;
+    use super::super::reply::Response;
+    use super::*;
+    use domain::transfer::State;
+
+    type Waits = Response<watch::Receiver<Transfer>>;
+
+    fn add(resolves: &mut Resolves, number: u64, deadline_ns: u64) -> (ReqId, Waits) {
+        let transfer = transfer(number, State::SourcePending);
+        let (operator, waits) = Caller::new();
+        let req_id = transfer.intent.req_id;
+        resolves.add(req_id, watch::channel(transfer).1, deadline_ns, operator);
+        (req_id, waits)
+    }
+
+    /// A transfer's resolve ends with the last of its operators, and each of them is answered.
+    #[test]
+    fn a_resolve_lasts_as_long_as_its_last_operator_waits() {
+        let mut resolves = Resolves::default();
+        let (one, mut first) = add(&mut resolves, 1, 10);
+        let (_, mut second) = add(&mut resolves, 1, 20);
+        let (other, mut third) = add(&mut resolves, 2, 10);
+        assert_eq!(resolves.overdue(9), []);
+        assert_eq!(resolves.overdue(19), [other]);
+        assert_eq!(resolves.overdue(20), [one, other]);
+        resolves.settle(one);
+        for waits in [&mut first, &mut second] {
+            let progress = waits.try_recv().expect("answered").expect("done");
+            assert_eq!(progress.borrow().intent.req_id, one);
+        }
+        let halted = Rejection::of(Code::ServiceHalted);
+        resolves.reject(other, &halted);
+        assert_eq!(third.try_recv().expect("answered").expect_err("not done"), halted);
+        assert!(resolves.is_empty());
     }
 }

@@ -1,16 +1,18 @@
-//! External operations that PostgreSQL has decided and whose record in UBSCore's log is not known to be durable.
+//! External operations that PostgreSQL has decided. Their records in UBSCore's log may not be
+//! durable yet.
 //!
-//! No caller has an answer before the record is durable. A record that finds no place, or whose answer is lost, is asked for
-//! again for ever. Until it is durable its order number is under way, so that the watermark does not pass it. A process that
-//! dies in between leaves a row without a record: the next start writes the record.
+//! No caller has an answer before the record is durable. If a record finds no place, or its answer
+//! is lost, it is asked for again without an end. Until it is durable its order number is under
+//! way, so that the watermark does not pass it. A process that dies in between leaves a row without
+//! a record: the next start writes the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tracing::{error, warn};
 
-use super::queued::{Queued, Waiter};
+use super::queue::Queued;
+use super::reply::{Caller, ReplyTo};
 use super::{Asking, Told, Worker, ns};
 use crate::adapters::{Adapter, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
@@ -24,8 +26,8 @@ use domain::transfer::{Cid, ExternalOperation};
 /// Records asked for at once.
 const RECORDS_AT_ONCE: usize = 64;
 
-/// How a caller of an external operation is answered.
-pub(super) type ExternalReply = oneshot::Sender<Result<ExternalDecided, Rejection>>;
+/// A caller of an external operation.
+type ExternalCaller = Caller<ExternalDecided>;
 
 /// By order number.
 #[derive(Default)]
@@ -33,19 +35,63 @@ pub(super) struct Recordings(BTreeMap<u64, Recording>);
 
 struct Recording {
     operation: ExternalOperation,
-    /// What the callers are told once it is recorded.
+    /// The answer after the record.
     decided: ExternalDecided,
-    /// This process has given it its order number, so that UBSCore cannot have forgotten it.
+    /// This process has given it its order number, so UBSCore cannot have forgotten it.
     fresh: bool,
-    /// The callers, each with the time until which it waits, monotonic ns.
-    waiting: Vec<(u64, ExternalReply)>,
+    /// The callers, each with the end of its wait, monotonic ns.
+    waiting: Vec<(u64, ExternalCaller)>,
     tries: u32,
     /// When it is asked for, monotonic ns; `None` while the question is on its way.
     due: Option<u64>,
 }
 
+/// The meaning of an answer about a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// It is durable.
+    Yes,
+    /// UBSCore has another record under its name, or refuses this one for good.
+    Never,
+    /// It may be durable or not. Ask again.
+    Unknown,
+}
+
+impl Recorded {
+    fn of(outcome: Outcome, fresh: bool) -> Recorded {
+        match outcome {
+            outcome if outcome.decision().is_some() => Recorded::Yes,
+            // Below the watermark everything has been recorded.
+            Outcome::Unknown(Reason::Forgotten) if !fresh => Recorded::Yes,
+            Outcome::Unknown(Reason::Forgotten | Reason::Violation | Reason::Malformed) => {
+                Recorded::Never
+            }
+            _ => Recorded::Unknown,
+        }
+    }
+}
+
 impl Recordings {
-    /// Whether a caller waits for one.
+    /// Adds an operation, or one more caller of an operation that waits for its record.
+    fn add(
+        &mut self,
+        operation: ExternalOperation,
+        decided: ExternalDecided,
+        fresh: bool,
+        caller: Option<(u64, ExternalCaller)>,
+    ) {
+        let recording = self.0.entry(operation.order_number).or_insert_with(|| Recording {
+            operation,
+            decided,
+            fresh,
+            waiting: Vec::new(),
+            tries: 0,
+            due: Some(0),
+        });
+        recording.waiting.extend(caller);
+    }
+
+    /// Whether a caller waits for a record.
     pub(super) fn are_awaited(&self) -> bool {
         self.0.values().any(|recording| !recording.waiting.is_empty())
     }
@@ -54,30 +100,80 @@ impl Recordings {
     pub(super) fn due_ns(&self) -> u64 {
         self.0.values().filter_map(|recording| recording.due).min().unwrap_or(u64::MAX)
     }
+
+    /// The operations that are due; they count as asked for.
+    fn take_due(&mut self, now: u64) -> Vec<ExternalOperation> {
+        let is_due = |recording: &&mut Recording| recording.due.is_some_and(|due| due <= now);
+        let due = self.0.values_mut().filter(is_due).take(RECORDS_AT_ONCE);
+        let asked = |recording: &mut Recording| {
+            recording.due = None;
+            recording.operation.clone()
+        };
+        due.map(asked).collect()
+    }
+
+    /// Removes the callers that have waited long enough.
+    fn expire(&mut self, now: u64) -> Vec<ExternalCaller> {
+        let mut expired = Vec::new();
+        for recording in self.0.values_mut() {
+            let waiting = std::mem::take(&mut recording.waiting);
+            let (late, waiting): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|(deadline_ns, _)| *deadline_ns <= now);
+            recording.waiting = waiting;
+            expired.extend(late.into_iter().map(|(_, caller)| caller));
+        }
+        expired
+    }
 }
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
-    /// Goes on with what the store says of an external operation. `number`: the order number that this call has taken.
-    pub(super) fn on_external(
+    /// The store's reply to a call of an external operation.
+    pub(super) fn on_external_reply(&mut self, queued: Queued, reply: Reply) {
+        let (external, refusal) = match queued.call.clone() {
+            Call::External(external) if queued.ticket.held => (external, Code::WithdrawalHeld),
+            Call::External(external) => (external, Code::ServiceHalted),
+            Call::FindExternal(external) => (external, Code::Overloaded),
+            call => unreachable!("{call:?} is no external operation"),
+        };
+        match reply {
+            Reply::External { conflict: true, .. } => {
+                self.under_way.remove(&external.order_number);
+                queued.ticket.reply_to.reject(Rejection::of(Code::IdemKeyConflict));
+            }
+            Reply::External { decision, balance_after, order_number, .. } => {
+                let decided = ExternalDecided { decision, balance_after };
+                self.on_external(queued, &external, decided, order_number);
+            }
+            // Held, halted, without room, or given up: nothing was decided.
+            Reply::Found(_) => {
+                self.under_way.remove(&external.order_number);
+                queued.ticket.reply_to.reject(Rejection::of(refusal));
+            }
+            reply => unreachable!("{reply:?} answers another call"),
+        }
+    }
+
+    /// Goes on with a decided external operation. `stored`: the order number of its row.
+    fn on_external(
         &mut self,
         queued: Queued,
         external: &External,
-        (decided, stored): (ExternalDecided, Option<u64>),
+        decided: ExternalDecided,
+        stored: Option<u64>,
     ) {
         let number = external.order_number;
         if stored != Some(number) {
             // A repeat: the row has the number of the first call.
             self.under_way.remove(&number);
         }
-        let deadline_ns = queued.deadline_ns;
-        let reply = match queued.waiter {
-            Waiter::External(reply) => Some(reply),
+        let caller = match queued.ticket.reply_to {
+            ReplyTo::External(caller) => Some(caller),
             _ => None,
         };
         let Some(order_number) = stored else {
             // A row of an earlier version, which had no records.
-            if let Some(reply) = reply {
-                drop(reply.send(Ok(decided)));
+            if let Some(caller) = caller {
+                caller.answer(Ok(decided));
             }
             return;
         };
@@ -88,45 +184,28 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let (Some(idem_key), Some(balance_after)) = (Cid::new(&external.idem_key), balance_after)
         else {
             error!(?external, ?decided, "a row of external_operations cannot be recorded");
-            if let Some(reply) = reply {
-                drop(reply.send(Err(Rejection::unknown())));
+            if let Some(caller) = caller {
+                caller.answer(Err(Rejection::unknown()));
             }
             return;
         };
-        let recording = self.recordings.0.entry(order_number).or_insert_with(|| Recording {
-            operation: ExternalOperation {
-                op: external.op,
-                idem_key,
-                user: external.user,
-                asset: external.asset,
-                amount: external.amount,
-                order_number,
-                decision: decided.decision,
-                balance_after,
-            },
-            decided,
-            fresh: order_number == number,
-            waiting: Vec::new(),
-            tries: 0,
-            due: Some(0),
-        });
-        recording.waiting.extend(reply.map(|reply| (deadline_ns, reply)));
+        let operation = ExternalOperation {
+            op: external.op,
+            idem_key,
+            user: external.user,
+            asset: external.asset,
+            amount: external.amount,
+            order_number,
+            decision: decided.decision,
+            balance_after,
+        };
+        let caller = caller.map(|caller| (queued.ticket.deadline_ns, caller));
+        self.recordings.add(operation, decided, order_number == number, caller);
     }
 
-    /// Looks for an external operation whose commit is unknown and whose caller was given up: its row needs its record.
-    pub(super) fn look_for_external(&mut self, external: External) {
-        self.enqueue(Queued::own(Call::FindExternal(external), Waiter::LostExternal));
-    }
-
-    /// A question to UBSCore for everything that is due to be recorded.
+    /// Asks UBSCore for every record that is due.
     pub(super) fn record(&mut self) -> Option<Asking> {
-        let now = self.now();
-        let due = |recording: &&mut Recording| recording.due.is_some_and(|due| due <= now);
-        let mut operations = Vec::new();
-        for recording in self.recordings.0.values_mut().filter(due).take(RECORDS_AT_ONCE) {
-            recording.due = None;
-            operations.push(recording.operation.clone());
-        }
+        let operations = self.recordings.take_due(self.now());
         if operations.is_empty() {
             return None;
         }
@@ -136,95 +215,115 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let numbers: Vec<u64> = operations.iter().map(|one| one.order_number).collect();
             let answers = parts.spot.record(operations).await;
             crash::point("external_after_record");
+            assert_eq!(answers.len(), numbers.len(), "answers for records");
             Told::Recorded(numbers.into_iter().zip(answers).collect())
         }))
     }
 
-    /// Answers the callers of what is recorded; asks again for what may not be.
+    /// Answers the callers of a durable record. Any other record is asked for again, or alerted.
     pub(super) fn on_recorded(&mut self, number: u64, outcome: Outcome) {
         let (now, Some(recording)) = (self.now(), self.recordings.0.get_mut(&number)) else {
             return;
         };
-        let recorded = match outcome {
-            outcome if outcome.decision().is_some() => true,
-            // Below the watermark everything has been recorded.
-            Outcome::Unknown(Reason::Forgotten) if !recording.fresh => true,
-            Outcome::Unknown(Reason::Forgotten | Reason::Violation | Reason::Malformed) => false,
-            other => {
-                recording.tries = recording.tries.saturating_add(1);
-                let (tries, idem_key) = (recording.tries, recording.operation.idem_key.clone());
-                let delay_ms = self.backoff_ms(tries);
-                let (idem_key, outcome) = (idem_key.as_str(), other.name());
-                warn!(idem_key, outcome, tries, delay_ms, "the record is asked for again");
-                if let Some(recording) = self.recordings.0.get_mut(&number) {
-                    recording.due = Some(now + ns(delay_ms));
-                }
-                return;
-            }
-        };
+        let recorded = Recorded::of(outcome, recording.fresh);
+        if recorded == Recorded::Unknown {
+            recording.tries = recording.tries.saturating_add(1);
+            let (tries, delay_ms) = (recording.tries, self.backoff.delay_ms(recording.tries));
+            recording.due = Some(now + ns(delay_ms));
+            let (idem_key, outcome) = (recording.operation.idem_key.as_str(), outcome.name());
+            warn!(idem_key, outcome, tries, delay_ms, "the record is asked for again");
+            return;
+        }
         self.under_way.remove(&number);
         let Some(Recording { operation, decided, waiting, .. }) = self.recordings.0.remove(&number)
         else {
             return;
         };
-        if !recorded {
-            let idem_key = operation.idem_key.as_str();
+        if recorded == Recorded::Never {
+            let (idem_key, outcome) = (operation.idem_key.as_str(), outcome.name());
             let what = format_args!(
-                "external operation {idem_key}: UBSCore has another record of it ({}); PostgreSQL may have gone back",
-                outcome.name()
+                "external operation {idem_key}: UBSCore has another record of it ({outcome}); \
+                 PostgreSQL may have gone back"
             );
             alert_about(Alert::ProtocolViolation, &idem_key, what);
         }
-        for (_, reply) in waiting {
-            // An error is a caller who has gone.
-            drop(reply.send(match recorded {
-                true => Ok(decided.clone()),
-                false => Err(Rejection::unknown()),
-            }));
+        for (_, caller) in waiting {
+            caller.answer(match recorded {
+                Recorded::Yes => Ok(decided.clone()),
+                Recorded::Never | Recorded::Unknown => Err(Rejection::unknown()),
+            });
         }
     }
 
-    /// Answers callers who have waited long enough. What they asked for is recorded all the same.
+    /// Answers the callers that have waited long enough. Their operations are recorded all the
+    /// same.
     pub(super) fn expire_recordings(&mut self) {
-        let now = self.now();
-        for recording in self.recordings.0.values_mut() {
-            if recording.waiting.iter().all(|(deadline_ns, _)| *deadline_ns > now) {
-                continue;
-            }
-            let (late, waiting) = std::mem::take(&mut recording.waiting)
-                .into_iter()
-                .partition(|(deadline_ns, _)| *deadline_ns <= now);
-            recording.waiting = waiting;
-            let late: Vec<(u64, ExternalReply)> = late;
-            for (_, reply) in late {
-                drop(reply.send(Err(Rejection::unknown())));
-            }
+        for caller in self.recordings.expire(self.now()) {
+            caller.answer(Err(Rejection::unknown()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::account::UserId;
+    use domain::amount::Amount;
+    use domain::asset::AssetId;
+    use domain::transfer::{Decision, Op};
+
+    fn operation(order_number: u64) -> ExternalOperation {
+        ExternalOperation {
+            op: Op::ExtDeposit,
+            idem_key: Cid::new("key").expect("a key"),
+            user: UserId::new(1).expect("an id"),
+            asset: AssetId(1),
+            amount: Amount::new(1).expect("not zero"),
+            order_number,
+            decision: Decision::Success,
+            balance_after: 1,
         }
     }
 
-    /// What the store says of a call of an external operation.
-    pub(super) fn on_external_reply(&mut self, queued: Queued, reply: Reply) {
-        let (external, refusal) = match queued.call.clone() {
-            Call::External(external) if queued.held => (external, Code::WithdrawalHeld),
-            Call::External(external) => (external, Code::ServiceHalted),
-            Call::FindExternal(external) => (external, Code::Overloaded),
-            call => unreachable!("{call:?} is no external operation"),
-        };
-        match reply {
-            Reply::External { conflict: true, .. } => {
-                self.under_way.remove(&external.order_number);
-                queued.waiter.reject(Rejection::of(Code::IdemKeyConflict));
-            }
-            Reply::External { decision, balance_after, order_number, .. } => {
-                let decided = ExternalDecided { decision, balance_after };
-                self.on_external(queued, &external, (decided, order_number));
-            }
-            // Held, halted, without room, or given up: nothing was decided.
-            Reply::Found(_) => {
-                self.under_way.remove(&external.order_number);
-                queued.waiter.reject(Rejection::of(refusal));
-            }
-            reply => unreachable!("{reply:?} answers another call"),
+    fn decided() -> ExternalDecided {
+        ExternalDecided { decision: Decision::Success, balance_after: None }
+    }
+
+    /// A record is asked for once at a time, and by as many callers as there are.
+    #[test]
+    fn two_callers_of_one_operation_share_its_record() {
+        let mut recordings = Recordings::default();
+        let ((first, mut answer), (second, _kept)) = (Caller::new(), Caller::new());
+        recordings.add(operation(7), decided(), true, Some((10, first)));
+        recordings.add(operation(7), decided(), false, Some((20, second)));
+        assert_eq!(recordings.due_ns(), 0);
+        assert_eq!(recordings.take_due(0), [operation(7)]);
+        assert_eq!(recordings.take_due(u64::MAX), [], "the question is on its way");
+        assert_eq!(recordings.due_ns(), u64::MAX);
+
+        let expired = recordings.expire(10);
+        assert_eq!(expired.len(), 1);
+        expired.into_iter().for_each(|caller| caller.answer(Err(Rejection::unknown())));
+        assert_eq!(answer.try_recv().expect("answered"), Err(Rejection::unknown()));
+        assert!(recordings.are_awaited());
+        assert_eq!(recordings.expire(20).len(), 1);
+        assert!(!recordings.are_awaited());
+        assert_eq!(recordings.0.len(), 1, "it still needs its record");
+    }
+
+    /// UBSCore forgets only below the watermark, and a number of this process is above it.
+    #[test]
+    fn a_forgotten_record_is_durable_unless_its_number_is_new() {
+        let of = Recorded::of;
+        let forgotten = Outcome::Unknown(Reason::Forgotten);
+        assert_eq!(of(forgotten, false), Recorded::Yes);
+        assert_eq!(of(forgotten, true), Recorded::Never);
+        for fresh in [false, true] {
+            assert_eq!(of(Outcome::Success, fresh), Recorded::Yes);
+            assert_eq!(of(Outcome::ExplicitFail(Code::AccountFrozen), fresh), Recorded::Yes);
+            assert_eq!(of(Outcome::Unknown(Reason::Violation), fresh), Recorded::Never);
+            assert_eq!(of(Outcome::Timeout, fresh), Recorded::Unknown);
+            assert_eq!(of(Outcome::Unknown(Reason::Overloaded), fresh), Recorded::Unknown);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The cids of accepts that are not decided: PostgreSQL may yet commit one, though a read of it finds nothing now.
+//! The cids of accepts that are not decided. PostgreSQL may still commit one, though a read finds
+//! nothing now.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use domain::transfer::Cid;
 
 type Key = (UserId, Cid);
 
-/// What one worker has handed to its store, or is about to, and has no answer to.
+/// The accepts of one worker that have no answer from its store yet, queued ones included.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Undecided(Arc<Mutex<HashMap<Key, usize>>>);
 
-/// One accept that is not decided. Dropping it says that it is.
+/// One accept that is not decided. It is dropped with the decision.
 #[derive(Debug)]
 pub(super) struct Claim {
     undecided: Undecided,
