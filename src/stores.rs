@@ -72,7 +72,7 @@ impl Target {
         let Target { address, limits, config, .. } = self;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = postgres::pool(address, limits, 1);
-        let reads = Reads::new(pool, Arc::clone(&catalog), 0);
+        let reads = Reads::new(pool, Arc::clone(&catalog));
         reads.load_catalog().await.context("read the assets")?;
         for Unreadable { asset, what } in reads.unreadable() {
             warn!(asset, what, "ignoring an asset with an invalid row");

@@ -424,7 +424,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
         lock_timeout: seconds,
         idle_in_transaction_timeout: seconds,
     };
-    let reads = Reads::new(postgres::pool(&site.target(), &limits, 2), catalog, 1);
+    let reads = Reads::new(postgres::pool(&site.target(), &limits, 2), catalog);
     let day = DayMax { transfers: Some(2), amounts: [(asset.id, 10)].into() };
     let options = quota::Options { requests_per_second: None, day };
     let quotas = Quotas::new(options, Arc::clone(&clock) as Arc<dyn Clock>);

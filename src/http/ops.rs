@@ -53,7 +53,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     let handler = |matched: Matched<Ops>, call: Call| async move {
         let parameters = matched.parameters;
         let Service { intake, transfers, streams, spot, operations, .. } = &*service;
-        let reads = &transfers.reads;
+        let (reads, admin) = (&transfers.reads, &transfers.admin);
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
             Ops::Ready => Ok(health::ready(transfers, &call).await),
@@ -79,18 +79,18 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Conservation => {
                 conservation::check(intake, transfers, &operations.check, &call).await
             }
-            Ops::Snapshot => snapshots::ask(intake, reads, operations, call).await,
+            Ops::Snapshot => snapshots::ask(intake, admin, operations, call).await,
             Ops::Pauses => pauses::list(intake, reads, &call),
             Ops::Pause => detached(pauses::change(service, call)).await,
             Ops::Approvals => approvals::list(intake, reads, &call).await,
             Ops::Approve => detached(approved::approve(service, parameters, call)).await,
-            Ops::Reject => approvals::reject(intake, reads, &parameters[0], call).await,
+            Ops::Reject => approvals::reject(intake, admin, &parameters[0], call).await,
             Ops::Halt => halts::halt(intake, &transfers.halt, spot, call).await,
             Ops::Resume => halts::resume(&service, call).await,
             Ops::DeadLetters => webhooks::dead(intake, reads, &call).await,
             Ops::Resend => {
                 let hub = streams.hub.as_deref();
-                webhooks::resend(intake, reads, hub, &parameters[0], call).await
+                webhooks::resend(intake, admin, hub, &parameters[0], call).await
             }
             Ops::Session => session::show(&service, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,

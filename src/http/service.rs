@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::coordinator::Coordinator;
 use crate::entropy::Entropy;
 use crate::events::Hub;
+use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
@@ -73,6 +74,8 @@ pub struct Transfers {
     pub coordinator: Coordinator<Spot, Funding<Database>>,
     /// Reads PostgreSQL.
     pub reads: Reads,
+    /// Writes the changes of operators to PostgreSQL.
+    pub admin: Admin,
     /// Set while nothing new may begin.
     pub halt: Arc<Halt>,
     /// How much each user may transfer.

@@ -221,17 +221,4 @@ impl Reads {
         };
         rows.iter().map(letter).collect()
     }
-
-    /// Has a dead letter delivered after all, with an audit row in the same transaction; tells whether there was one.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away, or this process has been superseded: whether it was done may be unknown; the same again
-    /// is harmless.
-    pub async fn resend(&self, event_id: i64, actor: &str, reason: &str) -> Result<bool, Error> {
-        let client = self.pool.get().await?;
-        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
-        let resend = "SELECT webhook_resend($1, $2, $3, $4)";
-        let row = client.query_one(resend, &[&incarnation, &event_id, &actor, &reason]).await;
-        Ok(row.map_err(fenced)?.try_get::<_, i64>(0)? > 0)
-    }
 }

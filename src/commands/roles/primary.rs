@@ -64,6 +64,7 @@ use crate::http::service::{
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
 use crate::http::{ops, public};
+use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::Database;
 use crate::postgres::embedded::Embedded;
@@ -288,6 +289,7 @@ struct Start<'a> {
 /// What PostgreSQL holds beside balances and transfers.
 struct Settings {
     reads: Reads,
+    admin: Admin,
     catalog: Arc<ArcSwap<Catalog>>,
     assets: Arc<Catalog>,
     database: (String, bool),
@@ -368,9 +370,10 @@ impl Start<'_> {
         let Postgres { address, limits, pin, .. } = postgres;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = crate::postgres::pool(address, limits, self.config.postgres.connections_max);
-        let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
+        let reads = Reads::new(pool, Arc::clone(&catalog));
+        let admin = Admin::new(reads.clone(), incarnation.number);
         if self.development {
-            reads.begin_development(&dev::assets()).await.context("add the development assets")?;
+            admin.begin_development(&dev::assets()).await.context("add the development assets")?;
         }
         let database = reads.database().await.context("ask for the database's name")?;
         let found = Found {
@@ -378,14 +381,14 @@ impl Start<'_> {
             in_data_dir: halt::found_in(&self.config.data_dir),
         };
         let (data_dir, clock) = (self.config.data_dir.clone(), Arc::clone(self.clock));
-        let halt = Arc::new(Halt::begin(found, reads.clone(), clock, data_dir).await);
+        let halt = Arc::new(Halt::begin(found, admin.clone(), clock, data_dir).await);
         failover::hold_at_changes(pin, &halt);
         let assets = reads.load_catalog().await.context("read the assets")?;
         let options =
             quota::Options::new(self.config, &assets).context("load the configuration")?;
         let quotas = Quotas::new(options, Arc::clone(self.clock));
         reads.load_pauses().await.context("read the pauses")?;
-        Ok(Settings { reads, catalog, assets, database, quotas, halt })
+        Ok(Settings { reads, admin, catalog, assets, database, quotas, halt })
     }
 
     /// Registers every asset in UBSCore.
@@ -614,12 +617,13 @@ impl Start<'_> {
         snapshots: checkpointer::Requests,
     ) -> Service {
         let (config, clock) = (self.config, self.clock);
-        let Settings { reads, database, quotas, halt, .. } = settings;
+        let Settings { reads, admin, database, quotas, halt, .. } = settings;
         let Front { coordinator, hub, check, verifier, stopping } = front;
         let Both { postgres, incarnation, engine, spot } = stores;
         let transfers = Transfers {
             coordinator,
             reads: reads.clone(),
+            admin,
             halt,
             quotas,
             frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
