@@ -420,6 +420,7 @@ pub fn time_http_request(route: &'static str, status: u16, took: Duration) {
 ///
 /// `route`: a route's pattern or [`ROUTE_NONE`], never the path itself.
 pub fn count_http_request(route: &'static str, status: u16) {
+    debug_assert!(route == ROUTE_NONE || route.starts_with('/'), "{route} is no pattern");
     metrics::counter!(HTTP_REQUESTS_TOTAL, "route" => route, "status" => status.to_string())
         .increment(1);
 }
@@ -453,6 +454,7 @@ pub fn wal_bytes(bytes: u64) {
 
 /// Sets the last snapshot: its duration, its length, its sequence and its time.
 pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
+    debug_assert!(bytes > 0 && sequence > 0, "a snapshot has a header and covers a record");
     metrics::gauge!(SNAPSHOT_SECONDS).set(took.as_secs_f64());
     metrics::gauge!(SNAPSHOT_BYTES).set(bytes as f64);
     metrics::gauge!(SNAPSHOT_SEQUENCE).set(sequence as f64);

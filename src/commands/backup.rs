@@ -304,6 +304,7 @@ fn try_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Option<Begun>> 
         Err(error) => return Err(error).context("copy the log"),
     };
     let first = copier.first();
+    debug_assert!(first <= last + 1, "the copy is one piece: {first} to {last}");
     // It begins where a snapshot stands that was made since.
     if first > 1 && newest.is_none_or(|newest| newest < first) {
         return Ok(None);

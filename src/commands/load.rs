@@ -393,6 +393,8 @@ impl Plan {
                 }
             }
         }
+        let counted: u64 = answers.iter().sum();
+        debug_assert!(latencies.len() <= counted, "a time belongs to an answer");
         Ok(Seen { client, latencies, answers })
     }
 

@@ -253,12 +253,21 @@ fn target<'a>(modules: &'a Modules, from: &[String], path: &[String]) -> Option<
     modules.get(&at).filter(|_| !at.is_empty()).map(String::as_str)
 }
 
-/// The imports of a crate's files, without those that only tests compile.
-fn graph(folder: &str, files: &[(String, String)]) -> Graph {
+/// A crate's files without those that only tests and models compile.
+pub(super) fn compiled(folder: &str, files: Vec<(String, String)>) -> Vec<(String, String)> {
     let texts: BTreeMap<Vec<String>, &str> =
         files.iter().map(|(file, text)| (module(folder, file), text.as_str())).collect();
-    let files: Vec<_> =
-        files.iter().filter(|(file, _)| !is_for_tests(&module(folder, file), &texts)).collect();
+    let for_tests: BTreeSet<String> = files
+        .iter()
+        .filter(|(file, _)| is_for_tests(&module(folder, file), &texts))
+        .map(|(file, _)| file.clone())
+        .collect();
+    files.into_iter().filter(|(file, _)| !for_tests.contains(file)).collect()
+}
+
+/// The imports of a crate's files, without those that only tests compile.
+fn graph(folder: &str, files: &[(String, String)]) -> Graph {
+    let files = compiled(folder, files.to_vec());
     let modules: Modules =
         files.iter().map(|(file, _)| (module(folder, file), file.clone())).collect();
     let imports = |file: &str, text: &str| {

@@ -171,6 +171,7 @@ impl Differences {
         if class.shown.len() > self.limit {
             class.shown.pop_last();
         }
+        debug_assert!(class.shown.len() <= self.limit, "one more is one too many");
     }
 }
 

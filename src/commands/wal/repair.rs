@@ -189,6 +189,7 @@ impl Way {
     /// Reads on until `from` is the next record, or as far as the log is sound. Returns whether it
     /// got there.
     fn go_before(&mut self, from: Sequence) -> Result<bool, wal::Error> {
+        debug_assert!(self.survey.last() < from, "the way has not passed record {from}");
         while self.survey.last() + 1 < from {
             let Some(record) = self.survey.next()? else { break };
             self.last_ns = Some(record.time_ns);

@@ -21,7 +21,7 @@ pub struct Wish<'a> {
     pub subject: &'a str,
     /// All that carrying it out needs, as JSON.
     pub request: &'a str,
-    /// The operator who asks.
+    /// The operator that asks.
     pub maker: UserId,
     /// Why.
     pub reason: &'a str,
