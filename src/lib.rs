@@ -64,10 +64,10 @@
 //! 12. [`commands`], [`cli`] and [`role`] (the roles of users): the binary.
 //!     [`commands::roles::primary`] starts the service in stages; a role without the engine begins
 //!     with `commands::roles::process` alone.
-//! 13. The seams: [`clock`], [`entropy`], and
-//!     [`environment`] (the variables of child processes). The rest: [`config`], [`telemetry`],
-//!     [`alert`], [`last_words`] (the alert of a process that must end), [`release`], [`exit`]
-//!     (every exit code), and [`crash`] (where tests kill it).
+//! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
+//!     The rest: [`config`], [`format`](mod@format) (text or JSON), [`telemetry`], [`alert`], [`last_words`] (the
+//!     alert of a process that must end), [`release`], [`exit`] (every exit code), and [`crash`]
+//!     (where tests kill it).
 //!
 //! # What keeps the money
 //!
@@ -148,6 +148,7 @@ pub mod entropy;
 pub mod environment;
 pub mod events;
 pub mod exit;
+pub mod format;
 pub mod gate;
 pub mod http;
 pub mod last_words;

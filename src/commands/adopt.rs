@@ -24,7 +24,7 @@ use engine::Closed;
 use engine::ledger::Ledger;
 use wal::{Directory, DirectoryLock, Identity};
 
-use super::load_config;
+use super::configured::load_config;
 use super::repair::{actor, decide};
 use super::wal::aside;
 use super::wal::repair::leaves_a_log;

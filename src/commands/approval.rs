@@ -9,8 +9,8 @@ use super::table::{aligned, text};
 use crate::approval::State;
 use crate::cli::{ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Nothing was done yet; the output names the next step.
 #[derive(Debug, thiserror::Error)]

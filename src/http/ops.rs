@@ -16,6 +16,7 @@ mod detached;
 mod external;
 mod halts;
 mod health;
+mod page;
 mod pauses;
 mod rejected;
 mod routes;
@@ -41,11 +42,6 @@ use domain::transfer::Op;
 
 pub use self::health::starting;
 pub use self::routes::patterns;
-
-/// Entries of a page, if the query has no limit.
-const LIMIT_DEFAULT: u32 = 100;
-/// The most entries of a page.
-const LIMIT_MAX: u32 = 1_000;
 
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {

@@ -11,9 +11,8 @@ pub mod webhooks;
 
 use std::sync::Arc;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
-use self::pauses::Decided;
 use super::reads::Reads;
 use super::{Connections, Error};
 
@@ -25,8 +24,9 @@ pub struct Admin {
     /// Held from a change of the catalog or the pauses until it is in force. An older state
     /// cannot replace a newer one.
     changing: Arc<Mutex<()>>,
-    /// One entry for each earlier set of pauses that a request may still use.
-    earlier: Arc<parking_lot::Mutex<Vec<Decided>>>,
+    /// One entry for each earlier set of pauses that a request may still use. It closes when the
+    /// last of these requests has let go of the set.
+    earlier: Arc<parking_lot::Mutex<Vec<watch::Receiver<()>>>>,
 }
 
 impl Admin {

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::finding::{Finding, Verdict};
 use super::pair::Pair;
-use super::{Finding, Seen, Unasked, Verdict};
+use super::seen::{Seen, Unasked};
 use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
 

@@ -74,6 +74,18 @@ impl Ended {
     }
 }
 
+/// Here and not in its room: the configuration checks addresses of PostgreSQL, which logs.
+impl From<&Config> for telemetry::Options {
+    fn from(config: &Config) -> telemetry::Options {
+        telemetry::Options {
+            filter: config.log.filter.clone(),
+            format: config.log.format,
+            otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
+            sample_ratio: config.telemetry.sample_ratio,
+        }
+    }
+}
+
 /// Runs a role to its end.
 ///
 /// # Errors
@@ -82,7 +94,7 @@ pub fn run(
     config: Config,
     role: impl AsyncFnOnce(Process) -> anyhow::Result<Exit>,
 ) -> anyhow::Result<Exit> {
-    let traces = init_logging(&config.log, &config.telemetry)?;
+    let traces = init_logging(&telemetry::Options::from(&config))?;
     #[cfg(feature = "crash")]
     crate::crash::arm()?;
     raise_open_files();

@@ -17,7 +17,7 @@ use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::clock::NS_PER_S;
-use crate::config::format::Format;
+use crate::format::Format;
 use domain::amount::{PRECISION_MAX, push_units, units_text};
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::Decision;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::approvals;
 use super::audit_note::{AuditNote, actor, check_reason};
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::rejected::rejected;
-use super::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::adapters::spot::Spot;
 use crate::approval::Action;
 use crate::coordinator::Rejection;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::audit_note::{actor, check_reason};
-use super::{LIMIT_DEFAULT, LIMIT_MAX};
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::events::Hub;
 use crate::http::answer::json;
 use crate::http::event_id::event_id;

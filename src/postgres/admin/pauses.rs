@@ -23,11 +23,8 @@ pub struct PauseChange<'a> {
     pub reason: &'a str,
 }
 
-/// Closes when the last request that uses an earlier set of pauses has let go of it.
-pub(super) type Decided = watch::Receiver<()>;
-
 /// The requests that were checked against earlier sets of pauses.
-pub struct Earlier(Vec<Decided>);
+pub struct Earlier(Vec<watch::Receiver<()>>);
 
 impl Earlier {
     /// Returns when each of these transfers is accepted, refused, or answered as unknown.
