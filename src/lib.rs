@@ -65,9 +65,9 @@
 //!     [`commands::roles::primary`] starts the service in stages; a role without the engine begins
 //!     with `commands::roles::process` alone.
 //! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
-//!     The rest: [`config`], [`format`](mod@format) (text or JSON), [`telemetry`], [`alert`], [`last_words`] (the
-//!     alert of a process that must end), [`release`], [`exit`] (every exit code), and [`crash`]
-//!     (where tests kill it).
+//!     The rest: [`config`], [`format`](mod@format) (text or JSON), [`telemetry`], [`alert`],
+//!     [`last_words`] (the alert of a process that must end), [`release`], [`exit`] (every exit
+//!     code), and [`crash`] (where tests kill it).
 //!
 //! # What keeps the money
 //!
