@@ -40,7 +40,7 @@ use super::service::Service;
 use domain::code::Code;
 use domain::transfer::Op;
 
-pub use self::health::starting;
+pub use self::health::{health, starting};
 pub use self::routes::patterns;
 
 /// Answers one request of the operators' listener.

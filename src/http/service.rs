@@ -14,6 +14,7 @@ use tracing::info;
 use ulid::Ulid;
 
 use super::auth::{Role, Verifier};
+use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
 use super::request_id::{X_REQUEST_ID, request_id};
@@ -27,7 +28,7 @@ use crate::audit::rounds::Check;
 use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, alert_shortage};
 use crate::entropy::Entropy;
 use crate::events::Hub;
 use crate::postgres::admin::Admin;
@@ -37,6 +38,8 @@ use crate::quota::Quotas;
 use crate::telemetry::Metrics;
 use domain::account::UserId;
 use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::Direction;
 
 /// Everything behind the listeners, by the part that a handler works with.
 pub struct Service {
@@ -259,7 +262,43 @@ impl Intake {
     }
 }
 
+/// The longest wait for PostgreSQL; then it counts as not answering.
+const PING_MAX: Duration = Duration::from_secs(2);
+
 impl Transfers {
+    /// Checks every part that a new transfer needs. A lasting shortage raises an alert.
+    pub async fn readiness(&self) -> Readiness {
+        let halt = self.halt.reason().map(|reason| format!("Halted: {reason}"));
+        let postgres = tokio::select! {
+            pong = self.reads.ping() => pong.is_ok(),
+            () = self.clock.sleep(PING_MAX) => false,
+        };
+        let postgres = (!postgres).then(|| "PostgreSQL does not answer. Try again.".to_owned());
+        let shortage = self.coordinator.shortage();
+        let mut parts = vec![
+            Part::new("recovery", Code::SystemError, None),
+            Part::new("halt", Code::ServiceHalted, halt),
+            Part::new("postgres", Code::SystemError, postgres),
+        ];
+        let lasting = Shortage::ALL.into_iter().filter(|shortage| shortage.is_lasting());
+        parts.extend(lasting.map(|lasting| Part::of_shortage(lasting, shortage == Some(lasting))));
+        parts.push(Part::new("pauses", Code::TransferNotAllowed, self.all_paused()));
+        if let Some(shortage) = shortage {
+            alert_shortage(shortage);
+        }
+        Readiness::of(parts)
+    }
+
+    /// The problem if pauses refuse every transfer.
+    fn all_paused(&self) -> Option<String> {
+        let (catalog, pauses) = (self.reads.catalog(), self.reads.pauses());
+        let assets = catalog.all();
+        let paused =
+            |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());
+        let all = !assets.is_empty() && Direction::ALL.into_iter().all(paused);
+        all.then(|| "Every direction of every asset is paused.".to_owned())
+    }
+
     /// Counts a requested transfer. An abnormal number raises an alert.
     pub fn count(&self, user: UserId) {
         let counted = self.frequency.lock().count(user, self.clock.monotonic_ns());

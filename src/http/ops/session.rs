@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use crate::approval::Action;
 use crate::http::answer::json;
-use crate::http::readiness::Readiness;
 use crate::http::refusal::Outcome;
 use crate::http::request::{Call, query};
 use crate::http::service::Service;
@@ -38,7 +37,7 @@ pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
     let caller = service.intake.authenticate_admin(call)?;
     query(call, "")?;
     let (database, development) = service.operations.database.clone();
-    let readiness = Readiness::look(&service.transfers).await;
+    let readiness = service.transfers.readiness().await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
         user_id: caller.user.number(),
