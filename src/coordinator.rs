@@ -221,7 +221,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             let mut ended = clean.watch();
             match self.external_once(external.clone()).await {
                 Err(held) if held.code == Code::WithdrawalHeld => clean.want(),
-                told => return told,
+                answered => return answered,
             }
             if let Either::Right(_) = select(pin!(ended.changed()), &mut late).await {
                 return Err(Rejection::of(Code::WithdrawalHeld));

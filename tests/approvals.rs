@@ -310,7 +310,7 @@ fn what_is_rejected_or_has_expired_is_never_done() {
 /// Goal: a wrong request is refused to its maker and never waits for approval. Method: every wrong
 /// body, and a request about a halted service.
 #[test]
-fn a_mistake_is_told_to_its_maker_and_waits_for_nobody() {
+fn a_mistake_is_answered_to_its_maker_and_waits_for_no_approval() {
     let site = site();
     let server = site.start();
     for (body, status, code) in [

@@ -531,7 +531,7 @@ fn every_line_about_a_request_carries_its_id() {
 }
 
 #[test]
-fn an_unknown_path_and_a_wrong_method_are_told_apart() {
+fn an_unknown_path_and_a_wrong_method_are_distinguished() {
     let server = Site::new().start();
     for path in
         ["/", "/api", "/api/v1/internal_transfer/", "/api/v2/balances", "/admin/v1/deposits"]

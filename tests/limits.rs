@@ -90,7 +90,7 @@ fn limited(server: &Server, limit: &str) -> u64 {
 }
 
 #[test]
-fn without_a_limit_nobody_is_told_of_one() {
+fn without_a_limit_no_answer_names_one() {
     let site = Site::new();
     let server = site.start();
     let replies = crowd(20, |_| server.transfer(USER, Way::ToSpot, "1"));
@@ -103,7 +103,7 @@ fn without_a_limit_nobody_is_told_of_one() {
 /// Goal: of a crowd some are refused, with a time after which they are not. A known cid, a request
 /// refused for another reason, and another user are never limited.
 #[test]
-fn who_asks_too_often_in_a_second_is_told_when_to_come_again() {
+fn a_caller_that_asks_too_often_in_a_second_learns_when_to_retry() {
     let site = Site::new().with(SECOND, 1);
     let server = site.start();
     let body = Way::ToSpot.body_with_cid("USDT", "1", "known");

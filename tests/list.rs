@@ -178,7 +178,7 @@ fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
 /// that UBSCore's record is the only proof that the transfers are COMMITTED; every filter has to
 /// use it.
 #[test]
-fn a_list_tells_what_was_told_though_the_mark_is_late() {
+fn a_list_shows_the_answered_state_though_the_mark_is_late() {
     let site = Site::new();
     let server = site.start();
     let before = server.transfer(USER, Way::ToSpot, "7").req_id();

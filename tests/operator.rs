@@ -631,7 +631,7 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
 
 /// A list continues after the last page, in spite of new transfers.
 #[test]
-fn a_list_is_told_in_pages() {
+fn a_list_is_answered_in_pages() {
     let site = site(true);
     let server = begin(&site);
     // One each: a user's next request waits behind the blocked one.

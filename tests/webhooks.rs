@@ -38,7 +38,7 @@ fn all_delivered(site: &Site) -> Option<()> {
 
 /// Asserts that each transfer's events came in order: none before the one ahead of it was taken or
 /// given up.
-fn assert_in_order(delivered: &[Delivered]) {
+fn assert_books(delivered: &[Delivered]) {
     let mut by_transfer: BTreeMap<String, Vec<&Delivered>> = BTreeMap::new();
     for delivery in delivered {
         by_transfer.entry(delivery.req_id()).or_default().push(delivery);
@@ -81,7 +81,7 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
         assert!(verifier.verify(other.as_bytes(), &headers).is_err());
     }
     eventually("the record of the deliveries", || all_delivered(&site));
-    assert_in_order(&endpoint.delivered());
+    assert_books(&endpoint.delivered());
     eventually("the deliveries in the metrics", || {
         let counted = "ubscore_webhook_deliveries_total{outcome=\"delivered\"}";
         (server.metric(counted) == 2).then_some(())
@@ -92,7 +92,7 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
 /// faults. Method: an endpoint that refuses, redirects or hangs up by chance; the server is killed
 /// again and again.
 #[test]
-fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_server_that_dies() {
+fn each_transfer_is_delivered_in_order_to_an_endpoint_that_fails_at_random_by_a_server_that_dies() {
     let seed = Arc::new(AtomicU64::new(11));
     let chance = Arc::clone(&seed);
     let endpoint = Endpoint::start(move |_| {

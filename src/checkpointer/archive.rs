@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_path_and_name() {
+    fn a_command_gets_path_and_name() {
         let filled = fill_in("cp %p /far/%f; echo 100%% %d %", "/log/segment-7", "segment-7");
         assert_eq!(filled, "cp /log/segment-7 /far/segment-7; echo 100% %d %");
     }

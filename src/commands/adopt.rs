@@ -271,7 +271,7 @@ impl Adoption<'_> {
         // Decisions are durable before they are reported, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
-        crash::point("adopt_after_deeds");
+        crash::point("adopt_after_steps");
         for line in carried_lines(&planned, &self.stores.catalog.load()) {
             say(out, "done", &line)?;
         }

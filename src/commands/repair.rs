@@ -257,7 +257,7 @@ async fn restore_log(
         // Decisions become durable before they are printed, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
-        crash::point("repair_after_deeds");
+        crash::point("repair_after_steps");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
     renumber(address, limits, log, incarnation, &decided, author)
@@ -273,7 +273,7 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
     let (mut handle, clock) = (engine.handle(), SystemClock::new());
     let mut rest = steps;
     while !rest.is_empty() {
-        crash::point("repair_before_deed");
+        crash::point("repair_before_step");
         let carried = rest.iter().take_while(|step| matches!(step, PlanStep::Carry { .. })).count();
         let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
         let commands = together.iter().map(PlanStep::command);

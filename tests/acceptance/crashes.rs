@@ -190,7 +190,7 @@ fn cra_002_a_death_before_the_withdraw_is_asked_for_asks_for_it() {
 }
 
 #[test]
-fn cra_003_a_death_after_the_withdraw_is_decided_is_told_the_decision() {
+fn cra_003_a_death_after_the_withdraw_is_decided_keeps_the_decision() {
     let deaths = [
         Death::new(Way::ToFunding, false, (SYNCED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),
         Death::new(Way::ToFunding, true, (SYNCED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),

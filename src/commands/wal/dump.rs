@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn follow_ends_by_itself_where_it_is_told_to() {
+    fn follow_ends_by_itself_at_the_given_record() {
         let sample = Sample::new();
         let data = sample.data();
         for words in [["--to", "5"], ["--limit", "5"]] {

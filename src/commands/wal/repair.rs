@@ -55,8 +55,8 @@ const LOOKED_UP: usize = 1_000;
 
 /// Prints the loss of a repair, or carries it out.
 ///
-/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL is still
-/// to be told; 2: refused, or it cannot run.
+/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL has not
+/// recorded the cut yet; 2: refused, or it cannot run.
 pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     let (place, lock) = prepare(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

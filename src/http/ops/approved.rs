@@ -30,7 +30,7 @@ pub(super) async fn approve(service: Arc<Service>, parameters: Vec<String>, call
     debug_assert_eq!(approval.state, State::Approved, "recorded before it is carried out");
     crash::point("approval_after_approve");
     let answer = carry_out(&service, &approval, decided).await?;
-    crash::point("approval_after_deed");
+    crash::point("approval_after_action");
     let approval_id = &approval.approval_id;
     info!(approval_id, action = approval.action.name(), subject = approval.subject, "carried out");
     if let Err(failure) = admin.approval_carried_out(approval_id).await {
