@@ -141,7 +141,7 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     browser.wait_for("#found", "What happened");
     assert_no_complaints(&browser);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an account is found by its user, frozen with a reason, and unfrozen. Method: by keyboard
@@ -209,7 +209,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     server.transfer_accepted(USER, Way::ToSpot, "1");
     assert_no_complaints(&browser);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: JavaScript rounds a long number to another user's. The page asked about the one user and
@@ -300,7 +300,7 @@ fn two_operators_end_a_halt() {
     complaints.retain(|complaint| !(complaint.contains("/approve") && complaint.contains("403")));
     assert_eq!((complaints, approver.complaints()), (vec![], vec![]));
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: without the admin role the page shows only the sign-in, and no part of a session is left

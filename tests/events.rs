@@ -105,7 +105,7 @@ fn every_state_is_sent_once_and_in_order_to_its_user_alone() {
         for id in &seen[1..] {
             assert_eq!(again.transfer().0, id.to_string());
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         let all = site.sql_value("SELECT count(history_id) FROM transfer_history");
         assert_eq!(server.metric("ubscore_events_total").to_string(), all);
     }
@@ -168,7 +168,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
         let (id, data) = stream.transfer();
         note(&mut received, &mut seen, &id, &data);
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: no event with a smaller id appears after a reader has passed it. Method: a session has

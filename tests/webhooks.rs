@@ -38,7 +38,7 @@ fn all_delivered(site: &Site) -> Option<()> {
 
 /// Asserts that each transfer's events came in order: none before the one ahead of it was taken or
 /// given up.
-fn assert_books(delivered: &[Delivered]) {
+fn assert_in_order(delivered: &[Delivered]) {
     let mut by_transfer: BTreeMap<String, Vec<&Delivered>> = BTreeMap::new();
     for delivery in delivered {
         by_transfer.entry(delivery.req_id()).or_default().push(delivery);
@@ -81,7 +81,7 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
         assert!(verifier.verify(other.as_bytes(), &headers).is_err());
     }
     eventually("the record of the deliveries", || all_delivered(&site));
-    assert_books(&endpoint.delivered());
+    assert_in_order(&endpoint.delivered());
     eventually("the deliveries in the metrics", || {
         let counted = "ubscore_webhook_deliveries_total{outcome=\"delivered\"}";
         (server.metric(counted) == 2).then_some(())
@@ -127,7 +127,7 @@ fn each_transfer_is_delivered_in_order_to_an_endpoint_that_fails_at_random_by_a_
         assert!(ids.is_sorted(), "{ids:?}");
     }
     assert!(delivered.iter().any(|delivery| delivery.status == 302));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a delivery that was taken but not recorded comes again under the same id. Method: a row
@@ -266,7 +266,7 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     ids.dedup();
     assert_eq!(ids.len(), 10);
     assert!(!stream.rest().contains(&Part::End { clean: true }));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Stops a server, and waits until PostgreSQL has counted its reads, which happens when its
