@@ -117,7 +117,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
             vacancy: Arc::clone(&parts.vacancy),
-            kept: parts.kept,
+            kept: parts.options.kept,
             clean: parts.clean.clone(),
             clean_wait: parts.options.clean_wait,
             open: watch::channel(()).0,

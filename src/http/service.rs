@@ -65,10 +65,17 @@ pub struct Intake {
     pub clock: Arc<dyn Clock>,
     /// Chance in request ids.
     pub entropy: Mutex<Box<dyn Entropy>>,
+    /// Limits of a body.
+    pub limits: BodyLimits,
+}
+
+/// Limits of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
     /// The largest body, bytes; a larger one is answered 413.
-    pub body_bytes_max: usize,
+    pub bytes_max: usize,
     /// Time for a body to arrive; then 408.
-    pub body_read_timeout: Duration,
+    pub read_timeout: Duration,
 }
 
 /// Accepts transfers, reads them and moves them on.
@@ -110,12 +117,16 @@ pub struct TransferLimits {
     pub cid_required: bool,
 }
 
+/// After so long without an event, a stream sends an empty line.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat(pub Duration);
+
 /// Serves streams of events.
 pub struct Streams {
     /// Where events are followed; `None` if events are turned off.
     pub hub: Option<Arc<Hub>>,
-    /// After so long without an event, a stream sends an empty line.
-    pub heartbeat: Duration,
+    /// When a stream shows that it is alive.
+    pub heartbeat: Heartbeat,
     /// Reads events that a stream has missed.
     pub reads: Reads,
     /// Time of heartbeats and of a token's end.
@@ -241,8 +252,8 @@ impl Intake {
             let refusal = invalid("The content type must be application/json.");
             return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let (bytes_max, timeout) = (self.body_bytes_max, self.body_read_timeout);
-        let body = read_body(call.request.into_body(), bytes_max, timeout).await;
+        let BodyLimits { bytes_max, read_timeout } = self.limits;
+        let body = read_body(call.request.into_body(), bytes_max, read_timeout).await;
         body.map_err(|error| {
             let status = match &error {
                 BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,

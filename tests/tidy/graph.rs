@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["alert", "clock", "config", "data_dir", "environment", "postgres", "stores", "telemetry"],
     ),
     ("postgres", &["approval", "environment", "pause", "telemetry"]),
-    ("adapters", &["alert", "clock", "postgres", "validation"]),
+    ("adapters", &["alert", "clock", "config", "postgres", "validation"]),
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),
     (
@@ -61,7 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
-    ("audit", &["adapters", "alert", "clock", "gate", "postgres", "telemetry"]),
+    ("audit", &["adapters", "alert", "clock", "config", "gate", "postgres", "telemetry"]),
     (
         "http",
         &[

@@ -34,7 +34,7 @@ use super::signals::notify_manager;
 use super::upkeep;
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
-use crate::adapters::spot::{Spot, Unanswered};
+use crate::adapters::spot::{self, Spot, Unanswered};
 use crate::audit::conservation::Audit;
 use crate::audit::externals::Held;
 use crate::audit::failover;
@@ -59,7 +59,8 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::rotation::Rotating;
 use crate::http::service::{
-    Approvals, Intake, Operations, Service, Streams, TransferLimits, Transfers,
+    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransferLimits,
+    Transfers,
 };
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
@@ -85,9 +86,6 @@ const RECORDS_WAIT: Duration = Duration::from_secs(30);
 const RECORDS_PAUSE: Duration = Duration::from_millis(20);
 /// Between two checks whether the last request has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
-/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at
-/// once.
-const KEPT_PART: usize = 8;
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -397,9 +395,8 @@ impl Start<'_> {
         engine: &Engine,
         settings: &Settings,
     ) -> anyhow::Result<Arc<Spot>> {
-        let timeout = Duration::from_millis(self.config.coordinator.adapter_timeout_ms);
-        let catalog = Arc::clone(&settings.catalog);
-        let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, timeout);
+        let (catalog, options) = (Arc::clone(&settings.catalog), spot::Options::from(self.config));
+        let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, options);
         for asset in settings.assets.all() {
             match spot.register(asset).await {
                 // Its amounts have another meaning in the log, so this row must not be used.
@@ -500,7 +497,6 @@ impl Start<'_> {
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
-            kept: config.engine.outcomes_max / KEPT_PART,
             gate: settings.halt.gate(),
             committed: Arc::clone(committed),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
@@ -521,8 +517,7 @@ impl Start<'_> {
         let (check, requests) = rounds::check();
         let watching = Watching {
             found: compared.found,
-            every: Duration::from_millis(self.config.conservation.every_ms),
-            stalled: Duration::from_millis(self.config.alert.stuck_ms),
+            options: rounds::Options::from(self.config),
             halt: Arc::clone(&settings.halt),
             pin: Arc::clone(pin),
             clean: compared.clean,
@@ -633,7 +628,7 @@ impl Start<'_> {
         };
         let streams = Streams {
             hub,
-            heartbeat: Duration::from_millis(config.events.heartbeat_ms),
+            heartbeat: Heartbeat::from(config),
             reads,
             clock: Arc::clone(clock),
             verifier: Arc::clone(&verifier),
@@ -642,8 +637,7 @@ impl Start<'_> {
             verifier,
             clock: Arc::clone(clock),
             entropy: Mutex::new(Box::new(SystemEntropy)),
-            body_bytes_max: config.http.body_bytes_max,
-            body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+            limits: BodyLimits::from(config),
         };
         let timeout = Duration::from_millis(config.conservation.statement_timeout_ms);
         let address = postgres.address.clone();
