@@ -2,8 +2,8 @@
 //! transfers, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
-//! the parts of the service that they use. Only an action that may need a second operator, or that
-//! the approval of one carries out, takes the whole service.
+//! the parts of the service that they use. Two kinds of handlers take the whole service: those that
+//! go on if the client hangs up, as tasks of their own, and actions that may need an approval.
 
 mod accounts;
 mod approvals;
@@ -48,7 +48,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     let call = service.intake.receive(request);
     let handler = |matched: Matched<Ops>, call: Call| async move {
         let parameters = matched.parameters;
-        let Service { intake, transfers, streams, spot, operations, .. } = &*service;
+        let Service { intake, transfers, streams, approvals, spot, operations } = &*service;
         let (reads, admin) = (&transfers.reads, &transfers.admin);
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
@@ -88,7 +88,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                 let hub = streams.hub.as_deref();
                 webhooks::resend(intake, admin, hub, &parameters[0], call).await
             }
-            Ops::Session => session::show(&service, &call).await,
+            Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,
         }
     };
