@@ -102,6 +102,7 @@
 //! | parked | a call that the store does not take now; it has a next try | deferred |
 //! | in hand | open in a worker: queued, asked, or waiting for a retry | in progress |
 //! | mark of an end | a final state that is committed after the answer | deferred write |
+//! | replied state | a state as answers show it (`ToldState` in OpenAPI) | status |
 //! | in flight | money that has left the source and not reached the target | in transit |
 //! | incarnation | the number of a start; the fence compares it | epoch, fencing token |
 //! | fence | PostgreSQL refuses a write of an earlier incarnation | fencing |

@@ -123,11 +123,12 @@ fn prose(file: &str, text: &str) -> String {
     }
 }
 
-/// The operators' files beside the pages: comments and descriptions.
+/// The operators' files beside the pages, and scripts: comments and descriptions.
 fn configuration() -> Vec<(String, String)> {
-    let endings = [".toml", ".yml", ".yaml", ".json", ".service", ".conf", "Dockerfile"];
+    let endings = [".toml", ".yml", ".yaml", ".json", ".service", ".conf", "Dockerfile", ".py"];
     let config = source::files("config", &endings).into_iter();
-    config.chain(source::files("packaging", &endings)).collect()
+    let packaging = source::files("packaging", &endings);
+    config.chain(packaging).chain(source::files("examples", &[".py"])).collect()
 }
 
 fn pages() -> Vec<(String, String)> {
@@ -143,7 +144,7 @@ fn console() -> Vec<(String, String)> {
 }
 
 fn rust() -> Vec<(String, String)> {
-    let folders = source::RUST.into_iter().chain(["fuzz"]);
+    let folders = source::RUST.into_iter().chain(["fuzz", "build.rs"]);
     folders.flat_map(|folder| source::files(folder, &[".rs"])).collect()
 }
 
