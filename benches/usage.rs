@@ -1,7 +1,7 @@
 //! CPU time of the service, of PostgreSQL's backends by their work, and of the load.
 //!
 //! The scheduler's count of each process is read a few times a second, so that the time between any
-//! two moments can be told afterwards: a load knows only at its end when its measurement began.
+//! two moments can be read afterwards: a load knows only at its end when its measurement began.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};

@@ -165,6 +165,8 @@ impl Checkpointer {
         clock: Arc<dyn Clock>,
         watch: Watch,
     ) -> io::Result<(Checkpointer, impl Future<Output = Result<(), Superseded>> + use<>)> {
+        assert!(options.keep > 0, "the log is removed below the oldest snapshot kept");
+        assert!(options.every_records > 0 && options.every_bytes > 0, "or one is always due");
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, requests) = sync_channel(1);
         let Covered { identity, snapshot, log_bytes } = engine.covered();
@@ -313,6 +315,8 @@ impl Work {
         let go_on = || !self.stopped();
         let added = self.options.store.add(self.identity, ledger, self.options.places, go_on)?;
         let Snapshot { path, bytes, header } = added.ok_or(Error::Stopped)?;
+        assert!(header.sequence > after, "the snapshot holds every record that was appended");
+        assert!(header.sequence > self.last, "a snapshot never goes back");
         (self.last, self.held_at) = (header.sequence, None);
         (self.bytes_before, self.bytes_covered) = (0, bytes_now);
         let took = Duration::from_nanos(self.clock.monotonic_ns() - began);
@@ -387,6 +391,7 @@ impl Work {
             if next_first > oldest {
                 break;
             }
+            debug_assert!(next_first <= needed, "no record that another part needs is removed");
             // The segment may be archived already but not yet removed.
             if segment > self.archived {
                 let archived =

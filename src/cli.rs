@@ -26,7 +26,7 @@ pub use self::stores::{
     StatementArgs, StatementFormat, StoreArgs, VerifyArgs,
 };
 pub use self::tools::{CompletionsArgs, LoadArgs, ManArgs, TokenArgs};
-use crate::config::format::Format;
+use crate::format::Format;
 use crate::release;
 
 /// Moves money between PostgreSQL and UBSCore, and never makes or loses any.
@@ -34,7 +34,7 @@ use crate::release;
 /// Exit codes: 0 done, or nothing is wrong. 1 refused, failed, or a problem was found. 2 bad
 /// arguments or configuration, or the command cannot run. 3 another operator must approve it first.
 #[derive(Debug, Parser)]
-#[command(name = "ubscore", version = release::LINE, help_template = overview::template())]
+#[command(name = "ubscore", version = release::LINE, help_template = overview::template::<Command>())]
 pub struct Cli {
     /// The command.
     #[command(subcommand)]

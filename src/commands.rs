@@ -1,21 +1,18 @@
 //! The subcommands, one file each.
 
-use std::error::Error;
-use std::io::{self, StdoutLock, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use self::next::Next;
+use self::output::{HungUp, Out};
 use self::roles::primary;
-
-use crate::cli::{Cli, Command, EngineCommand, StoreArgs, WalCommand};
+use crate::cli::{Cli, Command, EngineCommand, WalCommand};
 use crate::clock::SystemClock;
-use crate::config::format::Format;
-use crate::config::{self, Config};
+use crate::config;
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::postgres::development;
@@ -26,6 +23,7 @@ pub mod adopt;
 pub mod approval;
 pub mod backup;
 pub mod completions;
+mod configured;
 pub mod dev;
 pub mod doctor;
 pub mod external;
@@ -34,6 +32,7 @@ pub mod load;
 pub mod man;
 pub mod next;
 pub mod ops;
+mod output;
 pub mod pause;
 pub mod repair;
 pub mod restore;
@@ -46,51 +45,6 @@ pub mod transfer;
 pub mod verify;
 pub mod wal;
 pub mod webhook;
-
-/// The output of a command. A closed reader is not a failure, because the command's action is done
-/// by then.
-struct Out(StdoutLock<'static>);
-
-/// The reader of the output has closed it, as `| head` does.
-#[derive(Debug, thiserror::Error)]
-#[error("the reader of the output has closed it")]
-struct HungUp;
-
-impl Out {
-    fn lock() -> Out {
-        Out(io::stdout().lock())
-    }
-}
-
-impl Write for Out {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(HungUp::mark)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(HungUp::mark)
-    }
-}
-
-impl HungUp {
-    /// Marks errors of stdout, because a connection to a server may break with the same kind of
-    /// error.
-    fn mark(error: io::Error) -> io::Error {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, HungUp),
-            _ => error,
-        }
-    }
-
-    /// Whether the closed output is the cause of an error.
-    fn is_cause_of(error: &anyhow::Error) -> bool {
-        let inner = |cause: &(dyn Error + 'static)| {
-            let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            inner.is_some_and(|inner| inner.is::<HungUp>())
-        };
-        error.chain().any(inner)
-    }
-}
 
 /// Runs one command line and returns the exit code.
 ///
@@ -185,12 +139,6 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
     }
 }
 
-/// The configuration of a command that uses both stores.
-fn load_config(args: &StoreArgs) -> anyhow::Result<Config> {
-    Config::load(args.config.as_deref(), args.overrides(), args.dev)
-        .context("load the configuration")
-}
-
 /// Writes an error to stderr, as text or as one JSON object. `next`: the operator's next step.
 fn complain(error: &anyhow::Error, format: Format, next: Option<&str>) {
     #[derive(Serialize)]
@@ -215,22 +163,6 @@ fn complain(error: &anyhow::Error, format: Format, next: Option<&str>) {
     }
 }
 
-/// The URL of a listener. `tls`: whether it uses TLS.
-fn url(listen: SocketAddr, tls: bool) -> String {
-    let scheme = if tls { "https" } else { "http" };
-    format!("{scheme}://{}", reachable(listen))
-}
-
-/// The address to reach a listener at: loopback for one that listens on every address.
-fn reachable(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
-}
-
 fn exit_of(error: &anyhow::Error) -> Exit {
     let configuration = error.chain().any(|cause| {
         cause.is::<config::Error>()
@@ -238,8 +170,8 @@ fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.is::<TlsError>()
             || cause.is::<development::Refusal>()
     });
-    let path = error.downcast_ref().is_some_and(wal::Error::is_about_arguments)
-        || error.downcast_ref().is_some_and(snapshot::Error::is_about_arguments)
+    let path = error.downcast_ref().is_some_and(wal::error::Error::is_about_arguments)
+        || error.downcast_ref().is_some_and(snapshot::error::Error::is_about_arguments)
         || error.downcast_ref::<backup::Occupied>().is_some();
     if configuration || path { Exit::Arguments } else { Exit::Failed }
 }
@@ -249,18 +181,6 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
-
-    #[test]
-    fn an_address_for_everybody_is_reached_by_loopback() {
-        for (listen, want) in [
-            ("0.0.0.0:9090", "127.0.0.1:9090"),
-            ("[::]:9090", "[::1]:9090"),
-            ("10.1.2.3:80", "10.1.2.3:80"),
-        ] {
-            let listen: SocketAddr = listen.parse().expect("an address");
-            assert_eq!(reachable(listen).to_string(), want);
-        }
-    }
 
     #[test]
     fn a_wrong_configuration_exits_like_a_wrong_argument() {

@@ -19,7 +19,6 @@ pub mod coordinator;
 pub mod engine;
 pub mod events;
 pub mod file;
-pub mod format;
 pub mod hours;
 pub mod http;
 mod layer;

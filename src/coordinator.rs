@@ -121,7 +121,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),
             vacancy: Arc::clone(&parts.vacancy),
-            kept: parts.kept,
+            kept: parts.options.kept,
             clean: parts.clean.clone(),
             clean_wait: parts.options.clean_wait,
             open: watch::channel(()).0,
@@ -236,7 +236,7 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             let mut ended = clean.watch();
             match self.external_once(external.clone()).await {
                 Err(held) if held.code == Code::WithdrawalHeld => clean.want(),
-                told => return told,
+                answered => return answered,
             }
             if let Either::Right(_) = select(pin!(ended.changed()), &mut late).await {
                 return Err(Rejection::of(Code::WithdrawalHeld));

@@ -35,7 +35,7 @@ pub const CUT_POINTS: &[&str] =
 
 /// The points of a repair by which UBSCore decides again, in their order.
 pub const REPAIR_POINTS: &[&str] =
-    &["repair_after_fence", "repair_before_deed", "repair_after_deeds", "repair_after_postgres"];
+    &["repair_after_fence", "repair_before_step", "repair_after_steps", "repair_after_postgres"];
 
 /// The points of rebuilding a lost log from PostgreSQL, in their order.
 pub const ADOPT_POINTS: &[&str] = &[
@@ -43,7 +43,7 @@ pub const ADOPT_POINTS: &[&str] = &[
     "adopt_after_aside",
     "adopt_after_postgres",
     "adopt_after_carried",
-    "adopt_after_deeds",
+    "adopt_after_steps",
     "adopt_after_renumbering",
 ];
 
@@ -60,7 +60,7 @@ pub const BACKUP_POINTS: &[&str] = &[
 ];
 
 /// The points of an approved action, in their order.
-pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after_deed"];
+pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after_action"];
 
 /// The points between an external operation's commit and its answer, in their order. A transfer
 /// does not reach them.

@@ -78,7 +78,8 @@ impl Default for CleanRounds {
 impl CleanRounds {
     /// Records a clean round that began at `began_ns` (monotonic) and has compared everything new.
     pub fn ended(&self, began_ns: u64) {
-        self.began_ns.send_replace(began_ns);
+        let before = self.began_ns.send_replace(began_ns);
+        debug_assert!(before <= began_ns, "rounds end in the order in which they began");
     }
 
     /// Whether a clean round began after `moved_ns` (monotonic).

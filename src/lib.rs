@@ -64,10 +64,10 @@
 //! 12. [`commands`], [`cli`] and [`role`] (the roles of users): the binary.
 //!     [`commands::roles::primary`] starts the service in stages; a role without the engine begins
 //!     with `commands::roles::process` alone.
-//! 13. The seams: [`clock`], [`entropy`], and
-//!     [`environment`] (the variables of child processes). The rest: [`config`], [`telemetry`],
-//!     [`alert`], [`last_words`] (the alert of a process that must end), [`release`], [`exit`]
-//!     (every exit code), and [`crash`] (where tests kill it).
+//! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
+//!     The rest: [`config`], [`format`](mod@format) (text or JSON), [`telemetry`], [`alert`],
+//!     [`last_words`] (the alert of a process that must end), [`release`], [`exit`] (every exit
+//!     code), and [`crash`] (where tests kill it).
 //!
 //! # What keeps the money
 //!
@@ -102,6 +102,7 @@
 //! | parked | a call that the store does not take now; it has a next try | deferred |
 //! | in hand | open in a worker: queued, asked, or waiting for a retry | in progress |
 //! | mark of an end | a final state that is committed after the answer | deferred write |
+//! | replied state | a state as answers show it (`ToldState` in OpenAPI) | status |
 //! | in flight | money that has left the source and not reached the target | in transit |
 //! | incarnation | the number of a start; the fence compares it | epoch, fencing token |
 //! | fence | PostgreSQL refuses a write of an earlier incarnation | fencing |
@@ -148,6 +149,7 @@ pub mod entropy;
 pub mod environment;
 pub mod events;
 pub mod exit;
+pub mod format;
 pub mod gate;
 pub mod http;
 pub mod last_words;

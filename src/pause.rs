@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_when_nobody_keeps_them_any_more() {
+    fn the_last_holder_of_a_set_closes_its_channel() {
         let pauses = std::sync::Arc::new(Pauses::default());
         let (kept, keeper) = (pauses.kept(), pauses.clone());
         drop(pauses);

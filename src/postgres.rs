@@ -1,8 +1,8 @@
 //! PostgreSQL: connections, the schema, what its errors mean, which process may write, and the store of transfers.
 //!
 //! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that store
-//! in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`incarnation`] (who may write), [`watermark`] (below
-//! which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
+//! in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`admin`] (the writes of operators),
+//! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
 //! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
@@ -13,6 +13,7 @@
 //! The schema: tables in `config/migrations/`, functions and triggers in `src/postgres/sql/` (applied by `functions`).
 
 pub mod address;
+pub mod admin;
 pub mod adopt;
 pub mod audit_reader;
 mod columns;

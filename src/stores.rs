@@ -72,7 +72,7 @@ impl Target {
         let Target { address, limits, config, .. } = self;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = postgres::pool(address, limits, 1);
-        let reads = Reads::new(pool, Arc::clone(&catalog), 0);
+        let reads = Reads::new(pool, Arc::clone(&catalog));
         reads.load_catalog().await.context("read the assets")?;
         for Unreadable { asset, what } in reads.unreadable() {
             warn!(asset, what, "ignoring an asset with an invalid row");
@@ -133,6 +133,8 @@ pub fn postgres_limits(config: &Config) -> postgres::Limits {
 
 /// The configured options of UBSCore and its log.
 pub fn engine_options(config: &Config) -> engine::Options {
+    let (slots, in_flight) = (config.engine.ring_slots, config.engine.in_flight_max);
+    assert!(slots.is_power_of_two() && in_flight <= slots / 2, "checked by the configuration");
     engine::Options {
         log_dir: data_dir::log(&config.data_dir),
         snapshot_dir: data_dir::snapshots(&config.data_dir),

@@ -77,6 +77,10 @@ impl Tasks {
             task.await;
             Ok(())
         };
+        debug_assert!(
+            self.running.iter().all(|task| task.name != name || !task.endless),
+            "one endless task of a name: {name}"
+        );
         self.running.push(Task { name, endless: true, handle: tokio::spawn(task) });
     }
 
@@ -107,6 +111,7 @@ impl Tasks {
     /// Waits until every task has ended. Call it after the inputs of the tasks have been dropped.
     pub async fn join(self) {
         for Task { name, endless, handle } in self.running {
+            debug_assert!(!name.is_empty(), "a task that breaks is logged by its name");
             match handle.await {
                 Ok(Ok(())) => {}
                 Ok(Err(superseded)) => error!("{superseded}"),

@@ -20,9 +20,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use self::lines::WithoutPaths;
-use crate::config::format::Format;
-use crate::config::log::Log;
-use crate::config::telemetry::Telemetry;
+use crate::format::Format;
 use crate::release;
 pub use domain::chain::chain;
 use domain::code::Code;
@@ -169,6 +167,19 @@ const SECONDS_BUCKETS: [f64; 18] = [
     2.0, 5.0, 10.0, 30.0,
 ];
 
+/// The settings of log lines and spans.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The filter of lines, in the syntax of [`EnvFilter`].
+    pub filter: String,
+    /// The format of a line.
+    pub format: Format,
+    /// URL with its path that spans are posted to as OTLP; `None`: spans are not sent.
+    pub otlp_endpoint: Option<String>,
+    /// The share of traces that is sent, 0 to 1, if the client has not decided.
+    pub sample_ratio: f64,
+}
+
 /// Why logging could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -215,22 +226,22 @@ impl Traces {
 ///
 /// # Errors
 /// [`LogError`]; then nothing has changed.
-pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError> {
+pub fn init_logging(options: &Options) -> Result<Traces, LogError> {
     #[cfg(feature = "otel")]
-    if let Some(endpoint) = &telemetry.otlp_endpoint {
-        return init_traces(log, endpoint, telemetry.sample_ratio);
+    if let Some(endpoint) = &options.otlp_endpoint {
+        return init_traces(options, endpoint);
     }
-    if telemetry.otlp_endpoint.is_some() {
+    if options.otlp_endpoint.is_some() {
         return Err(LogError::NoTraces);
     }
-    let filter = filter(log)?;
+    let filter = filter(options)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(lines::open(log.format))
+        .with_writer(lines::open(options.format))
         // A line that cannot be written is lost. Reporting it on the same stderr would panic.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
-    match log.format {
+    match options.format {
         Format::Text => lines.finish().try_init(),
         Format::Json => lines.json().map_event_format(WithoutPaths).finish().try_init(),
     }
@@ -243,25 +254,25 @@ pub fn init_logging(log: &Log, telemetry: &Telemetry) -> Result<Traces, LogError
 
 /// The filter of log lines. It silences the migrations' library, because `postgres::migrate` logs
 /// each migration itself.
-fn filter(log: &Log) -> Result<EnvFilter, LogError> {
+fn filter(options: &Options) -> Result<EnvFilter, LogError> {
     let quiet = "refinery_core=warn".parse().expect("a directive");
-    Ok(EnvFilter::try_new(&log.filter).map_err(LogError::Filter)?.add_directive(quiet))
+    Ok(EnvFilter::try_new(&options.filter).map_err(LogError::Filter)?.add_directive(quiet))
 }
 
 /// Starts logging with a collector. The collector gets every span of this program; the filter
 /// applies to log lines.
 #[cfg(feature = "otel")]
-fn init_traces(log: &Log, endpoint: &str, sample_ratio: f64) -> Result<Traces, LogError> {
+fn init_traces(options: &Options, endpoint: &str) -> Result<Traces, LogError> {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer, SubscriberExt};
 
-    let filter = filter(log)?;
-    let provider = otlp::provider(endpoint, sample_ratio).map_err(LogError::Endpoint)?;
+    let filter = filter(options)?;
+    let provider = otlp::provider(endpoint, options.sample_ratio).map_err(LogError::Endpoint)?;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(lines::open(log.format))
+        .with_writer(lines::open(options.format))
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
-    let lines = match log.format {
+    let lines = match options.format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().map_event_format(WithoutPaths).boxed(),
     };
@@ -468,6 +479,7 @@ fn http_requests(route: &'static str, status: u16) -> Counter {
 ///
 /// `route`: a route's pattern or [`ROUTE_NONE`], never the path itself.
 pub fn count_http_request(route: &'static str, status: u16) {
+    debug_assert!(route == ROUTE_NONE || route.starts_with('/'), "{route} is no pattern");
     http_requests(route, status).increment(1);
 }
 
@@ -502,6 +514,7 @@ pub fn wal_bytes(bytes: u64) {
 
 /// Sets the last snapshot: its duration, its length, its sequence and its time.
 pub fn snapshot(took: Duration, bytes: u64, sequence: u64, now_s: u64) {
+    debug_assert!(bytes > 0 && sequence > 0, "a snapshot has a header and covers a record");
     metrics::gauge!(SNAPSHOT_SECONDS).set(took.as_secs_f64());
     metrics::gauge!(SNAPSHOT_BYTES).set(bytes as f64);
     metrics::gauge!(SNAPSHOT_SEQUENCE).set(sequence as f64);
@@ -659,19 +672,22 @@ mod tests {
         assert_eq!(times, 3);
     }
 
+    fn options(filter: &str, endpoint: Option<&str>) -> Options {
+        let (filter, otlp_endpoint) = (filter.to_owned(), endpoint.map(str::to_owned));
+        Options { filter, format: Format::Text, otlp_endpoint, sample_ratio: 1.0 }
+    }
+
     #[test]
     fn a_filter_that_cannot_be_read_changes_nothing() {
-        let log = Log { filter: "ubscore=loud".to_owned(), ..Log::default() };
-        let found = init_logging(&log, &Telemetry::default());
+        let found = init_logging(&options("ubscore=loud", None));
         assert!(matches!(found, Err(LogError::Filter(_))));
     }
 
     #[test]
     #[cfg(not(feature = "otel"))]
     fn a_collector_that_this_binary_cannot_tell_is_refused_by_name() {
-        let endpoint = Some("http://127.0.0.1:4318/v1/traces".to_owned());
-        let telemetry = Telemetry { otlp_endpoint: endpoint, ..Telemetry::default() };
-        let refused = init_logging(&Log::default(), &telemetry).expect_err("no such feature");
+        let options = options("info", Some("http://127.0.0.1:4318/v1/traces"));
+        let refused = init_logging(&options).expect_err("no such feature");
         assert!(refused.to_string().contains("without the feature otel"), "{refused}");
     }
 }

@@ -63,7 +63,7 @@ fn external_money_moves_once_per_idem_key() {
     assert_eq!(decided(&server.admin("POST", DEPOSITS, &spelled)), success("10.5"));
     let balance = Balance { funding: Some(65 * COIN / 10), spot: None, in_flight: 0 };
     assert_eq!(server.usdt(NEW), balance);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.kill();
     let server = site.start();
     assert_eq!(decided(&server.admin("POST", DEPOSITS, &deposit)), success("10.5"));
@@ -79,7 +79,7 @@ fn fifty_deposits_of_one_idem_key_at_once_are_one() {
     for reply in &replies {
         assert_eq!(decided(reply), success("3"));
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     assert_eq!(server.usdt(NEW).sum(), 3 * COIN);
 }
 
@@ -107,7 +107,7 @@ fn a_refused_external_operation_stays_refused() {
     assert_eq!(post(WITHDRAWALS, "1", "frozen"), refusal("ACCOUNT_FROZEN"));
     assert_eq!(post(DEPOSITS, "1", "disabled-in"), refusal("ACCOUNT_DISABLED"));
     assert_eq!(server.usdt(NEW).sum(), 106 * COIN);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// An operation's name may be any text, also the form of a transfer's name.
@@ -120,7 +120,7 @@ fn an_idem_key_never_meets_a_req_id() {
     assert_eq!(decided(&server.admin("POST", DEPOSITS, &deposit)), success("10000"));
     assert_eq!(server.look(USER, &reply.req_id())["state"], json!("COMMITTED"));
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an answered status holds for every withdraw decided afterwards. Method: a crowd takes
@@ -143,7 +143,7 @@ fn a_status_holds_from_its_answer_on() {
             }
         });
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         server.set_status(USER, account, "ACTIVE");
         assert_eq!(server.transfer(USER, way, "1").status, 200);
     }
@@ -430,7 +430,7 @@ fn a_viewer_sees_everything_and_changes_nothing() {
     assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
         (server.transfer(USER, Way::ToSpot, "1").status < 300).then_some(())
     });
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an audit that cannot run raises an alert, since silence must not look like success.
@@ -122,7 +122,7 @@ fn an_audit_that_cannot_be_made_is_said() {
     site.sql("ALTER TABLE elsewhere RENAME TO audit_state");
     server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an existing operation with another body raises an alert, moves nothing, and is asked for
@@ -155,7 +155,7 @@ fn an_operation_that_is_there_with_another_body_is_said() {
          DELETE FROM transfer_operations WHERE req_id = '{req_id}'"
     ));
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_transfer_that_does_not_end_is_stuck() {
     assert_only(&server, &[Alert::TransferStuck]);
     hold.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// A refund that fails three times: Funding's refund, blocked by a lock.
@@ -186,7 +186,7 @@ fn a_refund_that_fails_three_times_is_said() {
     assert!(body["message"].as_str().expect("text").contains(&reply.req_id()), "{body}");
     hold.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a transfer that differs from its recorded decision raises an alert before any of it is
@@ -225,7 +225,7 @@ fn a_transfer_changed_under_way_is_said_and_halts() {
         let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -242,7 +242,7 @@ fn a_user_who_transfers_abnormally_often_is_said_and_served() {
     assert!(body["message"].as_str().expect("text").contains(&USER.to_string()), "{body}");
     assert_only(&server, &[Alert::UserFrequencyAbnormal]);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// A process that ends at once still sends the reason to the webhook.
@@ -294,7 +294,7 @@ fn a_log_that_cannot_be_written_is_said_and_ends_the_process() {
         fs::rename(&away, site.log_dir()).expect("moved back");
         let server = site.start();
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 

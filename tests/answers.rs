@@ -170,7 +170,7 @@ impl Stage {
 
         *server = site.start();
         site.wait_for_rest();
-        site.assert_books(server);
+        site.assert_in_order(server);
         let reply = server.post_ended(USER, &body);
         let (state, http) = said.end();
         assert_eq!(reply.status, http, "{said:?} {cid}: {reply:?}");
@@ -183,7 +183,7 @@ impl Stage {
         if said == Said::TargetRefuses {
             server.set_status(USER, target, "ACTIVE");
         }
-        site.assert_books(server);
+        site.assert_in_order(server);
     }
 }
 

@@ -168,7 +168,7 @@ fn money_from_outside_waits_for_another_operator_and_enters_once() {
         ]
     );
     assert_eq!(server.usdt(NEW).sum(), 3 * COIN);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a transfer is ended after two people have approved it, and both are recorded. Method: a
@@ -210,7 +210,7 @@ fn a_transfer_is_resolved_by_two() {
     let actor = format!("admin/{MAKER}, approved by admin/{APPROVER}");
     assert_eq!(site.sql(&actions), [[actor, "it hangs".to_owned()]]);
     assert_eq!(server.usdt(USER), Balance::at_rest(9_950 * COIN, 50 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an approved resume ends the halt that it was requested for, and no later one, for any
@@ -258,7 +258,7 @@ fn a_resume_by_two_ends_one_halt_and_no_other() {
     assert_eq!(answer_of(approve(&server, &third)), running);
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a rejected or expired request is never carried out, and its state shows why. Method: each
@@ -304,13 +304,13 @@ fn what_is_rejected_or_has_expired_is_never_done() {
     let unknown = approve(&server, "01JFVQ2X8Z0Y1M3N4P5R6S7T8V");
     assert_refused(&unknown, 404, "NOT_FOUND");
     assert_refused(&approve(&server, "unknown"), 404, "NOT_FOUND");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a wrong request is refused to its maker and never waits for approval. Method: every wrong
 /// body, and a request about a halted service.
 #[test]
-fn a_mistake_is_told_to_its_maker_and_waits_for_nobody() {
+fn a_mistake_is_answered_to_its_maker_and_waits_for_no_approval() {
     let site = site();
     let server = site.start();
     for (body, status, code) in [
@@ -374,7 +374,7 @@ fn an_approval_that_is_killed_anywhere_is_carried_out_once() {
         }
         assert_eq!(row(&site, &id), ["2", "t"], "{point}");
         assert_eq!(server.usdt(NEW).sum(), 3 * COIN);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 

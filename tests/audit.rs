@@ -176,7 +176,7 @@ fn what_is_changed_by_sql_is_found_named_and_halts() {
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// The first line of defense: an ordinary statement cannot change or remove a journal row.
@@ -192,7 +192,7 @@ fn journals_refuse_to_be_changed() {
             assert!(refused.contains("UB003") || refused.contains("journal"), "{refused}");
         }
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a change made while the service was down is found at the start. Method: the same changes,
@@ -215,7 +215,7 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a PostgreSQL that is older than the log is found at the start, transfer by transfer.
@@ -436,6 +436,6 @@ fn a_busy_service_is_never_called_wrong() {
         site.wait_for_rest();
         let report = server.admin_get("/admin/v1/conservation").json();
         assert_eq!(report["ok"], json!(true), "{report}");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }

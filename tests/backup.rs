@@ -216,7 +216,7 @@ fn assert_goes_on(site: &Site, directory: &Path, before: &[Answered]) -> usize {
         ["SPOT", "FUNDING"].iter().for_each(|side| server.set_status(user, side, "ACTIVE"));
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     let after = states(site);
     for (key, (req_id, state)) in &known {
         let (req_id_now, state_now) = &after[key];
@@ -242,12 +242,12 @@ fn assert_goes_on(site: &Site, directory: &Path, before: &[Answered]) -> usize {
         }
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     assert_audited(&server);
     force(site, &server);
     server.kill();
     let server = site.start();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     under_way
 }
@@ -310,7 +310,7 @@ fn a_used_data_directory_or_database_is_refused() {
     for used in [&site, &other] {
         assert_not_restored(used, &directory, &[], "segment-");
         let server = used.start();
-        used.assert_books(&server);
+        used.assert_in_order(&server);
         server.stop();
     }
     let fresh = other.with_fresh_data_dir();
@@ -381,10 +381,10 @@ fn a_killed_restore_is_never_served_and_goes_on() {
         assert_not_restored(&elsewhere, &directory, &[], "segment-");
         let server = elsewhere.start();
         assert_eq!(server.ready(), 200);
-        elsewhere.assert_books(&server);
+        elsewhere.assert_in_order(&server);
         assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
         elsewhere.wait_for_rest();
-        elsewhere.assert_books(&server);
+        elsewhere.assert_in_order(&server);
         server.stop();
     }
 }
@@ -417,7 +417,7 @@ fn what_a_killed_restore_has_left_running_is_not_run_beside() {
     eventually("pg_restore's end", || look.sql(&ended).is_empty().then_some(()));
     restore(&elsewhere, &directory);
     let server = elsewhere.start();
-    elsewhere.assert_books(&server);
+    elsewhere.assert_in_order(&server);
     assert_eq!(server.ready(), 200);
 }
 
@@ -492,7 +492,7 @@ fn an_older_database_beside_a_newer_log_is_caught_and_repaired() {
     }
     assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
     restored.wait_for_rest();
-    restored.assert_books(&server);
+    restored.assert_in_order(&server);
     assert_audited(&server);
 }
 
@@ -517,7 +517,7 @@ fn a_database_restored_by_hand_is_repaired_and_audited() {
     restored.assert_verified();
     let server = restored.start();
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));
-    restored.assert_books(&server);
+    restored.assert_in_order(&server);
     assert_audited(&server);
 }
 
@@ -548,7 +548,7 @@ fn tables_from_another_cluster_are_audited_anew() {
         server.says("another PostgreSQL");
         assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
         restored.wait_for_rest();
-        restored.assert_books(&server);
+        restored.assert_in_order(&server);
         assert_audited(&server);
         server.stop();
     }
@@ -582,7 +582,7 @@ fn an_older_log_under_a_newer_database_is_refused() {
     assert_eq!((server.ready(), server.usdt(USER)), (200, balance));
     let again = server.post(USER, &answers[0].0);
     assert_eq!(again.req_id(), answers[0].1.req_id());
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
 }
 
@@ -596,7 +596,7 @@ fn a_lost_log_comes_back_beside_the_database_of_that_moment() {
     assert_eq!(code, Some(0), "{said}{why}");
     let server = restored.start();
     assert_eq!(server.ready(), 200);
-    restored.assert_books(&server);
+    restored.assert_in_order(&server);
     assert!(!segments(&restored).is_empty());
 }
 
@@ -683,5 +683,5 @@ fn functions_of_an_older_backup_are_this_version_s_after_a_restore() {
     let server = elsewhere.start();
     assert_eq!(server.transfer(USER, Way::ToFunding, "60").status, 200);
     elsewhere.wait_for_rest();
-    elsewhere.assert_books(&server);
+    elsewhere.assert_in_order(&server);
 }

@@ -41,9 +41,9 @@ fn sign_in(browser: &Browser, server: &Server, operator: u64) {
 
 /// Gives a reason for the proposed action, and confirms it.
 fn confirm(browser: &Browser, title: &str, reason: &str) {
-    browser.wait_for("#deed-title", title);
+    browser.wait_for("#action-title", title);
     browser.type_into("#reason", reason);
-    browser.press("#deed-do");
+    browser.press("#action-do");
 }
 
 fn find(browser: &Browser, text: &str) {
@@ -141,7 +141,7 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     browser.wait_for("#found", "What happened");
     assert_no_complaints(&browser);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an account is found by its user, frozen with a reason, and unfrozen. Method: by keyboard
@@ -176,7 +176,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     }
     tab_to("Freeze FUNDING");
     browser.key(Key::Enter);
-    browser.wait_for("#deed-title", "Freeze FUNDING of user 1001");
+    browser.wait_for("#action-title", "Freeze FUNDING of user 1001");
     // Escape is no consent, and an empty reason is none either. The focus returns to its place,
     // though the element there has been replaced.
     let button = "return (window.button ??= document.querySelector('[data-key=\"Freeze FUNDING\"]')).isConnected";
@@ -184,10 +184,10 @@ fn an_account_is_frozen_by_keyboard_alone() {
         (browser.run(button, Value::Null) == json!(false)).then_some(())
     });
     browser.key(Key::Escape);
-    eventually("the dialog is closed", || browser.text("#deed-title").is_empty().then_some(()));
+    eventually("the dialog is closed", || browser.text("#action-title").is_empty().then_some(()));
     eventually("the focus is back", || (focused() == json!("Freeze FUNDING")).then_some(()));
     browser.key(Key::Enter);
-    browser.wait_for("#deed-title", "Freeze FUNDING of user 1001");
+    browser.wait_for("#action-title", "Freeze FUNDING of user 1001");
     tab_to("Freeze");
     browser.key(Key::Enter);
     server.transfer_committed(USER, Way::ToSpot, "1");
@@ -209,7 +209,7 @@ fn an_account_is_frozen_by_keyboard_alone() {
     server.transfer_accepted(USER, Way::ToSpot, "1");
     assert_no_complaints(&browser);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: JavaScript rounds a long number to another user's. The page asked about the one user and
@@ -267,8 +267,8 @@ fn two_operators_end_a_halt() {
     // An operator cannot approve their own request.
     maker.press_button("#approvals", "Approve");
     confirm(&maker, "Approve: resume", "myself");
-    maker.wait_for("#deed-problem", "FORBIDDEN");
-    maker.press("#deed-cancel");
+    maker.wait_for("#action-problem", "FORBIDDEN");
+    maker.press("#action-cancel");
     assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SERVICE_HALTED");
     approver.press_button("#approvals", "Approve");
     confirm(&approver, "Approve: resume", "agreed");
@@ -300,7 +300,7 @@ fn two_operators_end_a_halt() {
     complaints.retain(|complaint| !(complaint.contains("/approve") && complaint.contains("403")));
     assert_eq!((complaints, approver.complaints()), (vec![], vec![]));
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: without the admin role the page shows only the sign-in, and no part of a session is left
@@ -535,7 +535,7 @@ fn the_page_is_accessible_in_light_in_dark_and_on_a_phone() {
     browser.wait_for("#found", "Newest transfers");
     assert_accessible(&browser, &axe, "a user");
     browser.press("#halt");
-    browser.wait_for("#deed-title", "Halt all money");
+    browser.wait_for("#action-title", "Halt all money");
     assert_accessible(&browser, &axe, "the dialog");
     browser.photograph(DESK, &directory.join("dialog.png"));
 }

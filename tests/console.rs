@@ -156,7 +156,7 @@ fn a_cid_finds_its_transfers_without_their_user() {
     }
     hold.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: the list holds all transfers of one user, newest first, ended and not ended. Method: each
@@ -182,7 +182,7 @@ fn what_a_user_has_is_listed_with_what_has_ended() {
     assert_eq!(walk(&server, &format!("user={NEW}&ended=true"), 1), Vec::<String>::new());
     hold.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: the oldest transfer in flight comes first, and a cursor continues with younger ones.
@@ -239,7 +239,7 @@ fn what_has_not_ended_is_listed_oldest_first() {
         let reply = server.admin_get(&format!("{LIST}?{bad}"));
         assert_refused(&reply, 400, "INVALID_REQUEST");
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// The same from the command line.
@@ -440,7 +440,7 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
             let want = [sum(|b| b.funding), sum(|b| b.spot), 0, outside(4), outside(5)];
             assert_eq!(of_asset(&totals, symbol).0, want, "{symbol}");
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -474,7 +474,7 @@ fn totals_tell_what_is_in_flight_by_recorded_operations() {
     wait_for_usdt((19_989 * COIN, 11 * COIN, 0));
     hold.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: money made or taken outside the service is a difference to the unit, of that asset only; a

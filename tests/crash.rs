@@ -53,7 +53,7 @@ fn a_restart_replays_balances_transfers_and_statuses() {
             assert_eq!(frozen.refusal(), (422, "ACCOUNT_FROZEN".to_owned()));
             let seen = restarted.look(USER, &failed.req_id());
             assert_eq!(seen["state"], json!("FAILED"), "{seen}");
-            site.assert_books(&restarted);
+            site.assert_in_order(&restarted);
             server = Some(restarted);
         }
     }
@@ -91,14 +91,14 @@ fn a_kill_amid_two_hundred_transfers_conserves_every_unit() {
         });
         let server = site.start();
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         // And once more from the log alone.
         server.kill();
         let server = site.start();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -137,14 +137,14 @@ fn a_death_at_every_named_point_is_recovered_from() {
 
                 server = site.start();
                 site.wait_for_rest();
-                site.assert_books(&server);
+                site.assert_in_order(&server);
                 let reply = server.post(USER, &body);
                 assert_eq!(reply.status, 200, "{cid}: {reply:?}");
                 site.wait_for_rest();
                 let names = "SELECT count(*), min(state) FROM transfers_tb WHERE cid = ";
                 let rows = site.sql(&format!("{names}'{cid}'"));
                 assert_eq!(rows, [["1".to_owned(), "40".to_owned()]], "{cid}");
-                site.assert_books(&server);
+                site.assert_in_order(&server);
             }
         }
     }
@@ -203,10 +203,10 @@ fn connections_cut_under_load_lose_nothing() {
             (server.get(USER, "/api/v1/balances").status == 200).then_some(())
         });
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -256,10 +256,10 @@ fn commits_that_hang_and_come_late_count_once() {
             (server.get(USER, "/api/v1/balances").status == 200).then_some(())
         });
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &answered);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -288,7 +288,7 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     assert_eq!(server.usdt(USER), want);
     site.wait_for_rest();
     assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "40");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: a transfer of a development user waited for a lock in Funding when the process died.
@@ -309,7 +309,7 @@ fn a_start_gets_past_a_transfer_that_waits_for_a_lock() {
     held.release();
     site.wait_for_rest();
     assert_eq!(server.usdt(USER), Balance::at_rest(9_998 * COIN, 2 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: a shipper of log lines died, and the next failed write of a line ended the server.
@@ -321,7 +321,7 @@ fn a_server_whose_log_nobody_reads_goes_on() {
         assert_eq!(server.transfer(USER, way, "1").status, 200);
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
 }
 
@@ -348,9 +348,9 @@ fn a_stop_amid_a_load_keeps_every_answer() {
         assert_eq!(status.code(), Some(0), "{said}");
         let server = site.start();
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }

@@ -88,10 +88,10 @@ fn load(
 /// Rest, sums, every answer unchanged, and all of it again.
 fn assert_whole(site: &Site, server: &Server, plan: &[Planned], replies: &[Option<Reply>]) {
     site.wait_for_rest();
-    site.assert_books(server);
+    site.assert_in_order(server);
     assert_kept(server, plan, replies);
     site.wait_for_rest();
-    site.assert_books(server);
+    site.assert_in_order(server);
 }
 
 fn is_overloaded(reply: &Option<Reply>) -> bool {
@@ -158,7 +158,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
                 (200, reply.as_ref().expect("some").req_id())
             );
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         let said = server.said();
         assert!(strikes(&said) > 0 && !said.contains("panicked"), "{said}");
         let server = if kills {
@@ -181,7 +181,7 @@ fn a_full_disk_refuses_new_work_and_passes() {
         let from = if thorough() { 0 } else { asked.saturating_sub(100) };
         assert_whole(site, &server, &plan[from..asked], &replies[from..asked]);
         server.kill();
-        site.assert_books(&site.start());
+        site.assert_in_order(&site.start());
     }
 }
 
@@ -314,7 +314,7 @@ fn a_snapshot_that_fails_is_said_and_costs_nothing() {
         assert_whole(site, &server, &plan, &replies);
         force(site, &server);
         server.kill();
-        site.assert_books(&site.start());
+        site.assert_in_order(&site.start());
     }
 }
 
@@ -386,7 +386,7 @@ fn a_failed_sync_of_the_logs_directory_is_the_end_whoever_asked_for_it() {
     disk.repair();
     let server = disk.site.start();
     disk.site.wait_for_rest();
-    disk.site.assert_books(&server);
+    disk.site.assert_in_order(&server);
 }
 
 /// Story: a process died between the renaming of a snapshot and the sync of its directory. The next
@@ -409,5 +409,5 @@ fn a_snapshots_name_is_durable_before_the_log_behind_it_goes() {
     let durable = powered.durable_names(&disk.site.snapshot_dir());
     let name = snapshot.file_name().and_then(|name| name.to_str()).expect("text");
     assert!(durable.iter().any(|durable| durable == name), "{name}: {durable:?}");
-    disk.site.assert_books(&server);
+    disk.site.assert_in_order(&server);
 }

@@ -108,7 +108,7 @@ fn a_running_service_is_examined_and_not_disturbed() {
     );
     server.transfer_accepted(1001, Way::ToFunding, "5");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a server with commits that would never end is found, and the change is named. Method: a

@@ -61,7 +61,7 @@ fn note(received: &mut BTreeMap<String, Vec<String>>, seen: &mut Vec<i64>, id: &
 /// user; GET agrees with each event. Method: transfers of every end while two users follow, with
 /// fusion and without.
 #[test]
-fn every_state_is_told_once_and_in_order_to_its_user_alone() {
+fn every_state_is_sent_once_and_in_order_to_its_user_alone() {
     for fuse in [true, false] {
         let site = Site::fused(fuse);
         let server = site.start();
@@ -105,7 +105,7 @@ fn every_state_is_told_once_and_in_order_to_its_user_alone() {
         for id in &seen[1..] {
             assert_eq!(again.transfer().0, id.to_string());
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         let all = site.sql_value("SELECT count(history_id) FROM transfer_history");
         assert_eq!(server.metric("ubscore_events_total").to_string(), all);
     }
@@ -168,7 +168,7 @@ fn a_stream_that_is_gone_on_with_after_a_kill_misses_nothing() {
         let (id, data) = stream.transfer();
         note(&mut received, &mut seen, &id, &data);
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: no event with a smaller id appears after a reader has passed it. Method: a session has
@@ -227,7 +227,7 @@ fn ids_follow_what_is_visible_and_not_what_was_begun() {
 /// session takes a number, and the relay looks several times; the session's commit still arrives as
 /// an event.
 #[test]
-fn a_long_transaction_of_an_idle_service_is_told_once_it_commits() {
+fn a_long_transaction_of_an_idle_service_is_sent_once_it_commits() {
     let site = Site::new();
     let server = site.start();
     let first = server.transfer(USER, Way::ToSpot, "1").req_id();
@@ -287,7 +287,7 @@ fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
 }
 
 #[test]
-fn a_quiet_stream_is_told_that_it_is_alive_and_no_time_out_ends_it() {
+fn a_quiet_stream_gets_signs_of_life_and_no_time_out_ends_it() {
     let site = short_requests()
         .with("UBSCORE__EVENTS__HEARTBEAT_MS", 50)
         .with("UBSCORE__HTTP__HEADER_READ_TIMEOUT_MS", 1_000);

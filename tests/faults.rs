@@ -65,10 +65,10 @@ fn assert_survived(
         (server.get(USERS[0], "/api/v1/balances").status == 200).then_some(())
     });
     site.wait_for_rest();
-    site.assert_books(server);
+    site.assert_in_order(server);
     assert_kept(server, &plan, &replies);
     site.wait_for_rest();
-    site.assert_books(server);
+    site.assert_in_order(server);
 }
 
 /// Goal: a PostgreSQL that dies at any moment loses no answered transfer. Method: all its processes
@@ -173,7 +173,7 @@ fn a_postgresql_that_hangs_silences_neither_the_alarm_nor_a_halt() {
     });
     assert_eq!(server.transfer(USERS[0], Way::ToFunding, "1").status, 200);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: transactions that an asynchronous replica lacked are found, named and repaired. Method:
@@ -205,7 +205,7 @@ fn what_a_promoted_replica_lacks_is_found_and_repaired() {
     }
     site.wait_for_rest();
     assert_eq!(server.balances(USERS[0]), balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Runs a load with cids, and `absence` in its middle; returns the executed part of the plan, and
@@ -305,10 +305,10 @@ fn a_postgresql_that_is_away_for_long_loses_nothing() {
             assert!([200, 202, 503].contains(&reply.status), "{name}: {reply:?}");
         }
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         println!("{name}: {} transfers asked for, nothing lost", plan.len());
     });
 }

@@ -84,7 +84,7 @@ fn assert_running(site: &Site, server: &Server) {
         server.transfer_accepted(USER, way, "1");
         site.wait_for_rest();
     }
-    site.assert_books(server);
+    site.assert_in_order(server);
 }
 
 fn metric(server: &Server, line: &str) -> bool {
@@ -242,7 +242,7 @@ fn a_first_start_may_be_halted() {
     server.stop();
     let server = site.start();
     assert_eq!(server.usdt(USER).funding, Some(10_000 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: while PostgreSQL is away the file alone halts, and no resume succeeds before PostgreSQL
@@ -397,7 +397,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         resume(&server);
         site.wait_for_rest();
         assert_eq!(state(), ends, "{name}");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -511,7 +511,7 @@ fn a_start_that_is_halted_asks_nobody() {
             resume(&server);
             site.wait_for_rest();
             assert_eq!(state(), "40");
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }
@@ -542,7 +542,7 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     resume(&server);
     site.wait_for_rest();
     assert_eq!(site.commits(&reply.req_id()), ["0 10", "20", "30 40"]);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: calls in a worker's queue at the halt are refused and never done. Method: one worker,

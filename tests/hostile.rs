@@ -170,7 +170,7 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     let moved: BTreeSet<_> = moved.iter().map(|row| format!("\"{}\"", row[0])).collect();
     assert_eq!(moved, accepted);
     assert_eq!(server.usdt(USER).sum(), 10_000 * crate::harness::COIN);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: each request of a pipeline is answered in its place, and requests after an unreadable one
@@ -198,7 +198,7 @@ fn a_pipeline_is_answered_in_order() {
     assert!(pipeline.answer().is_err(), "closed behind what cannot be read");
     site.wait_for_rest();
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "50");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: clients that send a byte now and then, or nothing, or half a request, use one connection
@@ -243,7 +243,7 @@ fn slow_and_silent_clients_hold_up_nobody() {
         stream.read_to_end(&mut rest).ok();
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: thousands of idle connections do not affect other clients; above the limit, idle ones are
@@ -268,5 +268,5 @@ fn five_thousand_idle_connections_are_held_and_others_are_served() {
     }
     drop(idle);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }

@@ -73,7 +73,7 @@ fn a_transfer_moves_the_amount_through_every_state_both_ways() {
             }
             assert_eq!(transfer, want);
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         server.stop();
     }
 }
@@ -123,7 +123,7 @@ fn a_cid_names_one_transfer_of_one_user() {
         let reply = server.post(USER, &Way::ToSpot.body_with_cid("SUSP", "1", "order-1"));
         assert_refused(&reply, 409, "DUPLICATE_REQUEST");
         assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -166,7 +166,7 @@ fn a_replay_answers_the_transfer_whatever_has_changed_since() {
     assert_refused(&server.post(USER, &small), 400, "PRECISION_OVERFLOW");
     let reply = server.post(USER, &Way::ToSpot.body_with_cid("USDT", "2", "free"));
     assert_eq!((reply.status, is_replayed(&reply)), (200, false), "{reply:?}");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn fifty_posts_of_one_cid_at_once_are_one_transfer() {
         let of_cid = "SELECT count(*) FROM transfers_tb WHERE cid = 'crowd'";
         assert_eq!(site.sql_value(of_cid), "1");
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -215,7 +215,7 @@ fn a_client_that_hangs_up_changes_nothing() {
         site.wait_for_rest();
         assert_eq!(server.look(USER, &req_id)["state"], json!("COMMITTED"));
         assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 6 * COIN, 6 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -261,7 +261,7 @@ fn what_is_not_final_in_time_is_pending_and_ends_by_itself() {
         assert_eq!((again.status, is_replayed(&again)), (200, true), "{again:?}");
         assert_eq!(again.req_id(), reply.req_id());
         assert_eq!(server.look(USER, &reply.req_id())["state"], json!("COMMITTED"));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -294,7 +294,7 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'unknown'"), "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 7 * COIN, 7 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: a locked balance row blocked every call of its user, and with them the whole shard, so
@@ -336,7 +336,7 @@ fn a_held_account_holds_up_nobody_else() {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: no read counts money twice or misses it. Method: 100 transfers both ways of one user at
@@ -369,7 +369,7 @@ fn every_read_sums_exactly_while_a_hundred_transfers_run() {
             };
         }
         assert_eq!(server.usdt(USER), want);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -396,7 +396,7 @@ fn no_read_steps_back_behind_an_answer() {
             }
         });
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -531,7 +531,7 @@ fn every_line_about_a_request_carries_its_id() {
 }
 
 #[test]
-fn an_unknown_path_and_a_wrong_method_are_told_apart() {
+fn an_unknown_path_and_a_wrong_method_are_distinguished() {
     let server = Site::new().start();
     for path in
         ["/", "/api", "/api/v1/internal_transfer/", "/api/v2/balances", "/admin/v1/deposits"]

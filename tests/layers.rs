@@ -21,7 +21,7 @@ use engine::order::Order;
 use engine::text::Text;
 use engine::{Closed, Engine};
 use ubscore::adapters::funding::Funding;
-use ubscore::adapters::spot::Spot;
+use ubscore::adapters::spot::{self, Spot};
 use ubscore::adapters::{Adapter, Answer, Ask, Outcome, Reason};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::commands::dev;
@@ -84,7 +84,8 @@ pub(crate) fn engine(site: &Site) -> (Engine, Spot) {
         .start(wal::Identity(7), |sync| sync())
         .expect("an engine");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let spot = Spot::new(engine.handle(), clock, catalog(), Duration::from_secs(30));
+    let options = spot::Options { timeout: Duration::from_secs(30) };
+    let spot = Spot::new(engine.handle(), clock, catalog(), options);
     for asset in dev::assets() {
         block_on(spot.register(&asset)).expect("registered");
     }
@@ -386,13 +387,13 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Tasks, Eng
             stuck_ms: 60_000,
             accept_wait: Duration::from_secs(30),
             clean_wait: Duration::ZERO,
+            kept: 0,
         },
         incarnation: incarnation.number,
         watermark: incarnation.watermark,
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),
-        kept: 0,
         gate: Arc::new(Gate::new(false)),
         committed: Arc::default(),
         clean: None,

@@ -90,7 +90,7 @@ fn limited(server: &Server, limit: &str) -> u64 {
 }
 
 #[test]
-fn without_a_limit_nobody_is_told_of_one() {
+fn without_a_limit_no_answer_names_one() {
     let site = Site::new();
     let server = site.start();
     let replies = crowd(20, |_| server.transfer(USER, Way::ToSpot, "1"));
@@ -103,7 +103,7 @@ fn without_a_limit_nobody_is_told_of_one() {
 /// Goal: of a crowd some are refused, with a time after which they are not. A known cid, a request
 /// refused for another reason, and another user are never limited.
 #[test]
-fn who_asks_too_often_in_a_second_is_told_when_to_come_again() {
+fn a_caller_that_asks_too_often_in_a_second_learns_when_to_retry() {
     let site = Site::new().with(SECOND, 1);
     let server = site.start();
     let body = Way::ToSpot.body_with_cid("USDT", "1", "known");
@@ -306,7 +306,7 @@ fn a_day_holds_so_much_of_an_asset_not_counting_what_failed() {
     assert_refused(&other, 422, "ACCOUNT_DISABLED");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: while the last accept of the day has an unknown outcome, no other transfer gets its place,
@@ -345,7 +345,7 @@ fn an_accept_that_is_not_known_keeps_its_place() {
         assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
         site.wait_for_rest();
         assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         server.kill();
         let server = site.start();
         let next = transfer(&server, USER, Way::ToSpot, "3");
@@ -389,7 +389,7 @@ fn kills_under_load_give_no_day_more_than_it_holds() {
     assert_refused_for_the_day(&reply, "DAILY_AMOUNT_EXCEEDED");
     assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "30.00000000");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// A clock with a settable lead over the machine's, seconds.
@@ -424,7 +424,7 @@ fn the_day_is_the_one_of_postgresqls_clock() {
         lock_timeout: seconds,
         idle_in_transaction_timeout: seconds,
     };
-    let reads = Reads::new(postgres::pool(&site.target(), &limits, 2), catalog, 1);
+    let reads = Reads::new(postgres::pool(&site.target(), &limits, 2), catalog);
     let day = DayMax { transfers: Some(2), amounts: [(asset.id, 10)].into() };
     let options = quota::Options { requests_per_second: None, day };
     let quotas = Quotas::new(options, Arc::clone(&clock) as Arc<dyn Clock>);

@@ -118,7 +118,7 @@ fn a_list_is_filtered_and_agrees_with_get() {
     }
     let of_state = walk(&server, USER, "state=COMMITTED", 1);
     assert_eq!(names(&of_state), [&*back, &*bitcoin, &*first]);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -171,14 +171,14 @@ fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
     let want: Vec<String> = site.sql(&order).into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(names(&walk(&server, USER, "", 100)), want);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: no list shows an earlier state than an answer. Method: PostgreSQL's marks are blocked, so
 /// that UBSCore's record is the only proof that the transfers are COMMITTED; every filter has to
 /// use it.
 #[test]
-fn a_list_tells_what_was_told_though_the_mark_is_late() {
+fn a_list_shows_the_answered_state_though_the_mark_is_late() {
     let site = Site::new();
     let server = site.start();
     let before = server.transfer(USER, Way::ToSpot, "7").req_id();
@@ -203,7 +203,7 @@ fn a_list_tells_what_was_told_though_the_mark_is_late() {
     }
     held.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a filter that seldom matches costs at most one page of work. Method: more newer rows than
@@ -340,7 +340,7 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
         assert_eq!(reply.json()["state"], json!(state), "{reply:?}");
     }
     assert!(begun.elapsed() < AT_ONCE, "it waited for what had ended");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a wait uses UBSCore's record, like every read. Method: the marks in PostgreSQL are
@@ -357,7 +357,7 @@ fn a_wait_does_not_wait_for_a_mark() {
     assert!(begun.elapsed() < AT_ONCE, "it waited for the mark");
     held.release();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: waiting requests do not delay a stop, and each gets an answer. Method: a wait and one with
@@ -397,5 +397,5 @@ fn a_stop_answers_whoever_waits() {
     let server = site.start();
     site.wait_for_rest();
     assert_eq!(server.look(USER, &req_id)["state"], json!("COMMITTED"));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }

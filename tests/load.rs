@@ -40,7 +40,7 @@ fn a_load_tells_what_it_offered_and_what_came_of_it() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("offered/s") && said.contains("balances: "), "{said}");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Story: a statement for many calls always failed without notice, since single statements took its
@@ -58,7 +58,7 @@ fn a_crowd_shares_statements() {
             report(&load(&server, &arguments));
         }
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert!(!server.said().contains("one at a time now"), "{fuse}: {}", server.said());
     }
 }

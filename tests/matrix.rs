@@ -667,7 +667,7 @@ fn snapshot_rows(base: &Base) -> Vec<Row<'_>> {
 /// money. Method: a log of several segments, written once by the binary; each row breaks a copy,
 /// runs `ubscore wal verify`, and starts.
 #[test]
-fn every_row_of_the_matrix_is_told_and_survived_or_refused() {
+fn every_row_of_the_matrix_is_documented_and_survived_or_refused() {
     let written = Base::written();
     assert!(written.newest >= 4, "{} segments", written.newest);
     let kept = written.with_snapshots();

@@ -129,7 +129,7 @@ fn the_server_is_as_its_description_says() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("precision"), "{said}");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Each example in the document can be sent to `serve --dev` unchanged.

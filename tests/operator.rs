@@ -97,7 +97,7 @@ fn assert_resolved(site: &Site, server: &Server, way: Way, cid: &str, req_id: &s
                       AND subject = '{req_id}' AND actor = 'admin/{ADMIN}' AND reason = 'a test'"
     );
     assert_ne!(site.sql_value(&by), "0");
-    site.assert_books(server);
+    site.assert_in_order(server);
 }
 
 /// Goal: a deposit that Funding does not decide is found, explained, and ended at once though
@@ -220,7 +220,7 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
             (answered.status != 503).then_some(answered)
         });
         assert_refused(&answered, 409, "NOT_RESOLVABLE");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -369,7 +369,7 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
         site.wait_for_rest();
         server.set_status(USER, "SPOT", "ACTIVE");
         assert_refused(&resolve(&server, &refunding), 409, "NOT_RESOLVABLE");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -412,7 +412,7 @@ fn a_late_success_and_a_resolve_never_both_count() {
         let back = (24 - resolved) * 2;
         let want = Balance::at_rest((9_950 + back) * COIN, (50 - back) * COIN);
         assert_eq!(server.usdt(USER), want);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -451,7 +451,7 @@ fn a_kill_in_a_resolve_leaves_one_end() {
         if let Ok(answered) = answered {
             assert_eq!(answered.status, again.status, "{answered:?} {again:?}");
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -483,7 +483,7 @@ fn a_death_between_the_refusal_and_its_answer_changes_nothing_of_it() {
                 // It was never recorded, so the resolve had no effect.
                 assert_eq!(text(&show(&server, &req_id)["state"]), "COMMITTED", "{point}");
                 assert_refused(&resolve(&server, &req_id), 409, "NOT_RESOLVABLE");
-                site.assert_books(&server);
+                site.assert_in_order(&server);
             }
         }
     }
@@ -562,7 +562,7 @@ fn a_retry_is_due_at_once() {
             "SELECT actor, detail, reason FROM admin_audit WHERE action = 'transfer retry'";
         let want = [format!("admin/{ADMIN}"), "TARGET_PENDING".to_owned(), "a test".to_owned()];
         assert_eq!(site.sql(audited), [want]);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -626,12 +626,12 @@ fn only_an_operator_with_a_reason_attends_to_a_transfer_and_only_while_it_runs()
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_resolved(&site, &server, Way::ToFunding, "stuck", &req_id, "ROLLED_BACK");
     lock.sql("ROLLBACK");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// A list continues after the last page, in spite of new transfers.
 #[test]
-fn a_list_is_told_in_pages() {
+fn a_list_is_answered_in_pages() {
     let site = site(true);
     let server = begin(&site);
     // One each: a user's next request waits behind the blocked one.
@@ -773,7 +773,7 @@ fn the_command_line_finds_shows_tries_and_ends_transfers() {
     assert_eq!(on("asset set USDT", why).0, 2);
     assert_eq!(on("transfer retry nobody", why).0, 2);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     let (code, _, err) = on("transfer list", &[]);
     assert_eq!(code, 1);
@@ -817,5 +817,5 @@ fn every_command_writes_json() {
     assert_eq!(json("halt", why)[0]["halted"], json!(true));
     assert_eq!(json("resume", why)[0]["halted"], json!(false));
     assert_eq!(json("approval list", &[]), Vec::<Value>::new());
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }

@@ -30,7 +30,7 @@ fn assert_untouched(site: &Site) {
     assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
 }
 
@@ -155,7 +155,7 @@ fn a_superseded_process_writes_nothing_more_and_ends() {
         assert_fenced(&site, server, || money(&site));
         let server = site.start();
         assert_eq!(server.usdt(USER), Balance::at_rest(9_900 * COIN, 100 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -178,7 +178,7 @@ fn a_process_that_comes_back_after_its_successor_ends() {
     assert_eq!(new.usdt(USER), Balance::at_rest(9_960 * COIN, 40 * COIN));
     assert_eq!(new.transfer(USER, Way::ToFunding, "40").status, 200);
     successor.wait_for_rest();
-    successor.assert_books(&new);
+    successor.assert_in_order(&new);
 }
 
 /// Goal: a successor takes over under load without a loss. Method: transfers run in a crowd while
@@ -199,7 +199,7 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     drop(server);
     let server = site.start();
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     for (body, reply) in replies {
         let now = server.post(USER, &body);
         assert_eq!(now.status, 200, "{now:?}");
@@ -211,7 +211,7 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     assert_eq!(server.usdt(USER).in_flight, 0);
     assert_eq!(server.usdt(USER).sum(), 10_000 * COIN);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a process that is paused in the middle of its work and wakes behind a successor undoes
@@ -263,7 +263,7 @@ fn a_process_that_wakes_amid_its_work_changes_nothing() {
         assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
         assert!(last_line(&said).contains("superseded"), "{said}");
         successor.wait_for_rest();
-        successor.assert_books(&new);
+        successor.assert_in_order(&new);
         let mut in_order = vec![None; plan.len()];
         for (index, reply) in replies {
             in_order[index] = reply;
@@ -271,6 +271,6 @@ fn a_process_that_wakes_amid_its_work_changes_nothing() {
         let asked = in_order.iter().rposition(Option::is_some).expect("an answer") + 1;
         assert_kept(&new, &plan[..asked], &in_order[..asked]);
         successor.wait_for_rest();
-        successor.assert_books(&new);
+        successor.assert_in_order(&new);
     }
 }

@@ -537,7 +537,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn the_version_names_the_commit_wherever_it_is_told() {
+fn the_version_names_the_commit_wherever_it_is_printed() {
     let (code, printed, _) = said(&cli(&["--version"]));
     let (version, commit) = (release::VERSION, release::COMMIT);
     assert_eq!((code, &*printed), (0, &*format!("ubscore {version} ({commit})\n")));
@@ -615,7 +615,7 @@ fn the_changelog_tells_of_this_version_and_its_schema() {
 /// The names on the installation page exist: files of the repository, targets of `make`, commands
 /// of the binary.
 #[test]
-fn the_installation_is_told_in_words_that_exist() {
+fn the_installation_is_described_in_words_that_exist() {
     let page = file("docs/install.md");
     let makefile = file("Makefile");
     let mut commands = 0;

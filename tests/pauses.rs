@@ -111,7 +111,7 @@ fn what_is_paused_is_refused_by_name_and_stays_so_over_a_restart() {
         let actions: Vec<String> = site.sql(audit).into_iter().map(|row| row.join(" ")).collect();
         let row = |action: &str| format!("{action} admin/{ADMIN} a test");
         assert_eq!(actions, ["pause", "pause", "unpause", "unpause"].map(row));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -157,7 +157,7 @@ fn replays_and_what_is_under_way_go_on() {
     change(&server, None, Some("USDT"), false);
     let reply = server.post(USER, &refused);
     assert_eq!((reply.status, reply.header("idempotent-replayed")), (200, None), "{reply:?}");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: no transfer of a direction is accepted after the answer to its pause, in spite of many
@@ -202,7 +202,7 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
     });
     assert!(*refused.lock().expect("no panic") > 0);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a pause waits for an accept that was checked before it, even if the client has gone.
@@ -239,7 +239,7 @@ fn the_answer_waits_for_what_was_checked_before() {
     let accepted = "SELECT count(*) FROM transfers_tb WHERE amount = 3";
     assert_eq!(site.sql_value(accepted), "1");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]

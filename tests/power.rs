@@ -163,10 +163,10 @@ fn a_power_cut_takes_back_nothing_that_was_answered() {
             }
             server = powered.site.start();
             powered.site.wait_for_rest();
-            powered.site.assert_books(&server);
+            powered.site.assert_in_order(&server);
             assert_kept(&server, &plan, &replies);
             powered.site.wait_for_rest();
-            powered.site.assert_books(&server);
+            powered.site.assert_in_order(&server);
         }
     }
 }

@@ -51,12 +51,12 @@ fn a_disabled_target_gives_the_source_its_money_back() {
             assert_eq!(again.header("idempotent-replayed"), Some("true"));
             assert_eq!(server.transfer(USER, way, "1").status, 200);
             site.wait_for_rest();
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
         // And it is all in the log.
         server.kill();
         let server = site.start();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -73,7 +73,7 @@ fn a_frozen_target_is_credited() {
             server.set_status(USER, target, "ACTIVE");
         }
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -88,7 +88,7 @@ fn a_funding_account_that_is_gone_gives_spot_its_money_back() {
         assert_rolled_back(&site, &server, &reply, "TARGET_ACCOUNT_NOT_FOUND");
         site.sql(&format!("INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1)"));
         assert_eq!(server.usdt(USER), before);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -130,7 +130,7 @@ fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
                 assert_eq!(seen["state"], json!("ROLLED_BACK"), "{seen}");
                 assert_eq!(seen["error"]["code"], json!("ACCOUNT_DISABLED"), "{seen}");
                 assert_eq!(server.usdt(USER), before);
-                site.assert_books(&server);
+                site.assert_in_order(&server);
             }
         }
     }
@@ -156,7 +156,7 @@ fn a_refund_that_was_under_way_is_finished_by_the_next_start() {
             let seen = server.look(USER, &reply.req_id());
             assert_eq!(seen["state"], json!("ROLLED_BACK"), "{seen}");
             assert_eq!(server.usdt(USER), before);
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }

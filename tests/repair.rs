@@ -98,7 +98,7 @@ fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
         // New transfers have order numbers of their own.
         assert_eq!(post(&server, Way::ToSpot, "1", "new").status, 200);
         restored.wait_for_rest();
-        restored.assert_books(&server);
+        restored.assert_in_order(&server);
         let (code, done, _) = repair(&restored, &["--plan"]);
         assert_eq!((code, &*done), (Some(0), "planned transfers=0 left=0\n"));
     }
@@ -169,7 +169,7 @@ fn what_one_transfer_brings_another_takes() {
     assert!(done.ends_with("repaired transfers=4 left=0\n"), "{done}");
     let server = restored.start();
     assert_eq!(server.usdt(USER), Balance::at_rest(0, 10_000 * COIN));
-    restored.assert_books(&server);
+    restored.assert_in_order(&server);
 }
 
 /// Goal: a log repairs its own database and no other. Method: the data directory of another site.

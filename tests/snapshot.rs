@@ -115,9 +115,9 @@ fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
         assert!(newest > before, "round {round}");
         server = site.start();
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &in_order);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
     eventually("the log to be cut", || {
         let (segments, snapshots) = (segments(&site), snapshots(&site));
@@ -131,7 +131,7 @@ fn a_log_stays_bounded_through_kills_and_keeps_every_answer() {
     let server = site.start();
     assert!(!server.said().contains("snapshot=0 "), "{}", server.said());
     assert_eq!(USERS.map(|user| server.balances(user)), balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn a_damaged_snapshot_is_passed_over_for_the_one_before_it() {
     let server = site.start();
     server.says(&format!("{} is damaged", newest.display()));
     assert_eq!(USERS.map(|user| server.balances(user)), balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     // It is ignored: the good one before it stays.
     let good = snapshots(&site)[1].clone();
     force(&site, &server);
     assert!(snapshots(&site).contains(&good));
     assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn damaged_snapshots_are_no_loss_while_the_log_is_whole() {
     fs::write(&only, b"").expect("written");
     let server = site.start();
     assert_eq!(USERS.map(|user| server.balances(user)), balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
         server = site.start();
         assert_eq!(USERS.map(|user| server.balances(user)), balances, "{point}");
         assert_eq!(server.post(USER, &body).json(), first.json(), "{point}");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         force(&site, &server);
         eventually("one snapshot to be kept", || (snapshots(&site).len() == 1).then_some(()));
         let unfinished = numbered_files(&site.snapshot_dir(), "snapshot-", ".tmp");
@@ -377,7 +377,7 @@ fn a_death_at_every_point_of_a_snapshot_is_recovered_from() {
         server.kill();
         server = site.start();
         assert_eq!(USERS.map(|user| server.balances(user)), balances, "{point}");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
     eventually("the log to be cut", || (segments(&site)[0].0 > 1).then_some(()));
 }
@@ -555,7 +555,7 @@ fn what_stands_in_the_way_of_a_snapshot_is_alerted_and_tried_again() {
     assert_eq!(server.transfer(USER, Way::ToFunding, "0.25").status, 200);
     eventually("the next snapshot", || (snapshots(&site)[0].1 != path).then_some(()));
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn a_statement_has_every_movement_of_both_stores() {
     live(&server);
     site.wait_for_rest();
     let want = server.usdt(USER);
-    let assert_told = || {
+    let assert_complete = || {
         let (movements, sums, end) = objects(&site, &[]);
         assert_chained(&movements);
         let closing = &sums["USDT"]["closing"];
@@ -92,7 +92,7 @@ fn a_statement_has_every_movement_of_both_stores() {
         assert_eq!(end["newer_on_spot"], 0);
         movements
     };
-    let before = assert_told();
+    let before = assert_complete();
     let spot = before.iter().filter(|movement| movement["account"] == "SPOT");
     assert!(spot.clone().all(|movement| movement["log_sequence"].is_u64()), "{before:?}");
     let refunds: Vec<_> = before.iter().filter(|movement| movement["op"] == "REFUND").collect();
@@ -107,7 +107,7 @@ fn a_statement_has_every_movement_of_both_stores() {
     }
     force(&site, &server);
     eventually("the log to lose its first part", || (segments(&site)[0].0 > 1).then_some(()));
-    let after = assert_told();
+    let after = assert_complete();
     let places = |movements: &[Value]| -> Vec<String> {
         let place =
             |m: &Value| format!("{} {} {} {}", m["account"], m["op"], m["reference"], m["amount"]);
@@ -117,7 +117,7 @@ fn a_statement_has_every_movement_of_both_stores() {
     };
     assert_eq!(places(&after), places(&before));
     server.kill();
-    assert_eq!(places(&assert_told()), places(&before));
+    assert_eq!(places(&assert_complete()), places(&before));
 }
 
 #[test]

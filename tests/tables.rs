@@ -2,9 +2,9 @@
 //! `domain`.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::source;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// The folders of production code beside the crate `domain`.
@@ -14,28 +14,10 @@ const EXEMPT: [&str; 1] = ["src/postgres/repair_writer.rs"];
 /// The most files that a new operation may change.
 const FILES_MAX: usize = 5;
 
-/// Every Rust file below `folder` with its text, by its path from the root.
-fn files(folder: &str) -> Vec<(String, String)> {
-    let (mut folders, mut found) = (vec![Path::new(ROOT).join(folder)], Vec::new());
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries {
-            let path: PathBuf = entry.expect("readable").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(ROOT).expect("below the root").to_string_lossy();
-                found.push((name.into_owned(), fs::read_to_string(&path).expect("text")));
-            }
-        }
-    }
-    found
-}
-
 /// The code of a file without comments and without its unit tests.
 fn code(text: &str) -> String {
-    let production = text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
-    let lines = production.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines =
+        source::without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
@@ -142,7 +124,7 @@ fn by_hand(text: &str) -> Vec<String> {
 #[test]
 fn no_room_decides_by_hand_what_an_operation_or_a_state_means() {
     let mut wrong = Vec::new();
-    for (file, text) in FOLDERS.iter().flat_map(|folder| files(folder)) {
+    for (file, text) in FOLDERS.iter().flat_map(|folder| source::files(folder, &[".rs"])) {
         if !EXEMPT.iter().any(|exempt| file.starts_with(exempt)) {
             wrong.extend(by_hand(&text).into_iter().map(|what| format!("{file}: {what}")));
         }
@@ -200,7 +182,7 @@ fn check(package: &str, feature: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said) }
 }
 
-/// Goal: an operation without its row does not compile, and with it the engine does. Method: the
+/// Goal: an operation without its row does not compile, and with it the program does. Method: the
 /// sixth operation that two features of `domain` plant: without its row and with it.
 #[test]
 fn a_sixth_operation_needs_its_row_and_nothing_else() {
@@ -211,10 +193,10 @@ fn a_sixth_operation_needs_its_row_and_nothing_else() {
     let places: BTreeSet<&str> = places.filter_map(|place| place.split(':').next()).collect();
     let tables = BTreeSet::from(["domain/src/transfer/claims.rs", "domain/src/transfer/op.rs"]);
     assert_eq!(places, tables, "{refused}");
-    for package in ["domain", "engine"] {
+    for package in ["domain", "engine", "ubscore"] {
         check(package, "domain/sixth-row").unwrap_or_else(|errors| panic!("{package}: {errors}"));
     }
-    let all = FOLDERS.iter().chain(&["domain/src"]).flat_map(|folder| files(folder));
+    let all = source::PRODUCTION.iter().flat_map(|folder| source::files(folder, &[".rs"]));
     let changed: Vec<String> =
         all.filter(|(_, text)| text.contains("Sixth")).map(|(file, _)| file).collect();
     assert!(changed.len() <= FILES_MAX, "a new operation changes {changed:?}");

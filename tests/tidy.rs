@@ -212,6 +212,56 @@ fn the_readme_tells_every_code_as_the_table_has_it() {
     }
 }
 
+/// The words in backquotes of a text that are paths of the repository, each with the name of an
+/// item in it that stands behind in brackets, if one does.
+fn named_paths(text: &str) -> Vec<(String, Option<String>)> {
+    let parts: Vec<&str> = text.split('`').collect();
+    let endings = [".rs", ".md", ".toml", ".sql", ".txt", ".yml"];
+    let quoted = parts.iter().enumerate().skip(1).step_by(2);
+    let paths = quoted.filter(|(_, word)| {
+        let path = word.contains('/') || endings.iter().any(|ending| word.ends_with(ending));
+        path && !word.contains(char::is_whitespace)
+    });
+    let item = |index: usize| {
+        let opens = parts.get(index + 1).is_some_and(|between| *between == " (");
+        let item = parts.get(index + 2).filter(|_| opens)?;
+        let name = item.rsplit("::").next().filter(|name| !name.contains(['/', '.', ' ']))?;
+        Some(name.to_owned())
+    };
+    paths.map(|(index, word)| ((*word).to_owned(), item(index))).collect()
+}
+
+/// A reader follows the decisions and the map of the code to these files and functions.
+#[test]
+fn every_path_that_the_map_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let map = include_str!("../src/lib.rs").split("//! # Where to find it").nth(1);
+    let map = map.and_then(|map| map.split("//! # The crates").next()).expect("the map");
+    let map = map.replace("\n//! ", " ").replace("  ", " ");
+    let mut wrong = Vec::new();
+    for (page, text) in [("decisions", include_str!("../docs/decisions.md")), ("map", &map)] {
+        let named = named_paths(text);
+        assert!(named.len() > 5, "{page} names {named:?}");
+        for (path, item) in named {
+            let there = root.join(&path);
+            let has = |item: &String| {
+                let text = fs::read_to_string(&there).unwrap_or_default();
+                text.contains(&format!("fn {item}")) || text.contains(&format!("static {item}"))
+            };
+            if !there.exists() || !item.as_ref().is_none_or(has) {
+                wrong.push(format!("{page}: {path} {item:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let planted = "`src/none.rs` (`f`), `a word`, `lib.rs`, (`g`) `1 / 2`";
+    let found = [("src/none.rs", Some("f")), ("lib.rs", None)];
+    assert_eq!(
+        named_paths(planted),
+        found.map(|(path, item)| (path.to_owned(), item.map(str::to_owned)))
+    );
+}
+
 /// One table of exit codes: the README's is the code's.
 #[test]
 fn the_readme_lists_every_exit_code() {

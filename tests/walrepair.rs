@@ -250,13 +250,13 @@ fn assert_as_before(site: &Site, before: &Before) {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     // Without the first start's memory.
     let server = site.start();
     assert_eq!(server.ready(), 200);
     assert_eq!(balances(&server), before.balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
 }
 
@@ -344,7 +344,7 @@ fn what_a_cut_takes_is_named_and_comes_back_from_postgresql() {
 /// Goal: wrong arguments change nothing. Method: every wrong way to call, on a damaged log and on a
 /// sound one.
 #[test]
-fn a_cut_is_refused_where_it_is_not_told_exactly() {
+fn a_cut_is_refused_where_it_is_not_given_exactly() {
     let site = Site::new();
     let server = site.start();
     for _ in 0..20 {
@@ -689,7 +689,7 @@ fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
     let steps = planned.matches("would ").count();
     let points = ubscore::crash::REPAIR_POINTS.iter();
     let points = points.map(|point| (*point).to_owned());
-    let visits = [2, steps / 2, steps].map(|visit| format!("repair_before_deed={visit}"));
+    let visits = [2, steps / 2, steps].map(|visit| format!("repair_before_step={visit}"));
     for point in points.chain(visits) {
         let site = twin(&origin);
         let done = repair(&site, &[("UBSCORE_CRASH", &point)], &APPLY);
@@ -702,7 +702,7 @@ fn a_repair_after_a_cut_that_is_killed_anywhere_goes_on() {
 /// 200 transfers of four users at once, SIGKILL among them, a bit of a record early or late in the
 /// log; cut, repair, resume; every cid again.
 #[test]
-fn a_cut_amid_a_load_loses_nothing_that_was_told() {
+fn a_cut_amid_a_load_loses_nothing_that_was_answered() {
     for (fuse, part) in [(true, 4), (false, 2), (true, 1)] {
         let site = Site::fused(fuse).with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16);
         let server = site.start();
@@ -732,10 +732,10 @@ fn a_cut_amid_a_load_loses_nothing_that_was_told() {
         let resumed = server.resume("repaired");
         assert_eq!(resumed.status, 200, "{resumed:?}");
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan, &replies);
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 

@@ -261,7 +261,7 @@ fn what_is_alerted_on_and_shown_is_served() {
 /// Goal: the gauges count money in flight while it is, and none when it is back. Method: a blocked
 /// refund.
 #[test]
-fn what_is_in_flight_is_told_while_it_is() {
+fn money_in_flight_is_shown_while_it_is() {
     let site = Site::new().with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100);
     let server = site.start();
     server.set_status(USER, "SPOT", "DISABLED");

@@ -178,7 +178,7 @@ fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
         assert!(watermark(&site) > before, "generation {generation}");
         before = watermark(&site);
         assert_totals(&site);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         eventually("the gauges", || {
             let metrics = server.admin("GET", "/metrics", &Value::Null).body;
             let served = |line: &str| metrics.lines().any(|other| other == line);
@@ -191,7 +191,7 @@ fn ten_generations_come_and_go_and_every_unit_and_cid_stays() {
     assert_eq!(logged(&site), Some(watermark(&site)));
     assert_remembered(&server, &all);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     assert_totals(&site);
 }
 
@@ -242,7 +242,7 @@ fn a_transfer_that_is_not_over_is_never_passed() {
         wait_for_all_below(&site);
         assert_totals(&site);
         assert_remembered(&server, &all);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         server.stop();
     }
 }
@@ -267,7 +267,7 @@ fn a_stepped_clock_never_advances_the_watermark() {
     eventually("some rounds", || (number(&site, lived) > now + 500).then_some(()));
     assert_eq!(watermark(&site), before);
     assert_remembered(&server, &all);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a read of balances that takes longer than outcomes are kept is refused, not wrong. Method:
@@ -300,7 +300,7 @@ fn a_read_that_is_overtaken_by_the_watermark_is_refused() {
     });
     assert_eq!(reply.status, 503, "{reply:?}");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: only time that a process has lived through counts, over restarts, and a lost answer counts
@@ -443,7 +443,7 @@ fn what_a_database_has_lost_and_ubscore_has_forgotten_is_found_and_repaired() {
     restored.wait_for_rest();
     assert_eq!(server.usdt(USER), balance);
     wait_for_all_below(&restored);
-    restored.assert_books(&server);
+    restored.assert_in_order(&server);
 }
 
 /// A death between the two raises leaves the log's watermark behind PostgreSQL's: the next start
@@ -460,7 +460,7 @@ fn a_watermark_that_only_postgresql_has_reaches_the_log_at_the_start() {
     let server = site.start();
     eventually("the log's watermark", || (logged(&site) >= Some(above)).then_some(()));
     assert_eq!(server.usdt(USER).spot, Some(500 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a death anywhere in the raise loses nothing and leaves the two stores consistent. Method:
@@ -499,10 +499,10 @@ fn a_death_at_every_point_of_raising_the_watermark_is_recovered_from() {
             site.wait_for_rest();
             wait_for_all_below(&site);
             assert_totals(&site);
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
     assert_remembered(&server, &all);
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }

@@ -92,7 +92,7 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
 /// faults. Method: an endpoint that refuses, redirects or hangs up by chance; the server is killed
 /// again and again.
 #[test]
-fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_server_that_dies() {
+fn each_transfer_is_delivered_in_order_to_an_endpoint_that_fails_at_random_by_a_server_that_dies() {
     let seed = Arc::new(AtomicU64::new(11));
     let chance = Arc::clone(&seed);
     let endpoint = Endpoint::start(move |_| {
@@ -127,7 +127,7 @@ fn each_transfer_is_told_in_order_by_an_endpoint_that_fails_at_random_and_a_serv
         assert!(ids.is_sorted(), "{ids:?}");
     }
     assert!(delivered.iter().any(|delivery| delivery.status == 302));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a delivery that was taken but not recorded comes again under the same id. Method: a row
@@ -266,7 +266,7 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
     ids.dedup();
     assert_eq!(ids.len(), 10);
     assert!(!stream.rest().contains(&Part::End { clean: true }));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Stops a server, and waits until PostgreSQL has counted its reads, which happens when its

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_decided_once_and_repeats_are_told_the_decision() {
+    fn each_operation_is_decided_once_and_repeats_get_the_decision() {
         let mut ledger = ledger();
         assert_eq!(balance(&mut ledger, 1), None);
         assert_eq!(decide(&mut ledger, order(Op::Deposit, 10, 1, 100)), Decision::Success);
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn an_operators_refusal_closes_the_door_and_changes_nothing_that_is_decided() {
         let refuse = |ledger: &mut Ledger, order| run(ledger, refusal(order));
-        let told = |answer| match answer {
+        let answered = |answer| match answer {
             Answer::Decided(recorded) => (recorded.decision, recorded.balance_after),
             other => panic!("{other:?}"),
         };
@@ -202,14 +202,14 @@ mod tests {
             [(Op::Withdraw, 4, 50), (Op::Withdraw, 5, 9_000), (Op::Deposit, 6, 50)]
         {
             let late = order(op, req_id, 7, amount);
-            assert_eq!(told(refuse(&mut ledger, late)), (resolved, 400));
+            assert_eq!(answered(refuse(&mut ledger, late)), (resolved, 400));
             let recorded = ledger.sequence();
-            assert_eq!(decide(&mut ledger, late), resolved, "a late call is told");
-            assert_eq!(told(refuse(&mut ledger, late)), (resolved, 400), "and a repeat");
+            assert_eq!(decide(&mut ledger, late), resolved, "a late call gets it");
+            assert_eq!(answered(refuse(&mut ledger, late)), (resolved, 400), "and a repeat");
             assert_eq!(ledger.sequence(), recorded);
         }
         // A refusal makes no account.
-        assert_eq!(told(refuse(&mut ledger, order(Op::Deposit, 7, 8, 50))), (resolved, 0));
+        assert_eq!(answered(refuse(&mut ledger, order(Op::Deposit, 7, 8, 50))), (resolved, 0));
         assert_eq!(balance(&mut ledger, 8), None);
         // An earlier decision stands.
         let short = Decision::Refused(Code::InsufficientBalance);
@@ -218,7 +218,7 @@ mod tests {
             (Op::Withdraw, 2, 100, Decision::Success),
             (Op::Withdraw, 3, 900, short),
         ] {
-            assert_eq!(told(refuse(&mut ledger, order(op, req_id, 7, amount))).0, want);
+            assert_eq!(answered(refuse(&mut ledger, order(op, req_id, 7, amount))).0, want);
         }
         let recorded = ledger.sequence();
         for bad in [

@@ -23,6 +23,7 @@ use wal::Sequence;
 
 use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
 use crate::clock::Clock;
+use crate::config::Config;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
@@ -71,15 +72,28 @@ pub struct SpotTotal {
     pub sequence: Sequence,
 }
 
+/// How long UBSCore is waited for; see `[coordinator]` in the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Without an answer within it the outcome is [`Outcome::Timeout`].
+    pub timeout: Duration,
+}
+
+impl From<&Config> for Options {
+    fn from(config: &Config) -> Options {
+        Options { timeout: Duration::from_millis(config.coordinator.adapter_timeout_ms) }
+    }
+}
+
 impl Spot {
-    /// Spot through `engine`. Without an answer within `timeout` the outcome is
-    /// [`Outcome::Timeout`].
+    /// Spot through `engine`.
     pub fn new(
         engine: Handle,
         clock: Arc<dyn Clock>,
         catalog: Arc<ArcSwap<Catalog>>,
-        timeout: Duration,
+        options: Options,
     ) -> Spot {
+        let Options { timeout } = options;
         Spot { engine: Mutex::new(engine), clock, catalog, timeout }
     }
 

@@ -20,7 +20,8 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::gate::Gate;
-use crate::postgres::reads::{HaltChange, Reads};
+use crate::postgres::admin::Admin;
+use crate::postgres::admin::halts::HaltChange;
 use crate::postgres::{self, Verdict, is_going_away, verdict};
 use crate::telemetry::{self, chain};
 
@@ -46,7 +47,7 @@ const OURSELVES: &str = "ubscore";
 /// The owner of the flag.
 pub struct Halt {
     gate: Arc<Gate>,
-    reads: Reads,
+    admin: Admin,
     clock: Arc<dyn Clock>,
     data_dir: PathBuf,
     state: Mutex<State>,
@@ -186,7 +187,7 @@ impl Halt {
     /// other.
     pub async fn begin(
         found: Found,
-        reads: Reads,
+        admin: Admin,
         clock: Arc<dyn Clock>,
         data_dir: PathBuf,
     ) -> Halt {
@@ -198,7 +199,7 @@ impl Halt {
         let state = Mutex::new(state);
         let changing = tokio::sync::Mutex::new(());
         let waiting = watch::Sender::new(0);
-        let halt = Halt { gate, reads, clock, data_dir, state, changing, waiting };
+        let halt = Halt { gate, admin, clock, data_dir, state, changing, waiting };
         if let Some(reason) = reason {
             error!(
                 reason,
@@ -394,7 +395,7 @@ impl Halt {
         loop {
             let left_ns = deadline_ns.saturating_sub(self.clock.monotonic_ns());
             let done = tokio::select! {
-                done = self.reads.change_halt(change) => done,
+                done = self.admin.change_halt(change) => done,
                 // Whether the change was made is unknown. It may be repeated.
                 () = self.clock.sleep(Duration::from_nanos(left_ns)) => {
                     return Err(postgres::Error::Timeout(STORE_WAIT));
@@ -464,6 +465,7 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
+    use crate::postgres::reads::Reads;
     use crate::postgres::{Address, Limits, pool};
     use domain::asset::Catalog;
 
@@ -478,10 +480,10 @@ mod tests {
             idle_in_transaction_timeout: second,
         };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
-        let reads = Reads::new(pool(&address, &limits, 1), catalog, 1);
+        let admin = Admin::new(Reads::new(pool(&address, &limits, 1), catalog), 1);
         let found = Found { in_postgres: None, in_data_dir: None };
         let clock = Arc::new(SystemClock::new());
-        Arc::new(Halt::begin(found, reads, clock, data_dir.to_owned()).await)
+        Arc::new(Halt::begin(found, admin, clock, data_dir.to_owned()).await)
     }
 
     /// The check of a resume waits for a round of the audit. That round may have to write an

@@ -14,6 +14,7 @@ use super::halt::{Halt, Objection};
 use super::mismatch::{Kind, Mismatch};
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::gate::CleanRounds;
 use crate::postgres::pin::{Change, Pin};
 use crate::postgres::{self, Superseded};
@@ -121,16 +122,33 @@ pub async fn catch_up(
     }
 }
 
+/// When rounds begin and when they are late; see `[conservation]` and `[alert]` in the
+/// configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Between two rounds.
+    pub every: Duration,
+    /// An alert comes after this long without a finished round, and not before three times
+    /// [`Options::every`].
+    pub stalled: Duration,
+}
+
+impl From<&Config> for Options {
+    fn from(config: &Config) -> Options {
+        Options {
+            every: Duration::from_millis(config.conservation.every_ms),
+            stalled: Duration::from_millis(config.alert.stuck_ms),
+        }
+    }
+}
+
 /// Parameters of the rounds.
 pub struct Watching {
     /// Findings of the start that no round looks for again. They object to every resume until the
     /// next start.
     pub found: Vec<Mismatch>,
-    /// Between two rounds.
-    pub every: Duration,
-    /// An alert comes after this long without a finished round, and not before three times
-    /// [`Watching::every`].
-    pub stalled: Duration,
+    /// When rounds begin and when they are late.
+    pub options: Options,
     /// The halt flag.
     pub halt: Arc<Halt>,
     /// The server that is compared.
@@ -139,7 +157,7 @@ pub struct Watching {
     pub clean: Arc<CleanRounds>,
 }
 
-/// Runs a round every [`Watching::every`], at once if there is more to compare, and checks on
+/// Runs a round every [`Options::every`], at once if there is more to compare, and checks on
 /// request. Ends when every [`Check`] is gone.
 ///
 /// # Errors
@@ -150,7 +168,8 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     Requests(mut requests): Requests,
 ) -> Result<(), Superseded> {
-    let Watching { found, every, stalled: stalled_after, halt, clean, pin } = watching;
+    let Watching { found, options, halt, clean, pin } = watching;
+    let Options { every, stalled: stalled_after } = options;
     let mut changes = pin.changes();
     let clock = clock.as_ref();
     let blind_max = stalled_after.max(every * ROUNDS_MISSED);

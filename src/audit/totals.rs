@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_is_out_of_range_is_not_told() {
+    fn a_sum_that_is_out_of_range_is_not_shown() {
         let add = |funding: u128, units: u128| {
             let spot = BTreeMap::from([(ASSET, SpotTotal { units, sequence: 1 })]);
             let sums = Sums { funding, ..Sums::default() };

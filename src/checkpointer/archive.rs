@@ -9,13 +9,15 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use wal::segment_name;
 
-use super::SHORT_LOOK;
 use crate::environment;
 
+/// Between two checks whether the command has ended.
+const LOOK: Duration = Duration::from_millis(10);
 /// A command is killed if it has not ended after this many checks: ten minutes.
 const LOOKS_MAX: u32 = 60_000;
 
@@ -70,7 +72,7 @@ pub(super) fn run(
                 end(&mut child);
                 return Err(Error::Stopped);
             }
-            None => thread::sleep(SHORT_LOOK),
+            None => thread::sleep(LOOK),
         }
     }
     end(&mut child);
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_path_and_name() {
+    fn a_command_gets_path_and_name() {
         let filled = fill_in("cp %p /far/%f; echo 100%% %d %", "/log/segment-7", "segment-7");
         assert_eq!(filled, "cp /log/segment-7 /far/segment-7; echo 100% %d %");
     }

@@ -8,7 +8,7 @@ use ulid::Ulid;
 
 use super::stores::StoreArgs;
 use super::values::{op_parser, user_id_parser};
-use crate::config::format::Format;
+use crate::format::Format;
 use domain::transfer::Op;
 
 /// Commands for a log. All but `repair` only read, so they may run beside the service.

@@ -10,7 +10,7 @@ use super::values::{
     account_parser, asset_status_parser, direction_parser, parse_cursor, parse_symbol, parse_url,
     state_parser, user_id_parser,
 };
-use crate::config::format::Format;
+use crate::format::Format;
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::AssetStatus;

@@ -1,8 +1,6 @@
 //! The top of `ubscore --help`: every command in a group, one clause each.
 
-use clap::Subcommand as _;
-
-use super::Command;
+use clap::Subcommand;
 
 /// The groups and their commands, in the order of `--help`. A command without a group is listed
 /// under "Tools".
@@ -23,9 +21,9 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// The width of the column of names.
 const NAME_WIDTH: usize = 12;
 
-/// The template of clap for `ubscore --help`.
-pub fn template() -> String {
-    let all = Command::augment_subcommands(clap::Command::new("ubscore"));
+/// The template of clap for `ubscore --help`. `C`: the commands.
+pub fn template<C: Subcommand>() -> String {
+    let all = C::augment_subcommands(clap::Command::new("ubscore"));
     let about = |name: &str| {
         let command = all.find_subcommand(name)?;
         Some(command.get_about().map_or(String::new(), ToString::to_string))

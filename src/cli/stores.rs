@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::values::{parse_time, user_id_parser};
 use crate::config::Overrides;
-use crate::config::format::Format;
 use crate::config::secret::Secret;
+use crate::format::Format;
 
 /// The arguments that name both stores, shared by several commands.
 #[derive(Clone, Debug, Args)]

@@ -8,7 +8,7 @@ use clap::builder::RangedU64ValueParser;
 use clap_complete::Shell;
 
 use super::values::{count_parser, parse_ttl, parse_url, user_id_parser};
-use crate::config::format::Format;
+use crate::format::Format;
 use crate::role::Role;
 
 /// Arguments of `ubscore completions`.

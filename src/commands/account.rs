@@ -8,8 +8,8 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 use domain::account::{AccountStatus, AccountType};
 
 /// Sets the status of a user's accounts, and writes the new statuses to `out`.

@@ -24,7 +24,7 @@ use engine::Closed;
 use engine::ledger::Ledger;
 use wal::{Directory, DirectoryLock, Identity};
 
-use super::load_config;
+use super::configured::load_config;
 use super::repair::{actor, decide};
 use super::wal::aside;
 use super::wal::repair::leaves_a_log;
@@ -274,7 +274,7 @@ impl Adoption<'_> {
         // Decisions are durable before they are reported, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
-        crash::point("adopt_after_deeds");
+        crash::point("adopt_after_steps");
         for line in carried_lines(&planned, &self.stores.catalog.load()) {
             say(out, "done", &line)?;
         }

@@ -9,8 +9,8 @@ use super::table::{aligned, text};
 use crate::approval::State;
 use crate::cli::{ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Nothing was done yet; the output names the next step.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> a
     if answer["state"] != json!(State::Pending.name()) {
         return Ok(());
     }
-    let told = match format {
+    let written = match format {
         Format::Json => writeln!(out, "{answer}"),
         Format::Text => {
             let of = |key: &str| text(&answer[key]);
@@ -36,7 +36,7 @@ pub fn refuse_pending(answer: &Value, format: Format, out: &mut impl Write) -> a
         }
     };
     // If stdout is closed, the exit code still reports that nothing was done.
-    told.ok();
+    written.ok();
     Err(Pending.into())
 }
 

@@ -34,15 +34,15 @@ use serde_json::json;
 use wal::{Copied, Copier, Directory, Reader, Sequence};
 
 use self::manifest::{DUMP, FILE, Log, Manifest, Postgres, Summed};
-use super::load_config;
+use super::configured::load_config;
 use crate::audit::halt;
 use crate::audit::verify::{Led, Stores, replayed};
 use crate::cli::BackupArgs;
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::crash;
 use crate::data_dir::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::postgres;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
@@ -304,6 +304,7 @@ fn try_copy(directory: &Path, stores: &Stores) -> anyhow::Result<Option<Begun>> 
         Err(error) => return Err(error).context("copy the log"),
     };
     let first = copier.first();
+    debug_assert!(first <= last + 1, "the copy is one piece: {first} to {last}");
     // It begins where a snapshot stands that was made since.
     if first > 1 && newest.is_none_or(|newest| newest < first) {
         return Ok(None);

@@ -5,79 +5,30 @@
 //! `machine` and `pair` collect observations; `judgement` has one small function for each check and
 //! does no I/O.
 
+mod finding;
 mod judgement;
 mod machine;
 mod pair;
+mod seen;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
+use self::finding::{Finding, Verdict};
 use self::judgement::CHECKS;
 use self::machine::Machine;
 use self::pair::Pair;
+use self::seen::{Seen, Unasked};
 use crate::cli::DoctorArgs;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::format::Format;
 use crate::data_dir;
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::postgres::settings::Settings;
 use crate::postgres::{self, Address, embedded};
 use crate::stores;
 use crate::telemetry::chain;
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    /// As it should be, or not important.
-    Ok,
-    /// It costs time, or a promise depends on a part that cannot be checked from here.
-    Warn,
-    /// A promise does not hold, or the service will not run.
-    Bad,
-}
-
-impl Verdict {
-    fn name(self) -> &'static str {
-        match self {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Bad => "bad",
-        }
-    }
-}
-
-/// One line of the report.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Finding {
-    check: &'static str,
-    verdict: Verdict,
-    found: String,
-    /// The change to make, if there is one.
-    change: Option<String>,
-}
-
-/// All observations; `None` if one was not possible.
-struct Seen {
-    config: Config,
-    /// PostgreSQL's settings, or why it was not checked.
-    postgres: Result<Settings, Unasked>,
-    /// The records of log and database about each other; `None` if PostgreSQL was not checked.
-    pair: Option<Pair>,
-    machine: Machine,
-}
-
-/// Why PostgreSQL was not checked.
-#[derive(Debug, PartialEq, Eq)]
-enum Unasked {
-    /// It is embedded and runs only while the service runs.
-    NotRunning,
-    /// It cannot be reached, or does not answer.
-    Failed(String),
-}
 
 /// Collects the observations, runs the checks, and prints one finding per line.
 ///

@@ -10,8 +10,8 @@ use super::ops::Ops;
 use super::table::text;
 use crate::cli::ExternalArgs;
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Requests a deposit or a withdrawal, and writes the decision to `out`. The same key again moves
 /// nothing.

@@ -12,10 +12,10 @@ use super::ops::{Ops, Unreachable};
 use crate::audit::halt::{self as flag, check_reason};
 use crate::cli::{HaltArgs, OperatorArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::config::{Config, Overrides};
 use crate::data_dir;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Halts the service, or its next start if it is down. Writes the result to `out`.
 ///

@@ -27,9 +27,9 @@ use ulid::Ulid;
 use self::client::Client;
 use crate::cli::LoadArgs;
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::config::{Config, Overrides};
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::http::auth::{self, Role};
 use domain::amount::{units_from_text, units_text};
 
@@ -175,7 +175,7 @@ impl Plan {
         now_s: u64,
     ) -> anyhow::Result<Plan> {
         let url = |given: &Option<String>, listen: std::net::SocketAddr, tls: bool| {
-            let url = given.clone().unwrap_or_else(|| super::url(listen, tls));
+            let url = given.clone().unwrap_or_else(|| super::configured::url(listen, tls));
             let host =
                 url.strip_prefix("http://").map(|host| host.trim_end_matches('/').to_owned());
             host.with_context(|| {
@@ -393,6 +393,8 @@ impl Plan {
                 }
             }
         }
+        let counted: u64 = answers.iter().sum();
+        debug_assert!(latencies.len() <= counted, "a time belongs to an answer");
         Ok(Seen { client, latencies, answers })
     }
 

@@ -78,7 +78,9 @@ impl Ops {
             .context("load the configuration")?;
         let url = match &access.ops {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => super::url(config.ops.listen, config.ops.tls_certificate_file.is_some()),
+            None => {
+                super::configured::url(config.ops.listen, config.ops.tls_certificate_file.is_some())
+            }
         };
         let mut tls = TlsConfig::builder();
         if let Some(path) = access.ca.as_ref().or(config.ops.tls_certificate_file.as_ref()) {

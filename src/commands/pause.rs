@@ -9,8 +9,8 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{AccessArgs, PauseArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 use domain::transfer::Direction;
 
 /// Sets or lifts a pause, and writes the result to `out`.

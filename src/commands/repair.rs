@@ -14,7 +14,7 @@ use engine::{Closed, Engine, Handle};
 use serde_json::json;
 use wal::Identity;
 
-use super::load_config;
+use super::configured::load_config;
 use crate::approval::Action;
 use crate::audit::redecision::PlanStep;
 use crate::audit::repair::{Plan, plan};
@@ -22,9 +22,9 @@ use crate::audit::verify::Stores;
 use crate::cli::RepairArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
-use crate::config::format::Format;
 use crate::crash;
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
@@ -257,7 +257,7 @@ async fn restore_log(
         // Decisions become durable before they are printed, also if one of them failed.
         tokio::task::block_in_place(|| engine.stop());
         done?;
-        crash::point("repair_after_deeds");
+        crash::point("repair_after_steps");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
     renumber(address, limits, log, incarnation, &decided, author)
@@ -273,7 +273,7 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
     let (mut handle, clock) = (engine.handle(), SystemClock::new());
     let mut rest = steps;
     while !rest.is_empty() {
-        crash::point("repair_before_deed");
+        crash::point("repair_before_step");
         let carried = rest.iter().take_while(|step| matches!(step, PlanStep::Carry { .. })).count();
         let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
         let commands = together.iter().map(PlanStep::command);

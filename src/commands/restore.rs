@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 use wal::Directory;
 
 use super::backup::manifest::{DUMP, Manifest, Summing};
-use super::load_config;
+use super::configured::load_config;
 use super::verify;
 use super::verify::report;
 use crate::audit::verify::{Led, replayed};
 use crate::cli::RestoreArgs;
 use crate::config::Config;
-use crate::config::format::Format;
 use crate::crash;
 use crate::data_dir::{self, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};

@@ -4,65 +4,26 @@
 //! for each asset follows. Exit codes: 0; 1 if a snapshot is damaged or contradicts itself, or if
 //! two compared snapshots differ; 2 if there is no snapshot to read.
 
+mod contents;
 mod diff;
+pub mod error;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use engine::entry::Entry;
-use engine::fact::Fact;
 use engine::snapshot::store::SnapshotStore;
 use engine::snapshot::{self, Header, Snapshot};
-use engine::totals::Totals;
 use serde::Serialize;
 
-use super::wal::line::{Assets, Integer};
+use self::contents::{Held, SumObject, check};
+use self::error::Error;
+use super::wal::line::Integer;
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
-use crate::config::format::Format;
 use crate::data_dir;
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::telemetry::chain;
-
-/// Why a snapshot could not be read, or why it must not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The path does not exist or cannot be read. Correct the path.
-    #[error("read {}", path.display())]
-    Unreadable {
-        /// The path as given.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The path is not a snapshot. Correct it.
-    #[error(
-        "{} holds no snapshot: give a data directory, a directory of snapshots or one of them",
-        path.display()
-    )]
-    NoSnapshot {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// A snapshot must not be used.
-    #[error(transparent)]
-    Snapshot(#[from] snapshot::Error),
-    /// The output could not be written, for another reason than a closed reader.
-    #[error("write the output")]
-    Write(#[from] io::Error),
-}
-
-impl Error {
-    /// Whether the arguments are wrong, not the snapshot.
-    pub fn is_about_arguments(&self) -> bool {
-        match self {
-            Error::Unreadable { .. } | Error::NoSnapshot { .. } => true,
-            Error::Snapshot(error) => matches!(error, snapshot::Error::Io { .. }),
-            Error::Write(_) => false,
-        }
-    }
-}
 
 /// Runs one of the subcommands. Exit code 1: two compared snapshots differ.
 ///
@@ -144,38 +105,6 @@ struct Verdict {
     reason: Option<String>,
 }
 
-/// The sums over the balances of one asset.
-#[derive(PartialEq, Eq, Serialize)]
-struct SumObject {
-    asset: Option<String>,
-    asset_id: u32,
-    /// In the asset's decimals, like the other sums.
-    available: String,
-    deposits: String,
-    withdrawals: String,
-    refunds: String,
-    available_units: Integer,
-}
-
-impl SumObject {
-    fn text(&self) -> String {
-        let SumObject { available, deposits, withdrawals, refunds, .. } = self;
-        format!(
-            "available={available} deposits={deposits} withdrawals={withdrawals} refunds={refunds}"
-        )
-    }
-}
-
-/// The number of facts of each kind.
-#[derive(Clone, Copy, Default, Serialize)]
-struct Held {
-    assets: u64,
-    accounts: u64,
-    balances: u64,
-    outcomes: u64,
-    watermark: u64,
-}
-
 impl Verdict {
     fn of(path: &Path) -> (Verdict, Option<snapshot::Error>) {
         let mut verdict = Verdict { file: path.display().to_string(), ..Verdict::default() };
@@ -230,78 +159,5 @@ impl Verdict {
             line.push_str(&format!("\n  {} {}", name.escape_debug(), sum.text()));
         }
         line
-    }
-}
-
-/// The content of a snapshot.
-#[derive(Default)]
-struct Contents {
-    held: Held,
-    /// The sum over the evicted outcomes.
-    evicted: u128,
-    assets: Assets,
-    /// By asset: the available sum, and the sums of the operations.
-    sums: BTreeMap<u32, (u128, Totals)>,
-}
-
-impl Contents {
-    fn sum_object(&self, asset: u32) -> Option<SumObject> {
-        let (available, totals) = self.sums.get(&asset)?;
-        let text = |units| self.assets.amount(asset, units);
-        Some(SumObject {
-            asset: self.assets.symbol(asset).map(str::to_owned),
-            asset_id: asset,
-            available: text(*available),
-            deposits: text(totals.deposits),
-            withdrawals: text(totals.withdrawals),
-            refunds: text(totals.refunds),
-            available_units: (*available).into(),
-        })
-    }
-
-    /// Adds a balance; `None` if the sum exceeds a u128.
-    fn add(&mut self, asset: u32, available: u128, totals: &Totals) -> Option<()> {
-        let (available_sum, sums) = self.sums.entry(asset).or_default();
-        *available_sum = available_sum.checked_add(available)?;
-        *sums = Totals {
-            deposits: sums.deposits.checked_add(totals.deposits)?,
-            withdrawals: sums.withdrawals.checked_add(totals.withdrawals)?,
-            refunds: sums.refunds.checked_add(totals.refunds)?,
-        };
-        Some(())
-    }
-}
-
-/// Reads every fact and adds them up.
-fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
-    let contradiction =
-        |problem| snapshot::Error::Contradiction { path: snapshot.path.clone(), problem };
-    let mut contents = Contents::default();
-    let mut digest: u128 = 0;
-    for fact in snapshot.facts()? {
-        let fact = fact?;
-        digest = digest.wrapping_add(fact.digest());
-        let held = &mut contents.held;
-        match fact {
-            Fact::Asset { asset, precision, symbol } => {
-                held.assets += 1;
-                contents.assets.learn(&Entry::Asset { asset, precision, symbol });
-            }
-            Fact::Account { .. } => held.accounts += 1,
-            Fact::Balance { asset, available, totals, .. } => {
-                held.balances += 1;
-                contents
-                    .add(asset, available, &totals)
-                    .ok_or_else(|| contradiction("its balances are more than there can be"))?;
-            }
-            Fact::Outcome { .. } => held.outcomes += 1,
-            Fact::Watermark { order_number } => held.watermark = order_number,
-            Fact::Evicted { digest } => contents.evicted = digest,
-            Fact::Outside { .. } => {}
-        }
-    }
-    match digest == snapshot.header.digest {
-        true => Ok(contents),
-        false => Err(contradiction("its facts do not add up to its digest")),
     }
 }

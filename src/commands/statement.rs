@@ -9,8 +9,8 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::wal::json;
-use super::{HungUp, load_config};
+use super::configured::load_config;
+use super::output::{HungUp, json};
 use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};

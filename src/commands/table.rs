@@ -9,6 +9,9 @@ const GAP: u16 = 2;
 /// A table with aligned columns below their names. Each line begins with `margin`.
 pub fn aligned(margin: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
+    let rows = rows.into_iter().inspect(|row| {
+        debug_assert_eq!(row.len(), head.len(), "a cell for each column: {row:?}");
+    });
     table.load_style(presets::NOTHING).set_header(head).add_rows(rows);
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP));

@@ -13,8 +13,8 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Runs one of the commands. Results go to `out`, notes to `notes`.
 ///
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_told_in_whole_seconds_once_there_is_one() {
+    fn an_age_is_printed_in_whole_seconds_once_there_is_one() {
         for (age_ms, want) in [(0, "0s"), (12, "12ms"), (1_999, "1s"), (65_400, "1m 5s")] {
             assert_eq!(age(&json!({"age_ms": age_ms})), want);
         }

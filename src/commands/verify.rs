@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::load_config;
-use super::wal::json;
+use super::configured::load_config;
+use super::output::json;
 use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::VerifyArgs;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::asset::Catalog;

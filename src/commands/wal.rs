@@ -6,30 +6,27 @@
 
 pub(super) mod aside;
 mod dump;
+pub mod error;
 mod finding;
 pub mod ink;
 pub(super) mod line;
+mod log;
+mod read;
 pub(super) mod repair;
 mod stat;
 mod verify;
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
 
-use engine::entry::Entry;
-use engine::record;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serde::Serialize;
-use wal::{Directory, Ending, Listing, Place, Reader, Record, Sequence, segment_name};
 
 use self::dump::dump;
+use self::error::Error;
 use self::ink::Ink;
 use self::stat::stat;
-use self::verify::{Read, verify};
+use self::verify::verify;
 use crate::cli::WalCommand;
-use crate::data_dir;
 use crate::exit::Exit;
 
 /// How long `--follow` waits before it looks for records again, ns: short for a person, and rare
@@ -38,73 +35,6 @@ const FOLLOW_PAUSE_NS: i64 = 100_000_000;
 
 /// Bytes of output gathered before they are written.
 const OUT_BYTES: usize = 64 * 1024;
-
-/// Why reading failed or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The path does not exist or cannot be read. Correct the path.
-    #[error("read {}", path.display())]
-    Unreadable {
-        /// The path as given.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The path is not a log. Correct it.
-    #[error(
-        "{} is no log: give a data directory, a log directory or one segment",
-        path.display()
-    )]
-    NotALog {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// The range of sequences is empty. Correct it.
-    #[error("--to {to} is before --from {from}")]
-    Range {
-        /// The first sequence wanted.
-        from: Sequence,
-        /// The last sequence wanted.
-        to: Sequence,
-    },
-    /// The log is damaged, incomplete, or cannot be read.
-    #[error("{}", path.display())]
-    Log {
-        /// The log's directory, or one segment.
-        path: PathBuf,
-        /// The reason and the place.
-        source: wal::Error,
-    },
-    /// A whole record has content that this version of the program cannot have written.
-    #[error("{}: undecodable record at {place}", path.display())]
-    Payload {
-        /// The log's directory, or one segment.
-        path: PathBuf,
-        /// Where the record begins.
-        place: Place,
-        /// The reason that it cannot be decoded.
-        source: record::Error,
-    },
-    /// The output could not be written, for another reason than a closed reader.
-    #[error("write the output")]
-    Write(#[from] io::Error),
-}
-
-impl Error {
-    /// Whether the arguments are wrong, not the log.
-    pub fn is_about_arguments(&self) -> bool {
-        match self {
-            Error::Unreadable { .. } | Error::NotALog { .. } | Error::Range { .. } => true,
-            Error::Log { source, .. } => matches!(source, wal::Error::Medium { .. }),
-            Error::Payload { .. } | Error::Write(_) => false,
-        }
-    }
-
-    /// Whether the reader of the output has closed it, as `| head` does.
-    fn is_hang_up(&self) -> bool {
-        matches!(self, Error::Write(source) if source.kind() == io::ErrorKind::BrokenPipe)
-    }
-}
 
 /// Runs one of the subcommands.
 ///
@@ -153,116 +83,20 @@ pub fn pause() -> io::Result<()> {
     }
 }
 
-pub(super) fn json(object: &impl Serialize) -> String {
-    serde_json::to_string(object).expect("text and numbers under text keys")
-}
-
-/// The place of a log.
-struct Log {
-    /// Its directory, or one segment.
-    path: PathBuf,
-    /// The segment's name; `None` for a directory.
-    file: Option<String>,
-    /// The files of the directory; empty for one segment.
-    listing: Listing,
-}
-
-impl Log {
-    /// Finds the log at `path`.
-    fn find(path: &Path) -> Result<Log, Error> {
-        let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
-        let not_a_log = || Error::NotALog { path: path.to_owned() };
-        let metadata = fs::metadata(path).map_err(unreadable)?;
-        if metadata.is_file() {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let name = name.ok_or_else(not_a_log)?;
-            // A file with a segment's name is a log, even with a damaged header.
-            let named = name.starts_with("segment-") && name.ends_with(".wal");
-            let listing = Listing::default();
-            let log = Log { path: path.to_owned(), file: Some(name), listing };
-            return match log.reader(0) {
-                Err(Error::Log { source: wal::Error::Header { .. }, .. }) if !named => {
-                    Err(not_a_log())
-                }
-                _ => Ok(log),
-            };
-        }
-        if !metadata.is_dir() {
-            return Err(not_a_log());
-        }
-        for directory in [path.to_owned(), data_dir::log(path)] {
-            if directory.is_dir() {
-                let listing = Listing::of(&Directory::at(&directory));
-                let mut log = Log { path: directory, file: None, listing: Listing::default() };
-                log.listing = listing.map_err(|source| log.refused(source))?;
-                if log.listing.has_segments() {
-                    return Ok(log);
-                }
-            }
-        }
-        Err(not_a_log())
-    }
-
-    /// A reader that begins with the record `from`; 0 for the first record.
-    fn reader(&self, from: Sequence) -> Result<Reader<Directory>, Error> {
-        Reader::open_path(&self.path, from).map_err(|source| self.refused(source))
-    }
-
-    /// Reads and decodes everything up to the first damage, and counts it in `read`.
-    fn read_all(
-        &self,
-        read: &mut Read,
-        mut seen: impl FnMut(&Record<'_>, &Entry),
-    ) -> Result<Ending, Error> {
-        let mut reader = self.reader(0)?;
-        read.log = reader.identity();
-        let ending = self.read_on(&mut reader, read, &mut seen);
-        read.passed = reader.passed();
-        read.segments = read.passed.segments + reader.headers().count() as u64;
-        ending
-    }
-
-    fn read_on(
-        &self,
-        reader: &mut Reader<Directory>,
-        read: &mut Read,
-        seen: &mut impl FnMut(&Record<'_>, &Entry),
-    ) -> Result<Ending, Error> {
-        while let Some(record) = reader.next().map_err(|source| self.refused(source))? {
-            let entry = Entry::decode(record.kind, record.payload).map_err(|source| {
-                Error::Payload { path: self.path.clone(), place: self.place(&record), source }
-            })?;
-            read.records += 1;
-            read.first.get_or_insert(record.sequence);
-            read.last = Some(record.sequence);
-            seen(&record, &entry);
-        }
-        reader.ending().map_err(|source| self.refused(source))
-    }
-
-    fn refused(&self, source: wal::Error) -> Error {
-        Error::Log { path: self.path.clone(), source }
-    }
-
-    fn place(&self, record: &Record<'_>) -> Place {
-        let file = self.file.clone().unwrap_or_else(|| segment_name(record.segment));
-        Place { file, offset: record.offset, sequence: record.sequence }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
     use std::os::unix::fs::FileExt;
 
     use clap::Parser;
+    use engine::entry::Entry;
     use engine::order::Order;
     use engine::record::PAYLOAD_BYTES_MAX;
     use engine::text::Text;
     use serde_json::{Value, json};
     use tempfile::{TempDir, tempdir};
     use ulid::Ulid;
-    use wal::{Identity, Options, Recovery};
+    use wal::{Directory, Identity, Options, Reader, Recovery, segment_name};
 
     use super::*;
     use crate::cli::{Cli, Command};

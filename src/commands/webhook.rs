@@ -9,8 +9,8 @@ use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{WebhookCommand, WebhookListArgs};
 use crate::clock::Clock;
-use crate::config::format::Format;
 use crate::exit::Exit;
+use crate::format::Format;
 
 /// Runs one of the commands. Results go to `out`, notes to `notes`.
 ///

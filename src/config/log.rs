@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use tracing_subscriber::EnvFilter;
 
-use super::format::Format;
 use super::{Error, range};
+use crate::format::Format;
 
 /// The section `[log]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -5,6 +5,10 @@ use std::time::Duration;
 use super::{Options, watermark};
 use crate::config::Config;
 
+/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at
+/// once.
+const KEPT_PART: usize = 8;
+
 impl From<&Config> for Options {
     fn from(config: &Config) -> Options {
         Options {
@@ -18,6 +22,7 @@ impl From<&Config> for Options {
             stuck_ms: config.alert.stuck_ms,
             accept_wait: Duration::from_millis(config.http.accept_wait_ms()),
             clean_wait: Duration::from_millis(config.conservation.before_withdrawal_wait_ms),
+            kept: config.engine.outcomes_max / KEPT_PART,
         }
     }
 }

@@ -33,6 +33,9 @@ pub struct Options {
     pub accept_wait: Duration,
     /// How long an external withdrawal waits for a clean round of the audit.
     pub clean_wait: Duration,
+    /// The last places of the outcome map. Only transfers that UBSCore would not refuse at once get
+    /// them.
+    pub kept: usize,
 }
 
 /// The parts that all workers share.
@@ -55,9 +58,6 @@ pub struct Parts<T, F> {
     pub capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
     /// The free places of UBSCore's other tables.
     pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
-    /// The last places of the outcome map. Only transfers that UBSCore would not refuse at once get
-    /// them.
-    pub kept: usize,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
     /// Notified after each commit.

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn fused_passages_are_those_of_the_specification() {
+    fn fused_paths_are_those_of_the_specification() {
         use Direction::*;
         use Participant::*;
         type Case = (Direction, &'static [(Participant, Op)], Vec<Vec<State>>);
@@ -552,7 +552,7 @@ mod tests {
     /// Tries are counted per state, a refused commit ends fusion, and a client gets an end that
     /// UBSCore's record proves.
     #[test]
-    fn tries_fusion_and_what_may_be_told() {
+    fn tries_fusion_and_an_early_reply() {
         let tired = Row { attempt: 3, ..row(Direction::FundingToSpot, TargetPending, true) };
         let decide = |now, happened| decide(now, happened, production);
         let (after, _) = decide(tired, Happened::Stored(Compensating));

@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_over_the_limit_is_told_so_and_a_freed_place_is_given_again() {
+    fn a_connection_over_the_limit_is_refused_and_a_freed_place_is_given_again() {
         let server = Server::start(Limits { connections_max: 2, ..LIMITS });
         let mut held = [server.connect(), server.connect()];
         for stream in &mut held {

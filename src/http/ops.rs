@@ -2,8 +2,8 @@
 //! transfers, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
-//! the parts of the service that they use. Only an action that may need a second operator, or that
-//! the approval of one carries out, takes the whole service.
+//! the parts of the service that they use. Two kinds of handlers take the whole service: those that
+//! go on if the client hangs up, as tasks of their own, and actions that may need an approval.
 
 mod accounts;
 mod approvals;
@@ -16,6 +16,7 @@ mod detached;
 mod external;
 mod halts;
 mod health;
+mod page;
 mod pauses;
 mod rejected;
 mod routes;
@@ -39,21 +40,16 @@ use super::service::Service;
 use domain::code::Code;
 use domain::transfer::Op;
 
-pub use self::health::starting;
+pub use self::health::{health, starting};
 pub use self::routes::patterns;
-
-/// Entries of a page, if the query has no limit.
-const LIMIT_DEFAULT: u32 = 100;
-/// The most entries of a page.
-const LIMIT_MAX: u32 = 1_000;
 
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.intake.receive(request);
     let handler = |matched: Matched<Ops>, call: Call| async move {
         let parameters = matched.parameters;
-        let Service { intake, transfers, streams, spot, operations, .. } = &*service;
-        let reads = &transfers.reads;
+        let Service { intake, transfers, streams, approvals, spot, operations } = &*service;
+        let (reads, admin) = (&transfers.reads, &transfers.admin);
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
             Ops::Ready => Ok(health::ready(transfers, &call).await),
@@ -79,20 +75,20 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Conservation => {
                 conservation::check(intake, transfers, &operations.check, &call).await
             }
-            Ops::Snapshot => snapshots::ask(intake, reads, operations, call).await,
+            Ops::Snapshot => snapshots::ask(intake, admin, operations, call).await,
             Ops::Pauses => pauses::list(intake, reads, &call),
             Ops::Pause => detached(pauses::change(service, call)).await,
             Ops::Approvals => approvals::list(intake, reads, &call).await,
             Ops::Approve => detached(approved::approve(service, parameters, call)).await,
-            Ops::Reject => approvals::reject(intake, reads, &parameters[0], call).await,
+            Ops::Reject => approvals::reject(intake, admin, &parameters[0], call).await,
             Ops::Halt => halts::halt(intake, &transfers.halt, spot, call).await,
             Ops::Resume => halts::resume(&service, call).await,
             Ops::DeadLetters => webhooks::dead(intake, reads, &call).await,
             Ops::Resend => {
                 let hub = streams.hub.as_deref();
-                webhooks::resend(intake, reads, hub, &parameters[0], call).await
+                webhooks::resend(intake, admin, hub, &parameters[0], call).await
             }
-            Ops::Session => session::show(&service, &call).await,
+            Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,
         }
     };

@@ -1,10 +1,25 @@
-//! The limits of transfers and the approvals, from the configuration.
+//! The limits of bodies and transfers, heartbeats and approvals, from the configuration.
 
 use std::time::Duration;
 
 use super::public;
-use super::service::{Approvals, TransferLimits};
+use super::service::{Approvals, BodyLimits, Heartbeat, TransferLimits};
 use crate::config::Config;
+
+impl From<&Config> for BodyLimits {
+    fn from(config: &Config) -> BodyLimits {
+        BodyLimits {
+            bytes_max: config.http.body_bytes_max,
+            read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+        }
+    }
+}
+
+impl From<&Config> for Heartbeat {
+    fn from(config: &Config) -> Heartbeat {
+        Heartbeat(Duration::from_millis(config.events.heartbeat_ms))
+    }
+}
 
 impl From<&Config> for TransferLimits {
     fn from(config: &Config) -> TransferLimits {

@@ -1,29 +1,21 @@
-//! Whether new transfers are taken, part by part. `/readyz`, the metric, the console and alerts
-//! share this one answer.
-
-use std::time::Duration;
+//! Whether a process takes new work, part by part. The role hands in its parts; `/readyz`, the
+//! metric, the console and alerts share the one answer.
 
 use hyper::StatusCode;
 use serde::Serialize;
 
 use super::answer::{Answer, json};
 use super::refusal::RefusalBody;
-use super::service::Transfers;
-use crate::coordinator::alert_shortage;
 use crate::telemetry;
 use domain::code::Code;
 use domain::shortage::Shortage;
-use domain::transfer::Direction;
 
-/// The longest wait for PostgreSQL; then it counts as not answering.
-const PING_MAX: Duration = Duration::from_secs(2);
-
-/// One part that a new transfer needs.
+/// One part that new work needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// Its name.
     pub part: &'static str,
-    /// Whether it takes new transfers.
+    /// Whether it takes new work.
     pub ready: bool,
     /// The problem; null if the part is ready.
     pub why: Option<String>,
@@ -34,8 +26,17 @@ pub struct Part {
 }
 
 impl Part {
-    fn new(part: &'static str, code: Code, why: Option<String>) -> Part {
+    /// A part that is ready, unless `why` names its problem. `code`: of the refusal then.
+    pub fn new(part: &'static str, code: Code, why: Option<String>) -> Part {
         Part { part, ready: why.is_none(), why, code, shortage: None }
+    }
+
+    /// The part of a lasting shortage. `short`: it lasts now.
+    pub fn of_shortage(lasting: Shortage, short: bool) -> Part {
+        assert!(lasting.is_lasting(), "a passing shortage makes no process unready: {lasting:?}");
+        let why = short.then(|| lasting.message().to_owned());
+        let part = Part::new(lasting.name(), Code::Overloaded, why);
+        Part { shortage: short.then_some(lasting), ..part }
     }
 }
 
@@ -52,36 +53,15 @@ impl Readiness {
         Readiness { parts: vec![Part::new("recovery", Code::SystemError, why)] }
     }
 
-    /// Checks every part, and sets the metric. A lasting shortage raises an alert.
-    pub async fn look(transfers: &Transfers) -> Readiness {
-        let halt = transfers.halt.reason().map(|reason| format!("Halted: {reason}"));
-        let postgres = tokio::select! {
-            pong = transfers.reads.ping() => pong.is_ok(),
-            () = transfers.clock.sleep(PING_MAX) => false,
-        };
-        let postgres = (!postgres).then(|| "PostgreSQL does not answer. Try again.".to_owned());
-        let shortage = transfers.coordinator.shortage();
-        let mut parts = vec![
-            Part::new("recovery", Code::SystemError, None),
-            Part::new("halt", Code::ServiceHalted, halt),
-            Part::new("postgres", Code::SystemError, postgres),
-        ];
-        for lasting in Shortage::ALL.into_iter().filter(|shortage| shortage.is_lasting()) {
-            let short = shortage.filter(|short| *short == lasting);
-            let why = short.map(|short| short.message().to_owned());
-            let part = Part::new(lasting.name(), Code::Overloaded, why);
-            parts.push(Part { shortage: short, ..part });
-        }
-        parts.push(Part::new("pauses", Code::TransferNotAllowed, all_paused(transfers)));
-        if let Some(shortage) = shortage {
-            alert_shortage(shortage);
-        }
+    /// The answer of these parts, the most important first. Sets the metric.
+    pub fn of(parts: Vec<Part>) -> Readiness {
+        debug_assert!(!parts.is_empty(), "a role has a part that new work needs");
         let readiness = Readiness { parts };
         telemetry::ready(readiness.problem().is_none());
         readiness
     }
 
-    /// The first part that takes no new transfers.
+    /// The first part that takes no new work.
     pub fn problem(&self) -> Option<&Part> {
         self.parts.iter().find(|part| !part.ready)
     }
@@ -107,14 +87,4 @@ impl Readiness {
         let body = Body { ready: problem.is_none(), parts: &self.parts, refusal };
         json(status, &body, request_id)
     }
-}
-
-/// The problem if pauses refuse every transfer.
-fn all_paused(transfers: &Transfers) -> Option<String> {
-    let (catalog, pauses) = (transfers.reads.catalog(), transfers.reads.pauses());
-    let assets = catalog.all();
-    let paused =
-        |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());
-    let all = !assets.is_empty() && Direction::ALL.into_iter().all(paused);
-    all.then(|| "Every direction of every asset is paused.".to_owned())
 }

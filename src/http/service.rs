@@ -14,6 +14,7 @@ use tracing::info;
 use ulid::Ulid;
 
 use super::auth::{Role, Verifier};
+use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
 use super::request_id::{X_REQUEST_ID, request_id};
@@ -27,15 +28,18 @@ use crate::audit::rounds::Check;
 use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, alert_shortage};
 use crate::entropy::Entropy;
 use crate::events::Hub;
+use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::Metrics;
 use domain::account::UserId;
 use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::Direction;
 
 /// Everything behind the listeners, by the part that a handler works with.
 pub struct Service {
@@ -61,10 +65,17 @@ pub struct Intake {
     pub clock: Arc<dyn Clock>,
     /// Chance in request ids.
     pub entropy: Mutex<Box<dyn Entropy>>,
+    /// Limits of a body.
+    pub limits: BodyLimits,
+}
+
+/// Limits of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
     /// The largest body, bytes; a larger one is answered 413.
-    pub body_bytes_max: usize,
+    pub bytes_max: usize,
     /// Time for a body to arrive; then 408.
-    pub body_read_timeout: Duration,
+    pub read_timeout: Duration,
 }
 
 /// Accepts transfers, reads them and moves them on.
@@ -73,6 +84,8 @@ pub struct Transfers {
     pub coordinator: Coordinator<Spot, Funding<Database>>,
     /// Reads PostgreSQL.
     pub reads: Reads,
+    /// Writes the changes of operators to PostgreSQL.
+    pub admin: Admin,
     /// Set while nothing new may begin.
     pub halt: Arc<Halt>,
     /// How much each user may transfer.
@@ -104,12 +117,16 @@ pub struct TransferLimits {
     pub cid_required: bool,
 }
 
+/// After so long without an event, a stream sends an empty line.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat(pub Duration);
+
 /// Serves streams of events.
 pub struct Streams {
     /// Where events are followed; `None` if events are turned off.
     pub hub: Option<Arc<Hub>>,
-    /// After so long without an event, a stream sends an empty line.
-    pub heartbeat: Duration,
+    /// When a stream shows that it is alive.
+    pub heartbeat: Heartbeat,
     /// Reads events that a stream has missed.
     pub reads: Reads,
     /// Time of heartbeats and of a token's end.
@@ -235,8 +252,8 @@ impl Intake {
             let refusal = invalid("The content type must be application/json.");
             return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let (bytes_max, timeout) = (self.body_bytes_max, self.body_read_timeout);
-        let body = read_body(call.request.into_body(), bytes_max, timeout).await;
+        let BodyLimits { bytes_max, read_timeout } = self.limits;
+        let body = read_body(call.request.into_body(), bytes_max, read_timeout).await;
         body.map_err(|error| {
             let status = match &error {
                 BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -256,7 +273,43 @@ impl Intake {
     }
 }
 
+/// The longest wait for PostgreSQL; then it counts as not answering.
+const PING_MAX: Duration = Duration::from_secs(2);
+
 impl Transfers {
+    /// Checks every part that a new transfer needs. A lasting shortage raises an alert.
+    pub async fn readiness(&self) -> Readiness {
+        let halt = self.halt.reason().map(|reason| format!("Halted: {reason}"));
+        let postgres = tokio::select! {
+            pong = self.reads.ping() => pong.is_ok(),
+            () = self.clock.sleep(PING_MAX) => false,
+        };
+        let postgres = (!postgres).then(|| "PostgreSQL does not answer. Try again.".to_owned());
+        let shortage = self.coordinator.shortage();
+        let mut parts = vec![
+            Part::new("recovery", Code::SystemError, None),
+            Part::new("halt", Code::ServiceHalted, halt),
+            Part::new("postgres", Code::SystemError, postgres),
+        ];
+        let lasting = Shortage::ALL.into_iter().filter(|shortage| shortage.is_lasting());
+        parts.extend(lasting.map(|lasting| Part::of_shortage(lasting, shortage == Some(lasting))));
+        parts.push(Part::new("pauses", Code::TransferNotAllowed, self.all_paused()));
+        if let Some(shortage) = shortage {
+            alert_shortage(shortage);
+        }
+        Readiness::of(parts)
+    }
+
+    /// The problem if pauses refuse every transfer.
+    fn all_paused(&self) -> Option<String> {
+        let (catalog, pauses) = (self.reads.catalog(), self.reads.pauses());
+        let assets = catalog.all();
+        let paused =
+            |direction| assets.iter().all(|asset| pauses.covering(direction, asset.id).is_some());
+        let all = !assets.is_empty() && Direction::ALL.into_iter().all(paused);
+        all.then(|| "Every direction of every asset is paused.".to_owned())
+    }
+
     /// Counts a requested transfer. An abnormal number raises an alert.
     pub fn count(&self, user: UserId) {
         let counted = self.frequency.lock().count(user, self.clock.monotonic_ns());

@@ -175,6 +175,7 @@ impl AuditReader {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn take_over(&mut self, incarnation: u64) -> Result<(), Error> {
+        assert!(self.incarnation <= incarnation, "no process goes back to an earlier one");
         // Numbering every operation anew takes its time.
         let limits = Limits { statement_timeout: Duration::ZERO, ..self.limits };
         let client = connect(&self.config, &limits).await?;
@@ -423,6 +424,7 @@ impl AuditReader {
             self.client = Some(client);
             return Ok(());
         };
+        assert!(self.incarnation > 0, "only the process that has taken over keeps");
         client.execute("SELECT audit_add(snapshot) FROM audit_state", &[]).await?;
         // Of two audits that add the same, this update lets one commit, and none of a process before us.
         let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, log_sequence = $1 \

@@ -179,6 +179,8 @@ impl Events {
         rows: u32,
         floor: i64,
     ) -> Result<Copied, Error> {
+        assert!(rows > 0, "a call that looks at no row makes no progress");
+        debug_assert!(holes.iter().all(|hole| *hole > low_water), "a hole is not copied yet");
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
         let values: [&(dyn ToSql + Sync); 7] =
             [&self.incarnation, &low_water, &after, &holes, &rows, &floor, &self.endpoints];
@@ -203,7 +205,9 @@ impl Events {
         rows: u32,
     ) -> Result<Vec<(i64, Result<Event, Error>)>, Error> {
         let values: [&(dyn ToSql + Sync); 3] = [&after, &users, &i64::from(rows)];
+        let limit = rows as usize;
         let rows = self.client.query(&self.of_users, &values).await?;
+        debug_assert!(rows.len() <= limit, "the statement has a LIMIT");
         let catalog = self.catalog.load();
         let event = |row: &Row| Ok((row.try_get(EVENT_FROM)?, event_from_row(row, &catalog)));
         rows.iter().map(event).collect()
@@ -221,6 +225,7 @@ impl Events {
         dead_keep: Duration,
         rows: u32,
     ) -> Result<bool, Error> {
+        assert!(rows > 0, "a call that deletes no row would report more for ever");
         let [lived, keep, dead_keep] = [lived, keep, dead_keep].map(milliseconds);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
         let values: [&(dyn ToSql + Sync); 5] =

@@ -187,7 +187,9 @@ impl Export {
                        ORDER BY name LIMIT 1";
         let row = self.client.query_opt(unknown, &[&names]).await?;
         let Some(row) = row else { return Ok(None) };
-        Ok(ReqId::parse(row.try_get(0)?))
+        let first = ReqId::parse(row.try_get(0)?);
+        assert!(first.is_some_and(|first| req_ids.contains(&first)), "one of those asked for");
+        Ok(first)
     }
 
     /// Lets go of the snapshot.

@@ -1,4 +1,5 @@
-//! What HTTP asks of PostgreSQL, through a pool. Nothing here moves money.
+//! Reads of PostgreSQL through a pool, for requests, limits and checks. Nothing here writes.
+//! The writes of operators are in [`super::admin`].
 
 pub mod accepted;
 pub mod approvals;
@@ -11,13 +12,11 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use deadpool_postgres::Status;
 use jiff::Timestamp;
-use tokio::sync::{Mutex, watch};
 use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
 use super::columns::{self, bigint};
-use super::cut::refuse_unrepaired;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
 use super::{Connections, Error};
@@ -51,27 +50,6 @@ pub struct FundingView {
     pub transfers: Vec<(Transfer, Vec<Op>)>,
 }
 
-/// A change of `engine_state.halted`, with its author.
-#[derive(Clone, Copy, Debug)]
-pub enum HaltChange<'a> {
-    /// The service is halted.
-    Halt {
-        /// Who halts.
-        actor: &'a str,
-        /// Why.
-        reason: &'a str,
-        /// Why it is halted: the first reason, where it was halted before.
-        in_force: &'a str,
-    },
-    /// It is not.
-    Resume {
-        /// Who resumes.
-        actor: &'a str,
-        /// Why.
-        reason: &'a str,
-    },
-}
-
 /// The read side, and the catalog it keeps up to date.
 #[derive(Clone)]
 pub struct Reads {
@@ -80,11 +58,6 @@ pub struct Reads {
     /// Rows of `assets_tb` that cannot be read in whole, as last read.
     unreadable: Arc<parking_lot::Mutex<Vec<Unreadable>>>,
     pauses: Arc<ArcSwap<Pauses>>,
-    /// Tells for every set of pauses that was in force when nobody keeps it any more.
-    earlier: Arc<parking_lot::Mutex<Vec<watch::Receiver<()>>>>,
-    pub(super) incarnation: u64,
-    /// Held from a change to the catalog or the pauses it leads to, so that no older one is put in its place.
-    changing: Arc<Mutex<()>>,
 }
 
 /// How far a pool of connections is used.
@@ -99,11 +72,9 @@ pub struct PoolUse {
 }
 
 impl Reads {
-    /// Reads through `pool`; the few writes are those of `incarnation`.
-    pub fn new(pool: Connections, catalog: Arc<ArcSwap<Catalog>>, incarnation: u64) -> Reads {
-        let (pauses, earlier, changing) = (Arc::default(), Arc::default(), Arc::default());
-        let unreadable = Arc::default();
-        Reads { pool, catalog, unreadable, pauses, earlier, incarnation, changing }
+    /// Reads through `pool`.
+    pub fn new(pool: Connections, catalog: Arc<ArcSwap<Catalog>>) -> Reads {
+        Reads { pool, catalog, unreadable: Arc::default(), pauses: Arc::default() }
     }
 
     /// The assets as last read.
@@ -227,63 +198,6 @@ impl Reads {
         let what = || format!("user {user}: status {number}");
         status.map(Some).ok_or_else(|| Error::Row { table: "accounts_tb", what: what() })
     }
-
-    /// Refuses a process that has been superseded, and makes a later one wait for this transaction.
-    async fn fence(&self, transaction: &deadpool_postgres::Transaction<'_>) -> Result<(), Error> {
-        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
-        let ours = "SELECT 1 FROM engine_state WHERE incarnation = $1 FOR SHARE";
-        match transaction.query_opt(ours, &[&incarnation]).await? {
-            Some(_) => Ok(()),
-            None => Err(Error::Superseded),
-        }
-    }
-
-    /// Writes an audit row for a change that is made elsewhere, before it is made.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn audit(
-        &self,
-        actor: &str,
-        action: &str,
-        subject: &str,
-        detail: &str,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
-        self.fence(&transaction).await?;
-        audit(&transaction, actor, action, subject, detail, reason).await?;
-        Ok(transaction.commit().await?)
-    }
-
-    /// Writes down that the service is halted or is not, with an audit row in the same transaction. Behind it every
-    /// transaction that had passed the fence has ended.
-    ///
-    /// # Errors
-    /// [`Error::Unrepaired`]: it stays halted. Otherwise PostgreSQL is away, or this process has been superseded: whether it
-    /// was done may be unknown; the same change again is harmless.
-    pub async fn change_halt(&self, change: HaltChange<'_>) -> Result<(), Error> {
-        let (actor, action, in_force, reason) = match change {
-            HaltChange::Halt { actor, reason, in_force } => (actor, "halt", Some(in_force), reason),
-            HaltChange::Resume { actor, reason } => (actor, "resume", None, reason),
-        };
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
-        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
-        // The fence and the change in one: it waits for everybody who holds the incarnation's lock.
-        let update = "UPDATE engine_state SET halted = $2, halt_reason = $3 WHERE incarnation = $1";
-        let rows =
-            transaction.execute(update, &[&incarnation, &in_force.is_some(), &in_force]).await?;
-        if rows == 0 {
-            return Err(Error::Superseded);
-        }
-        if in_force.is_none() {
-            refuse_unrepaired(&*transaction).await?;
-        }
-        audit(&transaction, actor, action, "service", in_force.unwrap_or(""), reason).await?;
-        Ok(transaction.commit().await?)
-    }
 }
 
 /// Every state that a transfer has passed through, in order.
@@ -316,20 +230,6 @@ async fn snapshot(
 ) -> Result<deadpool_postgres::Transaction<'_>, Error> {
     let builder = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     Ok(builder.read_only(true).start().await?)
-}
-
-async fn audit(
-    transaction: &deadpool_postgres::Transaction<'_>,
-    actor: &str,
-    action: &str,
-    subject: &str,
-    detail: &str,
-    reason: &str,
-) -> Result<(), Error> {
-    let insert = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                  VALUES ($1, $2, $3, $4, $5)";
-    transaction.execute(insert, &[&actor, &action, &subject, &detail, &reason]).await?;
-    Ok(())
 }
 
 fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128), Error> {

@@ -118,10 +118,15 @@ impl Deliveries {
         limit: usize,
         wait_max: Duration,
     ) -> Result<Vec<Due>, Error> {
+        assert!(limit > 0, "a free thread asks");
         let limit = i64::try_from(limit).expect("at most 64");
         let wait_max = milliseconds(wait_max);
         let values: [&(dyn ToSql + Sync); 4] = [&self.endpoint, &in_hand, &limit, &wait_max];
         let rows = self.client.query(&self.due, &values).await?;
+        debug_assert!(
+            rows.iter().all(|row| !in_hand.contains(&row.get(MORE_FROM - 3))),
+            "an event is in one hand at a time"
+        );
         let catalog = self.catalog.load();
         let due = rows.iter().map(|row| {
             let attempts = u32::try_from(row.try_get::<_, i32>(MORE_FROM)?).unwrap_or(0);
@@ -144,7 +149,9 @@ impl Deliveries {
         let values: [&(dyn ToSql + Sync); 6] =
             [&self.incarnation, &self.endpoint, &event_ids, &errors, &delays_ms, &attempts_max];
         let row = self.client.query_one(&self.note, &values).await.map_err(fenced)?;
-        Ok(row.try_get(0)?)
+        let dead: Vec<i64> = row.try_get(0)?;
+        debug_assert!(dead.iter().all(|id| event_ids.contains(id)), "only what was tried is dead");
+        Ok(dead)
     }
 
     /// How far deliveries are behind, and when one that is not in hand is due.
@@ -220,18 +227,5 @@ impl Reads {
             })
         };
         rows.iter().map(letter).collect()
-    }
-
-    /// Has a dead letter delivered after all, with an audit row in the same transaction; tells whether there was one.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away, or this process has been superseded: whether it was done may be unknown; the same again
-    /// is harmless.
-    pub async fn resend(&self, event_id: i64, actor: &str, reason: &str) -> Result<bool, Error> {
-        let client = self.pool.get().await?;
-        let incarnation = i64::try_from(self.incarnation).expect("below INCARNATION_MAX");
-        let resend = "SELECT webhook_resend($1, $2, $3, $4)";
-        let row = client.query_one(resend, &[&incarnation, &event_id, &actor, &reason]).await;
-        Ok(row.map_err(fenced)?.try_get::<_, i64>(0)? > 0)
     }
 }

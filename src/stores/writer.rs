@@ -156,6 +156,7 @@ pub async fn begin(
         let behind = Behind { latest, reason: mismatch.to_string() };
         found.push(mismatch);
         incarnation = begin(Some(&behind)).await?;
+        assert!(incarnation.number > latest, "no order number is given twice");
     }
     pin.begin(incarnation.number, leases);
     Ok(Begun { incarnation, log, replayed, found })
@@ -199,6 +200,9 @@ pub async fn start_engine(
     replayed: Replayed,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
+    if let Some(bound) = incarnation.log_identity {
+        assert_eq!(log, Some(bound), "the incarnation has refused the database of another log");
+    }
     let identity = log.unwrap_or_else(|| Identity(SystemEntropy::default().u128()));
     let engine = replayed.start(identity, timed_syncs(clock)).context("start the engine")?;
     if incarnation.log_identity.is_none() {

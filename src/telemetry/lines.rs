@@ -22,7 +22,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::config::format::Format;
+use crate::format::Format;
 
 /// The most lines in the queue; the next line is dropped. A line has some 200 bytes, so a full
 /// queue takes a few MiB.

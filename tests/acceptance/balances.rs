@@ -19,7 +19,7 @@ fn bal_001_more_than_is_available_is_refused_and_changes_nothing() {
             site.wait_for_rest();
             assert_passed(&server, USER, &reply.req_id(), &FAILS);
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -33,7 +33,7 @@ fn bal_002_all_that_is_available_leaves_zero() {
         assert_eq!(server.transfer(USER, Way::ToFunding, "10000").status, 200);
         assert_eq!(server.usdt(USER), Balance::at_rest(GIFT, 0));
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -51,7 +51,7 @@ fn bal_003_of_two_transfers_at_once_that_need_more_than_there_is_one_succeeds() 
             site.wait_for_rest();
             assert_eq!(server.usdt(USER), after(before, way, coins * COIN));
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -73,7 +73,7 @@ fn assert_pays_nothing(status: &str, code: &str) {
             assert_eq!(server.transfer(USER, way, "1").status, 200);
             site.wait_for_rest();
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 

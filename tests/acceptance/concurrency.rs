@@ -37,7 +37,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let server = site.start();
     assert_passed(&server, USER, &req_id, &SUCCEEDS);
     assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: of two processes that hold the same transfer, one moves it. Method: a process is stopped
@@ -65,7 +65,7 @@ fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
         assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
         assert_eq!(recorded_operations(&successor, &req_id), [success("WITHDRAW")]);
         assert_eq!(new.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-        successor.assert_books(&new);
+        successor.assert_in_order(&new);
     }
 }
 
@@ -85,7 +85,7 @@ fn con_002_two_equal_transfers_at_once_are_two_transfers() {
             }
             assert_eq!(server.usdt(USER), after(before, way, 15 * COIN));
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -121,7 +121,7 @@ fn con_003_a_transfer_and_an_external_withdrawal_share_one_balance() {
             }
         }
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -147,6 +147,6 @@ fn con_004_a_balance_that_is_read_meanwhile_is_deducted_once() {
             site.wait_for_rest();
             assert_eq!(server.usdt(USER), after);
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }

@@ -170,7 +170,7 @@ fn each_is_recovered(deaths: &[Death]) {
             }
         }
     }
-    stage.site.assert_books(stage.server());
+    stage.site.assert_in_order(stage.server());
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn cra_002_a_death_before_the_withdraw_is_asked_for_asks_for_it() {
 }
 
 #[test]
-fn cra_003_a_death_after_the_withdraw_is_decided_is_told_the_decision() {
+fn cra_003_a_death_after_the_withdraw_is_decided_keeps_the_decision() {
     let deaths = [
         Death::new(Way::ToFunding, false, (SYNCED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),
         Death::new(Way::ToFunding, true, (SYNCED, 1), "10").spot(&["WITHDRAW:SUCCESS"]),
@@ -228,7 +228,7 @@ fn cra_003_a_withdraw_that_outlives_its_process_is_made_once() {
             assert_eq!(funding_operations(&site, &reply.req_id()), ["1:1"]);
             assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'sent'"), "1");
             assert_eq!(server.usdt(USER), after(before, Way::ToSpot, 2 * COIN));
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }
@@ -308,5 +308,5 @@ fn fnd_004_a_death_at_any_point_loses_nothing_in_transit() {
         // The other way meets the next point with fusion.
         fused = !fused;
     }
-    stage.site.assert_books(stage.server());
+    stage.site.assert_in_order(stage.server());
 }

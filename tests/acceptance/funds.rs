@@ -51,7 +51,7 @@ fn fnd_001_a_source_that_is_asked_many_times_pays_once() {
                 }
             }
             assert_eq!(server.usdt(USER), after(before, way, 30 * COIN));
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }
@@ -70,7 +70,7 @@ fn fnd_002_a_target_that_refuses_gives_the_source_its_money_back() {
             site.wait_for_rest();
             assert_passed(&server, USER, &reply.req_id(), &ROLLS_BACK);
             assert_eq!(server.usdt(USER), before);
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }
@@ -98,7 +98,7 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
         site.wait_for_rest();
         assert_passed(&server, USER, &req_id, &SUCCEEDS);
         assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -135,7 +135,7 @@ fn fnd_003_a_target_that_is_asked_many_times_is_credited_once() {
                 Way::ToFunding => assert_eq!(funding_operations(&site, &req_id), ["2:1"]),
             }
             assert_eq!(server.usdt(USER), after(before, way, 12 * COIN));
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }
@@ -168,7 +168,7 @@ fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
         assert_passed(&server, USER, &req_id, &SUCCEEDS);
         assert_eq!(recorded_operations(&site, &req_id), [success("WITHDRAW")], "and not again");
         assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -199,7 +199,7 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
         assert_passed(&server, USER, &req_id, &ROLLS_BACK);
         assert_eq!(recorded_operations(&site, &req_id), refusal);
         assert_eq!(server.usdt(USER), before);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -261,7 +261,7 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
         hold.release();
 
         let server = site.start();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         for user in [USER, OTHER] {
             assert_eq!(server.usdt(user).funding, Some(GIFT));
         }
@@ -271,7 +271,7 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
         for user in [USER, OTHER] {
             assert_eq!(server.usdt(user), Balance::at_rest(GIFT - 300 * COIN, 300 * COIN));
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 

@@ -35,7 +35,7 @@ fn mon_001_a_transfer_stuck_in_target_pending_is_critical() {
         hold.release();
         site.wait_for_rest();
         assert_eq!(stored_state(&site, &req_id), "40");
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -57,7 +57,7 @@ fn mon_002_a_refund_that_fails_three_times_is_critical() {
         hold.release();
         site.wait_for_rest();
         assert_eq!(server.usdt(USER), before);
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -95,7 +95,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER), after(before, Way::ToSpot, COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 #[test]
@@ -113,5 +113,5 @@ fn mon_004_an_abnormal_frequency_of_one_user_is_a_warning() {
     server.transfer_accepted(USER, Way::ToSpot, "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER).spot, Some(6 * COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }

@@ -26,7 +26,7 @@ fn succeeds(way: Way, fused_commits: &[&str]) {
             false => assert_eq!(commits, ["0", "10", "20", "30", "40"]),
         }
         assert_eq!(server.usdt(USER), after(before, way, 12 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -53,7 +53,7 @@ fn fsm_003_a_source_that_refuses_ends_in_failed() {
             assert_eq!(transfer["error"]["code"], json!("INSUFFICIENT_BALANCE"), "{transfer}");
             assert_eq!(transfer["funds_at"], json!("source"), "{transfer}");
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -73,7 +73,7 @@ fn fsm_004_a_target_that_refuses_ends_in_rolled_back() {
             assert_eq!(transfer["funds_at"], json!("source"), "{transfer}");
             server.set_status(USER, target, "ACTIVE");
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -111,7 +111,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         assert_passed(&server, USER, &req_id, &SUCCEEDS);
         assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
         assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-        site.assert_books(&server);
+        site.assert_in_order(&server);
     }
 }
 
@@ -150,7 +150,7 @@ fn fsm_006_a_refund_that_is_not_answered_is_asked_for_ever() {
                 }
             }
             assert_eq!(server.usdt(USER), before);
-            site.assert_books(&server);
+            site.assert_in_order(&server);
         }
     }
 }

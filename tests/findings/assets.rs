@@ -78,7 +78,7 @@ fn f02_a_precision_never_changes() {
     assert_eq!((status, &usdt["status"]), (200, &json!("ACTIVE")), "{usdt}");
     server.transfer_committed(USER, Way::ToFunding, "100");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: one bad row disables no control. Method: rows as a DBA may have left them; another asset
@@ -130,7 +130,7 @@ fn f08_one_bad_row_disarms_nothing() {
     let (code, ten) = set_asset(&server, "TEN", &json!({"min": "0.01"}));
     assert_eq!((code, &ten["status"]), (200, &json!("ACTIVE")), "{ten}");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 fn said(output: &Output) -> (Option<i32>, String) {
@@ -288,7 +288,7 @@ fn f21_a_removed_lock_file_opens_nothing() {
     assert!(!site.log_dir().join("lock").exists(), "the refused start wrote a file");
     server.transfer_committed(USER, Way::ToSpot, "1");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// The result of `ubscore asset`: exit code, stdout and stderr.
@@ -379,7 +379,7 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
         assert!(out.contains(symbol), "{out}");
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a production install moves money by the chapter alone. Method: its commands unchanged, by

@@ -61,7 +61,7 @@ fn an_external_operation_keeps_its_reason_and_marks_its_replay() {
     // Replays of decided operations need no approval.
     let again = deposit(&server, "in-1", "3", "asked again");
     assert_eq!((again.status, again.header("idempotent-replayed")), (200, Some("true")));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// The binary with arguments, without any other configuration.

@@ -76,7 +76,7 @@ fn assert_repaired(site: &Site, funding: &str) {
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
     assert_eq!(site.sql_value(rows), "3");
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     site.assert_verified();
 }
@@ -182,7 +182,7 @@ fn f01_an_external_operation_decided_again_is_one_effect_and_one_record() {
     let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_eq!(ask(&server, DEPOSITS, "500", "in-lost"), (200, "SUCCESS".to_owned()));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     site.assert_verified();
 }
@@ -212,7 +212,7 @@ fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
         for _ in 0..2 {
             assert_eq!(ask(&server, DEPOSITS, "7", point), (200, "SUCCESS".to_owned()));
         }
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         server.stop();
         site.assert_verified();
         let rows = format!("SELECT count(*) FROM external_operations WHERE idem_key = '{point}'");

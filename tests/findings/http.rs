@@ -292,7 +292,7 @@ fn f17_idle_sockets_leave_for_clients_that_ask() {
 /// for a row until it is stuck; the error in an operator's GET, the list, the command, and the
 /// alert; it disappears with the transfer's next move.
 #[test]
-fn the_last_error_of_an_open_transfer_is_told_everywhere() {
+fn the_last_error_of_an_open_transfer_is_shown_everywhere() {
     let site =
         Site::new().with("UBSCORE__ALERT__STUCK_MS", 500).with("UBSCORE__ALERT__REPEAT_MS", 1_000);
     let server = site.start();

@@ -153,13 +153,13 @@ fn assert_as_before(site: &Site, before: &Before) {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     // Without the first start's memory.
     let server = site.start();
     assert_eq!(server.ready(), 200);
     assert_eq!(balances(&server), before.balances);
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
 }
 
@@ -431,7 +431,7 @@ fn f07_what_was_under_way_is_listed_and_decided() {
         let usdt = server.usdt(user);
         assert_eq!(usdt.spot, Some(moved * crate::harness::COIN), "{usdt:?}");
     }
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: an open credit that finds no place while the log is rebuilt is left to the service, which
@@ -471,7 +471,7 @@ fn f07_an_open_credit_without_a_place_waits_for_the_service() {
     let now = server.post_ended(LATE, &body);
     assert_eq!((now.status, now.req_id()), (200, req_id), "{now:?}");
     assert_eq!(server.usdt(LATE).spot, Some(10 * crate::harness::COIN));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: a rebuild needs two people if a repair does.

@@ -165,17 +165,17 @@ fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
         }
         let asked = answered.iter().rposition(Option::is_some).expect("an answer") + 1;
         site.wait_for_rest();
-        site.assert_books(&server);
+        site.assert_in_order(&server);
         assert_kept(&server, &plan[..asked], &answered[..asked]);
         site.wait_for_rest();
     }
     assert!(server.said().contains(&alarm(Alert::PostgresChanged)));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
     server.stop();
     // The next start knows the server.
     let server = site.start();
     assert!(!server.said().contains(&alarm(Alert::PostgresChanged)));
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// Goal: if two primaries both answer, one process writes to one. Method: a URL of two hosts; the
@@ -258,7 +258,7 @@ fn f24_a_superseded_process_ends_at_once_and_answers_no_read() {
     let (status, said) = old.wait();
     assert_eq!(status.code(), Some(i32::from(Exit::Superseded.code())), "{said}");
     assert!(said.contains(&alarm(Alert::Fenced)), "{said}");
-    successor.assert_books(&new);
+    successor.assert_in_order(&new);
 }
 
 /// Goal: a refused start has changed nothing. Method: the newest migration's row and the hash of
@@ -330,7 +330,7 @@ fn f23_a_cancelled_wait_for_a_standby_is_no_commit() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'in-doubt'"), "1");
     server.says("a later commit covers");
     site.wait_for_rest();
-    site.assert_books(&server);
+    site.assert_in_order(&server);
 }
 
 /// A PostgreSQL over TCP with TLS, made of a copy of another one's files.

@@ -394,7 +394,7 @@ impl Site {
 
     /// Asserts, with every transfer terminal, that `ubscore verify` finds nothing, and
     /// [`Site::assert_balances`].
-    pub(crate) fn assert_books(&self, server: &Server) {
+    pub(crate) fn assert_in_order(&self, server: &Server) {
         self.assert_verified();
         self.assert_balances(server);
     }

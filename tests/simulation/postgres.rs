@@ -273,9 +273,9 @@ impl Postgres {
                 text(cid),
             )
         });
-        let mut passages = BTreeMap::<u128, u32>::new();
+        let mut paths = BTreeMap::<u128, u32>::new();
         let history = self.history.iter().map(|(req_id, Passed { states, attempt, reason })| {
-            let nth = passages.entry(*req_id).or_default();
+            let nth = paths.entry(*req_id).or_default();
             *nth += 1;
             let states: Vec<String> = states.iter().map(|s| s.number().to_string()).collect();
             let attempt = (*attempt).min(INTEGER_MAX);

@@ -37,7 +37,7 @@ fn records_come_back_over_rolls_and_restarts() {
 }
 
 #[test]
-fn a_second_opener_is_told_the_first_ones_pid() {
+fn a_second_opener_learns_the_first_ones_pid() {
     let (_temporary, directory) = directory();
     let (log, _) = start(&directory).unwrap();
     let Error::Locked { pid } = Recovery::open(directory.clone(), 0, 0).unwrap_err() else {

@@ -32,7 +32,7 @@ fn a_reader_follows_a_log_over_rolls() {
 }
 
 #[test]
-fn a_reader_begins_where_it_is_told() {
+fn a_reader_begins_at_the_given_record() {
     let memory = Memory::new();
     let (mut log, _) = start(&memory).unwrap();
     for n in 1..=50 {

@@ -264,14 +264,14 @@ impl Op {
             Op::Sixth => Row {
                 name: "SIXTH",
                 available: Effect::Less,
-                held: Effect::More,
+                held: Effect::Same,
                 side: Side::Owner,
                 undoes: None,
                 undone_by: None,
                 refusable: true,
                 places: 1,
                 opens_work: true,
-                sum: None,
+                sum: Some(Sum::Withdrawals),
                 admission: Admission::PAYER,
             },
         }
@@ -410,6 +410,14 @@ const _: () = {
         let kept = row.undone_by.is_some() as u8;
         assert!(row.places == kept + row.undoes.is_none() as u8, "its own place and a kept one");
         assert!(!(row.undoes.is_some() && row.refusable), "an undoing operation is never refused");
+        let grows = match row.sum {
+            Some(Sum::Withdrawals) => matches!(row.available, Effect::Less),
+            Some(Sum::Deposits | Sum::Refunds) => matches!(row.available, Effect::More),
+            // PostgreSQL keeps the sums of the outside.
+            None => matches!((row.side, row.available), (Side::Outside, _) | (_, Effect::Same)),
+        };
+        assert!(grows, "a change of a Spot balance adds to the sum of its direction");
+        assert!(matches!(row.held, Effect::Same), "the ledger sets no amount apart yet");
         index += 1;
     }
 };

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::finding::{Finding, Verdict};
 use super::pair::Pair;
-use super::{Finding, Seen, Unasked, Verdict};
+use super::seen::{Seen, Unasked};
 use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
 
@@ -574,7 +575,7 @@ mod tests {
     }
 
     /// The findings about settings that are not ok.
-    fn told(settings: &Settings, needed: i64) -> Vec<(&'static str, Verdict)> {
+    fn verdicts(settings: &Settings, needed: i64) -> Vec<(&'static str, Verdict)> {
         let findings = postgres(Ok(settings), needed);
         let odd = findings.into_iter().filter(|finding| finding.verdict != Verdict::Ok);
         odd.map(|finding| {
@@ -587,7 +588,7 @@ mod tests {
     #[test]
     fn each_setting_of_postgresql_is_judged_alone() {
         use Verdict::{Bad, Warn};
-        assert_eq!(told(&settings(), 15), []);
+        assert_eq!(verdicts(&settings(), 15), []);
         let text = |text: &str| text.to_owned();
         for (settings, needed, want) in [
             (Settings { fsync: text("off"), ..settings() }, 15, ("postgres fsync", Bad)),
@@ -632,7 +633,7 @@ mod tests {
             (Settings { clock_ahead_ms: -251, ..settings() }, 15, ("clocks", Warn)),
             (Settings { clock_ahead_ms: 5_001, ..settings() }, 15, ("clocks", Bad)),
         ] {
-            assert_eq!(told(&settings, needed), [want], "{settings:?}");
+            assert_eq!(verdicts(&settings, needed), [want], "{settings:?}");
         }
         let away = Unasked::Failed("no route".to_owned());
         for (why, want) in [(Unasked::NotRunning, Warn), (away, Bad)] {

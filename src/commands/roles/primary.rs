@@ -34,7 +34,7 @@ use super::signals::notify_manager;
 use super::upkeep;
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
-use crate::adapters::spot::{Spot, Unanswered};
+use crate::adapters::spot::{self, Spot, Unanswered};
 use crate::audit::conservation::Audit;
 use crate::audit::externals::Held;
 use crate::audit::failover;
@@ -59,11 +59,13 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::rotation::Rotating;
 use crate::http::service::{
-    Approvals, Intake, Operations, Service, Streams, TransferLimits, Transfers,
+    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransferLimits,
+    Transfers,
 };
 use crate::http::tls::Tls;
 use crate::http::wire::EventBody;
 use crate::http::{ops, public};
+use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::Database;
 use crate::postgres::embedded::Embedded;
@@ -84,9 +86,6 @@ const RECORDS_WAIT: Duration = Duration::from_secs(30);
 const RECORDS_PAUSE: Duration = Duration::from_millis(20);
 /// Between two checks whether the last request has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
-/// One part of so many of the outcome map is kept for transfers that UBSCore would not refuse at
-/// once.
-const KEPT_PART: usize = 8;
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -288,6 +287,7 @@ struct Start<'a> {
 /// What PostgreSQL holds beside balances and transfers.
 struct Settings {
     reads: Reads,
+    admin: Admin,
     catalog: Arc<ArcSwap<Catalog>>,
     assets: Arc<Catalog>,
     database: (String, bool),
@@ -368,9 +368,10 @@ impl Start<'_> {
         let Postgres { address, limits, pin, .. } = postgres;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = crate::postgres::pool(address, limits, self.config.postgres.connections_max);
-        let reads = Reads::new(pool, Arc::clone(&catalog), incarnation.number);
+        let reads = Reads::new(pool, Arc::clone(&catalog));
+        let admin = Admin::new(reads.clone(), incarnation.number);
         if self.development {
-            reads.begin_development(&dev::assets()).await.context("add the development assets")?;
+            admin.begin_development(&dev::assets()).await.context("add the development assets")?;
         }
         let database = reads.database().await.context("ask for the database's name")?;
         let found = Found {
@@ -378,14 +379,14 @@ impl Start<'_> {
             in_data_dir: halt::found_in(&self.config.data_dir),
         };
         let (data_dir, clock) = (self.config.data_dir.clone(), Arc::clone(self.clock));
-        let halt = Arc::new(Halt::begin(found, reads.clone(), clock, data_dir).await);
+        let halt = Arc::new(Halt::begin(found, admin.clone(), clock, data_dir).await);
         failover::hold_at_changes(pin, &halt);
         let assets = reads.load_catalog().await.context("read the assets")?;
         let options =
             quota::Options::new(self.config, &assets).context("load the configuration")?;
         let quotas = Quotas::new(options, Arc::clone(self.clock));
         reads.load_pauses().await.context("read the pauses")?;
-        Ok(Settings { reads, catalog, assets, database, quotas, halt })
+        Ok(Settings { reads, admin, catalog, assets, database, quotas, halt })
     }
 
     /// Registers every asset in UBSCore.
@@ -394,9 +395,8 @@ impl Start<'_> {
         engine: &Engine,
         settings: &Settings,
     ) -> anyhow::Result<Arc<Spot>> {
-        let timeout = Duration::from_millis(self.config.coordinator.adapter_timeout_ms);
-        let catalog = Arc::clone(&settings.catalog);
-        let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, timeout);
+        let (catalog, options) = (Arc::clone(&settings.catalog), spot::Options::from(self.config));
+        let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, options);
         for asset in settings.assets.all() {
             match spot.register(asset).await {
                 // Its amounts have another meaning in the log, so this row must not be used.
@@ -497,7 +497,6 @@ impl Start<'_> {
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
-            kept: config.engine.outcomes_max / KEPT_PART,
             gate: settings.halt.gate(),
             committed: Arc::clone(committed),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
@@ -518,8 +517,7 @@ impl Start<'_> {
         let (check, requests) = rounds::check();
         let watching = Watching {
             found: compared.found,
-            every: Duration::from_millis(self.config.conservation.every_ms),
-            stalled: Duration::from_millis(self.config.alert.stuck_ms),
+            options: rounds::Options::from(self.config),
             halt: Arc::clone(&settings.halt),
             pin: Arc::clone(pin),
             clean: compared.clean,
@@ -614,12 +612,13 @@ impl Start<'_> {
         snapshots: checkpointer::Requests,
     ) -> Service {
         let (config, clock) = (self.config, self.clock);
-        let Settings { reads, database, quotas, halt, .. } = settings;
+        let Settings { reads, admin, database, quotas, halt, .. } = settings;
         let Front { coordinator, hub, check, verifier, stopping } = front;
         let Both { postgres, incarnation, engine, spot } = stores;
         let transfers = Transfers {
             coordinator,
             reads: reads.clone(),
+            admin,
             halt,
             quotas,
             frequency: Mutex::new(Frequency::new(config.alert.user_requests_per_minute_max)),
@@ -629,7 +628,7 @@ impl Start<'_> {
         };
         let streams = Streams {
             hub,
-            heartbeat: Duration::from_millis(config.events.heartbeat_ms),
+            heartbeat: Heartbeat::from(config),
             reads,
             clock: Arc::clone(clock),
             verifier: Arc::clone(&verifier),
@@ -638,8 +637,7 @@ impl Start<'_> {
             verifier,
             clock: Arc::clone(clock),
             entropy: Mutex::new(Box::new(SystemEntropy::default())),
-            body_bytes_max: config.http.body_bytes_max,
-            body_read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+            limits: BodyLimits::from(config),
         };
         let timeout = Duration::from_millis(config.conservation.statement_timeout_ms);
         let address = postgres.address.clone();

@@ -1,5 +1,9 @@
 //! The parts that every role begins with: telemetry, alerts, supervision, listeners, the reload of
-//! keys, and signals. Nothing here knows the engine.
+//! keys, and signals.
+//!
+//! Nothing here starts an engine or needs one. Three types of other rooms come with it: the notice
+//! of a dead engine in the last words, the rejection of a worker in a refusal, and the superseded
+//! process of PostgreSQL in a task.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,6 +37,9 @@ use crate::telemetry::{self, Metrics, init_logging};
 const LAST_ALERTS: Duration = Duration::from_secs(1);
 /// How long it waits for the collector of spans.
 const LAST_SPANS: Duration = Duration::from_secs(1);
+
+/// Between two folds of the metrics: histograms grow until they are folded.
+const METRICS_EVERY: Duration = Duration::from_secs(5);
 
 /// A process of any role.
 pub struct Process {
@@ -74,6 +81,18 @@ impl Ended {
     }
 }
 
+/// Here and not in its room: the configuration checks addresses of PostgreSQL, which logs.
+impl From<&Config> for telemetry::Options {
+    fn from(config: &Config) -> telemetry::Options {
+        telemetry::Options {
+            filter: config.log.filter.clone(),
+            format: config.log.format,
+            otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
+            sample_ratio: config.telemetry.sample_ratio,
+        }
+    }
+}
+
 /// Runs a role to its end.
 ///
 /// # Errors
@@ -82,7 +101,7 @@ pub fn run(
     config: Config,
     role: impl AsyncFnOnce(Process) -> anyhow::Result<Exit>,
 ) -> anyhow::Result<Exit> {
-    let traces = init_logging(&config.log, &config.telemetry)?;
+    let traces = init_logging(&telemetry::Options::from(&config))?;
     #[cfg(feature = "crash")]
     crate::crash::arm()?;
     raise_open_files();
@@ -97,7 +116,7 @@ pub fn run(
 }
 
 impl Process {
-    /// Begins to handle signals and to send alerts.
+    /// Begins to handle signals, to send alerts and to fold the metrics.
     ///
     /// # Errors
     /// The system allows no signal handlers, or the webhook of alerts cannot be used.
@@ -108,11 +127,13 @@ impl Process {
         let metrics = Metrics::install();
         let options = alert::Options::from(&config);
         alert::start(&options, Arc::clone(&clock)).context("start alerting")?;
+        let mut tasks = Tasks::default();
+        tasks.run_endless("metrics", fold(metrics, Arc::clone(&clock)));
         Ok(Process {
             config,
             clock,
             metrics,
-            tasks: Tasks::default(),
+            tasks,
             signals,
             hangups: Some(hangups),
             stop: Some(watch::channel(()).0),
@@ -211,6 +232,14 @@ impl Process {
     }
 }
 
+/// Folds the metrics again and again.
+async fn fold(metrics: &'static Metrics, clock: Arc<dyn Clock>) {
+    loop {
+        metrics.upkeep();
+        clock.sleep(METRICS_EVERY).await;
+    }
+}
+
 /// A listener that is being served.
 pub struct Serving {
     name: &'static str,
@@ -249,28 +278,59 @@ mod tests {
 
     use super::*;
     use crate::http::ops;
-    use crate::http::readiness::Readiness;
+    use crate::http::readiness::{Part, Readiness};
+    use crate::postgres::Superseded;
+    use domain::code::Code;
 
-    /// Goal: a role without the engine has health, supervision and an orderly stop. Method: one
-    /// with a health listener and a task of its own, asked over the network, then stopped.
+    /// The answer of a listener of this machine.
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
+    }
+
+    /// Goal: a role without the engine has health, readiness, metrics, supervision and an orderly
+    /// stop. Method: one with a part and a task of its own, asked over the network before and
+    /// after it is ready, then ended by SIGTERM.
     #[tokio::test]
     async fn a_role_begins_without_the_engine() {
         let mut process = Process::begin(Config::default()).expect("a process");
         let listener = listen(([127, 0, 0, 1], 0).into(), "ops.listen").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let handler = |request| async move { ops::starting(&request) };
+        let is_open = Arc::new(AtomicBool::new(false));
+        let open = Arc::clone(&is_open);
+        let handler = move |request| {
+            let why = (!open.load(Ordering::Acquire)).then(|| "The venue is closed.".to_owned());
+            async move {
+                let parts = vec![Part::new("venue", Code::SystemError, why)];
+                ops::health(&request, &Readiness::of(parts))
+            }
+        };
         let health = process.serve("health", listener, None, handler);
         process.tasks.run_endless("work", std::future::pending());
         process.keep_keys(Vec::new());
 
-        let mut stream = TcpStream::connect(address).await.expect("connected");
-        let request = "GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer");
+        let answer = get(address, "/healthz").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert!(Readiness::starting().problem().is_some(), "it is not ready");
+        let answer = get(address, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("\"part\":\"venue\",\"ready\":false"), "{answer}");
+        is_open.store(true, Ordering::Release);
+        let answer = get(address, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"ready\":true"), "{answer}");
+        let answer = get(address, "/metrics").await;
+        assert!(answer.contains("ubscore_ready"), "{answer}");
+        let answer = get(address, "/admin/v1/transfers").await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
 
+        // The process has its handlers: the signal ends nothing but the wait.
+        let ourselves = rustix::process::getpid();
+        rustix::process::kill_process(ourselves, rustix::process::Signal::TERM).expect("sent");
+        process.ended(std::future::pending()).await.expect("the signal comes first");
         let mut stopping = process.stopping();
         process.stop();
         assert!(stopping.changed().await.is_err(), "the sender is gone");
@@ -278,5 +338,12 @@ mod tests {
         assert_eq!(drained.cut, 0);
         std::mem::take(&mut process.tasks).join().await;
         assert_eq!(process.finish(), Exit::Done);
+
+        // The other end: a task that ends takes the process with it. In the same test, because a
+        // signal reaches every process that runs here.
+        let mut process = Process::begin(Config::default()).expect("another process");
+        process.tasks.run("work", async { Err(Superseded) });
+        let ended = process.ended(std::future::pending()).await.expect_err("the task has ended");
+        assert_eq!(ended.exit(), Exit::Superseded);
     }
 }

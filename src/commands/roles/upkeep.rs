@@ -1,5 +1,4 @@
-//! The upkeep of the primary: every few seconds it folds metrics and raises alerts before a
-//! shortage refuses a user.
+//! The upkeep of the primary: every few seconds it raises alerts before a shortage refuses a user.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use tracing::warn;
 use crate::alert::{Alert, alert, alert_about};
 use crate::config::Config;
 use crate::data_dir;
-use crate::http::readiness::Readiness;
 use crate::http::service::Service;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
@@ -28,21 +26,20 @@ pub(super) fn alert_unreadable(reads: &Reads) {
     }
 }
 
-/// Folds the metrics and raises alerts: invalid assets, little space for the log, little room in
+/// Raises alerts: invalid assets, little space for the log, little room in
 /// UBSCore's tables. It never ends.
 pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = data_dir::log(&config.data_dir);
-    let (clock, metrics) = (Arc::clone(&service.intake.clock), service.operations.metrics);
+    let clock = Arc::clone(&service.intake.clock);
     let reads = service.transfers.reads.clone();
     // The stop waits until the last reference is gone.
     let watched = Arc::downgrade(&service);
     drop(service);
     loop {
-        metrics.upkeep();
         alert_unreadable(&reads);
         // Only for its alerts, so that a shortage is known before a client meets it.
         if let Some(service) = watched.upgrade() {
-            Readiness::look(&service.transfers).await;
+            service.transfers.readiness().await;
         }
         watch_space(&log_dir, config.wal.space_low_bytes);
         watch_places("accounts", engine.accounts(), engine.accounts_left());

@@ -15,10 +15,11 @@ use foldhash::fast::FixedState;
 use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
-use super::{Contents, Error, SumObject, check};
+use super::contents::{Contents, SumObject, check};
+use super::error::Error;
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
-use crate::config::format::Format;
+use crate::format::Format;
 use domain::amount::{PRECISION_MAX, units_text};
 
 /// The most facts held at a time; each takes some 150 bytes.
@@ -171,6 +172,7 @@ impl Differences {
         if class.shown.len() > self.limit {
             class.shown.pop_last();
         }
+        debug_assert!(class.shown.len() <= self.limit, "one more is one too many");
     }
 }
 

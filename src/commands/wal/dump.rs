@@ -8,12 +8,14 @@ use engine::record::Kind;
 use serde::Serialize;
 use wal::{Directory, Reader, SegmentHeader, Sequence};
 
+use super::error::Error;
 use super::finding::{EndingText, TornObject, ending_name};
 use super::ink::Ink;
 use super::line::{Assets, Integer, Printer};
-use super::{Error, Log, json};
+use super::log::Log;
 use crate::cli::WalDumpArgs;
-use crate::config::format::Format;
+use crate::commands::output::json;
+use crate::format::Format;
 
 /// The most records that are read for assets before the first wanted segment. UBSCore records its
 /// assets at its first start, so they are at the front. A later asset is printed by its number.
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn follow_ends_by_itself_where_it_is_told_to() {
+    fn follow_ends_by_itself_at_the_given_record() {
         let sample = Sample::new();
         let data = sample.data();
         for words in [["--to", "5"], ["--limit", "5"]] {

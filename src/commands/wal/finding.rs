@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use serde::Serialize;
 use wal::{Claim, Ending, Place, SEGMENT_HEADER_BYTES, Torn};
 
-use super::Error;
+use super::error::Error;
 use super::line::Integer;
 
 /// Damage in a log.

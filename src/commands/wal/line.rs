@@ -17,7 +17,7 @@ use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use crate::clock::NS_PER_S;
-use crate::config::format::Format;
+use crate::format::Format;
 use domain::amount::{PRECISION_MAX, push_units, units_text};
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::Decision;
@@ -257,15 +257,15 @@ impl Printer {
                     balance_after: &self.balance_after,
                 }
             }
-            Entry::AccountStatus { user: whose, .. } => {
+            Entry::AccountStatus { user: owner, .. } => {
                 user = itoa::Buffer::new();
-                Columns { user: user.format(*whose), ..Columns::ABSENT }
+                Columns { user: user.format(*owner), ..Columns::ABSENT }
             }
             Entry::Asset { symbol, .. } => {
                 escaped = escape(symbol);
                 Columns { asset: &escaped, ..Columns::ABSENT }
             }
-            Entry::Totals { user: whose, asset, totals } => {
+            Entry::Totals { user: owner, asset, totals } => {
                 user = itoa::Buffer::new();
                 let known = self.assets.known.get(asset);
                 let units = totals.available().unwrap_or(0);
@@ -275,7 +275,7 @@ impl Printer {
                     None => self.balance_after = format!("{units}u"),
                 }
                 Columns {
-                    user: user.format(*whose),
+                    user: user.format(*owner),
                     asset: match known {
                         Some(known) => &known.escaped,
                         None => {

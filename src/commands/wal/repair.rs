@@ -34,11 +34,11 @@ use super::ink::Ink;
 use super::line::Printer;
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
-use crate::commands::load_config;
-use crate::config::format::Format;
+use crate::commands::configured::load_config;
 use crate::crash;
 use crate::data_dir::{self, LOG_DIRECTORY};
 use crate::exit::Exit;
+use crate::format::Format;
 use crate::postgres::cut::{Claims, Loss, Witness, record};
 use crate::postgres::store::Transfer;
 use crate::stores::{Target, with_stores};
@@ -55,8 +55,8 @@ const LOOKED_UP: usize = 1_000;
 
 /// Prints the loss of a repair, or carries it out.
 ///
-/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL is still
-/// to be told; 2: refused, or it cannot run.
+/// Exit code 0: nothing is wrong, or it is done; 1: something would be lost, or PostgreSQL has not
+/// recorded the cut yet; 2: refused, or it cannot run.
 pub(super) fn run(args: &WalRepairArgs, out: &mut impl Write) -> anyhow::Result<Exit> {
     let (place, lock) = prepare(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -192,6 +192,7 @@ impl Way {
     /// Reads on until `from` is the next record, or as far as the log is sound. Returns whether it
     /// got there.
     fn go_before(&mut self, from: Sequence) -> Result<bool, wal::Error> {
+        debug_assert!(self.survey.last() < from, "the way has not passed record {from}");
         while self.survey.last() + 1 < from {
             let Some(record) = self.survey.next()? else { break };
             self.last_ns = Some(record.time_ns);

@@ -15,13 +15,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 use wal::{Record, Sequence};
 
+use super::error::Error;
 use super::finding::Damage;
 use super::ink::{BAD, GOOD, Ink};
 use super::line::{ASSETS_MAX, Assets, Integer, outcome};
-use super::verify::{FoundObject, Read, ReadObject, found_text};
-use super::{Error, Log, json};
+use super::log::Log;
+use super::read::{Read, ReadObject};
+use super::verify::{FoundObject, found_text};
 use crate::cli::WalStatArgs;
-use crate::config::format::Format;
+use crate::commands::output::json;
+use crate::format::Format;
 
 /// The most users that are distinguished, some 10 MB of memory. At the bound the output adds \"or
 /// more\".

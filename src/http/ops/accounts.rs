@@ -107,7 +107,7 @@ pub(super) async fn set_status(
             let (actor, reason) = (actor(caller), draft.reason);
             // The intent first: no change of UBSCore may be without its author.
             let audit =
-                transfers.reads.audit(&actor, "account status", &subject, status.name(), &reason);
+                transfers.admin.audit(&actor, "account status", &subject, status.name(), &reason);
             audit.await.map_err(postgres_away)?;
             spot.set_status(user, status).await.map_err(unanswered)?;
         }

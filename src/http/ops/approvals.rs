@@ -18,8 +18,10 @@ use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Caller, Intake, Service};
 use crate::http::wire::ApprovalBody;
+use crate::postgres::admin::Admin;
+use crate::postgres::admin::approvals::{Undecided, Vote, Wish};
 use crate::postgres::reads::Reads;
-use crate::postgres::reads::approvals::{Approval, Undecided, Vote, Wish};
+use crate::postgres::reads::approvals::Approval;
 use domain::code::Code;
 
 /// An action that waits for another operator.
@@ -50,7 +52,7 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
         reason,
         expires_after: service.approvals.expires_after,
     };
-    let approval = service.transfers.reads.ask_approval(wish).await.map_err(postgres_away)?;
+    let approval = service.transfers.admin.ask_approval(wish).await.map_err(postgres_away)?;
     if action == Action::External && approval.request != request {
         return Err(Code::IdemKeyConflict.into());
     }
@@ -106,9 +108,9 @@ impl Decided {
     }
 
     /// Records the decision, and returns the approval.
-    pub(super) async fn keep(&self, reads: &Reads, vote: Vote) -> Result<Approval, Refusal> {
+    pub(super) async fn keep(&self, admin: &Admin, vote: Vote) -> Result<Approval, Refusal> {
         let Decided { approval_id, caller, reason, .. } = self;
-        let decided = reads.decide_approval(approval_id, vote, caller.user, reason);
+        let decided = admin.decide_approval(approval_id, vote, caller.user, reason);
         decided.await.map_err(postgres_away)?.map_err(|undecided| match undecided {
             Undecided::Unknown => unknown(),
             Undecided::Own => {
@@ -135,11 +137,11 @@ fn unknown() -> Refusal {
 /// so.
 pub(super) async fn reject(
     intake: &Intake,
-    reads: &Reads,
+    admin: &Admin,
     approval_id: &str,
     call: Call,
 ) -> Outcome {
     let decided = Decided::read(intake, approval_id, call).await?;
-    let approval = decided.keep(reads, Vote::Reject).await?;
+    let approval = decided.keep(admin, Vote::Reject).await?;
     Ok(json(StatusCode::OK, &ApprovalBody::from(approval), &decided.request_id))
 }

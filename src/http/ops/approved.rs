@@ -14,25 +14,26 @@ use crate::crash;
 use crate::http::refusal::Outcome;
 use crate::http::request::{Call, parse};
 use crate::http::service::Service;
-use crate::postgres::reads::approvals::{Approval, Vote};
+use crate::postgres::admin::approvals::Vote;
+use crate::postgres::reads::approvals::Approval;
 use crate::telemetry::chain;
 use domain::account::UserId;
 use domain::code::Code;
 
 /// `POST …/approve`: carries out the action, and answers as the action does.
 pub(super) async fn approve(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
-    let reads = &service.transfers.reads;
+    let admin = &service.transfers.admin;
     let decided = Decided::read(&service.intake, &parameters[0], call).await?;
     // One at a time: two approvals of one action are carried out one after the other.
     let _one = service.approvals.carrying_out.lock().await;
-    let approval = decided.keep(reads, Vote::Approve).await?;
+    let approval = decided.keep(admin, Vote::Approve).await?;
     debug_assert_eq!(approval.state, State::Approved, "recorded before it is carried out");
     crash::point("approval_after_approve");
     let answer = carry_out(&service, &approval, decided).await?;
-    crash::point("approval_after_deed");
+    crash::point("approval_after_action");
     let approval_id = &approval.approval_id;
     info!(approval_id, action = approval.action.name(), subject = approval.subject, "carried out");
-    if let Err(failure) = reads.approval_carried_out(approval_id).await {
+    if let Err(failure) = admin.approval_carried_out(approval_id).await {
         // It is carried out. Its effect can be found by its subject.
         error!(
             error = chain(&failure),

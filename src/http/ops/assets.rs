@@ -15,8 +15,8 @@ use crate::http::request::{Call, query};
 use crate::http::service::{Intake, Service};
 use crate::http::wire::AssetBody;
 use crate::postgres;
+use crate::postgres::admin::assets::{AssetChange, Learned, NewAsset, NotAdded};
 use crate::postgres::reads::Reads;
-use crate::postgres::reads::assets::{AssetChange, Learned, NewAsset, NotAdded};
 use crate::telemetry::chain;
 use crate::validation;
 use domain::amount::PRECISION_MAX;
@@ -126,7 +126,7 @@ pub(super) async fn add(service: Arc<Service>, call: Call) -> Outcome {
         })
     };
     let actor = actor(caller);
-    let added = transfers.reads.add_asset(&wanted, &learn, &actor, &draft.reason).await;
+    let added = transfers.admin.add_asset(&wanted, &learn, &actor, &draft.reason).await;
     let asset = added.map_err(|not_added| {
         error!(symbol = wanted.symbol, why = %not_added, "an asset is not added");
         match not_added {
@@ -183,7 +183,7 @@ pub(super) async fn change(service: Arc<Service>, parameters: Vec<String>, call:
     }
     check_reason(&draft.reason)?;
     let actor = actor(caller);
-    let changed = transfers.reads.change_asset(asset, change, &actor, &draft.reason);
+    let changed = transfers.admin.change_asset(asset, change, &actor, &draft.reason);
     let asset = changed.await.map_err(unwritten)?;
     Ok(json(StatusCode::OK, &AssetBody::from(&asset), &request_id))
 }

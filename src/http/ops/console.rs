@@ -42,7 +42,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("session.js", SCRIPT, include_str!("console/session.js")),
     ("api.js", SCRIPT, include_str!("console/api.js")),
     ("dom.js", SCRIPT, include_str!("console/dom.js")),
-    ("deed.js", SCRIPT, include_str!("console/deed.js")),
+    ("action.js", SCRIPT, include_str!("console/action.js")),
     ("now.js", SCRIPT, include_str!("console/now.js")),
     ("metrics.js", SCRIPT, include_str!("console/metrics.js")),
     ("plot.js", SCRIPT, include_str!("console/plot.js")),

@@ -84,7 +84,7 @@ pub(super) async fn external(service: &Service, op: Op, call: Call) -> Outcome {
         let action = if op.pays() { "deposit asked" } else { "withdrawal asked" };
         let detail = format!("{} {} of user {user_id}", external.amount, external.asset);
         let audit =
-            service.transfers.reads.audit(&actor, action, &external.idem_key, &detail, reason);
+            service.transfers.admin.audit(&actor, action, &external.idem_key, &detail, reason);
         audit.await.map_err(postgres_away)?;
     }
     let note = AuditNote { actor, reason: String::new(), request_id };

@@ -24,19 +24,34 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Answers a request of the operators' listener before there is a service: the process lives, and
-/// is not ready.
+/// is not ready. The console shows that.
 pub fn starting(request: &Request<Incoming>) -> Answer {
     let given = request_id(request.headers().get(X_REQUEST_ID));
     let request_id = given.unwrap_or("starting");
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, path) if let Some(file) = console::file(path, request_id) => file,
+        _ => alone(request, request_id, &Readiness::starting()),
+    }
+}
+
+/// Answers a request of a role without a service: health, readiness and metrics.
+pub fn health(request: &Request<Incoming>, readiness: &Readiness) -> Answer {
+    let given = request_id(request.headers().get(X_REQUEST_ID));
+    alone(request, given.unwrap_or("health"), readiness)
+}
+
+fn alone(request: &Request<Incoming>, request_id: &str, readiness: &Readiness) -> Answer {
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => text(StatusCode::OK, PLAIN, "ok\n".into(), request_id),
         (&Method::GET, "/metrics") => {
             let metrics = telemetry::Metrics::install().render();
             text(StatusCode::OK, EXPOSITION, metrics.into(), request_id)
         }
-        (&Method::GET, "/readyz") => Readiness::starting().answer(request_id),
-        (&Method::GET, path) if let Some(file) = console::file(path, request_id) => file,
-        _ => Refusal::because(Code::SystemError, "The service is starting.").answer(request_id),
+        (&Method::GET, "/readyz") => readiness.answer(request_id),
+        _ => match readiness.problem().and_then(|part| part.why.clone()) {
+            Some(why) => Refusal::because(Code::SystemError, why).answer(request_id),
+            None => Refusal::from(Code::NotFound).answer(request_id),
+        },
     }
 }
 
@@ -47,13 +62,13 @@ pub(super) fn alive(call: &Call) -> Answer {
 
 /// `GET /readyz`.
 pub(super) async fn ready(transfers: &Transfers, call: &Call) -> Answer {
-    Readiness::look(transfers).await.answer(&call.request_id)
+    transfers.readiness().await.answer(&call.request_id)
 }
 
 /// `GET /metrics`.
 pub(super) async fn metrics(transfers: &Transfers, operations: &Operations, call: &Call) -> Answer {
     // Sets the metric of readiness.
-    Readiness::look(transfers).await;
+    transfers.readiness().await;
     let metrics = render(transfers, operations).into();
     text(StatusCode::OK, EXPOSITION, metrics, &call.request_id)
 }

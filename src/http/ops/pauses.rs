@@ -15,8 +15,8 @@ use crate::http::request::{Call, query};
 use crate::http::service::{Intake, Service};
 use crate::http::wire::{PauseBody, paused};
 use crate::pause::{Pauses, Scope};
+use crate::postgres::admin::pauses::PauseChange;
 use crate::postgres::reads::Reads;
-use crate::postgres::reads::pauses::PauseChange;
 use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::Direction;
@@ -80,7 +80,7 @@ pub(super) async fn change(service: Arc<Service>, call: Call) -> Outcome {
     let PauseDraft { paused, reason, .. } = draft;
     let change = PauseChange { scope, paused, subject: &subject, actor: &actor, reason: &reason };
     let was_paused = transfers.reads.pauses().all().iter().any(|pause| pause.scope == scope);
-    let earlier = transfers.reads.change_pause(change).await.map_err(postgres_away)?;
+    let earlier = transfers.admin.change_pause(change).await.map_err(postgres_away)?;
     warn!(actor, reason, subject, paused, "pauses changed");
     let decided = async {
         tokio::select! {

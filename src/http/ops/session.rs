@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use crate::approval::Action;
 use crate::http::answer::json;
-use crate::http::readiness::Readiness;
 use crate::http::refusal::Outcome;
 use crate::http::request::{Call, query};
-use crate::http::service::Service;
+use crate::http::service::{Approvals, Intake, Operations, Transfers};
 use crate::release;
 
 #[derive(Serialize)]
@@ -34,11 +33,17 @@ struct Body {
 }
 
 /// `GET /admin/v1/session`: for admins only, since the console offers all that an admin may do.
-pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
-    let caller = service.intake.authenticate_admin(call)?;
+pub(super) async fn show(
+    intake: &Intake,
+    transfers: &Transfers,
+    approvals: &Approvals,
+    operations: &Operations,
+    call: &Call,
+) -> Outcome {
+    let caller = intake.authenticate_admin(call)?;
     query(call, "")?;
-    let (database, development) = service.operations.database.clone();
-    let readiness = Readiness::look(&service.transfers).await;
+    let (database, development) = operations.database.clone();
+    let readiness = transfers.readiness().await;
     let expires_at = i64::try_from(caller.expires_s).ok();
     let body = Body {
         user_id: caller.user.number(),
@@ -47,11 +52,11 @@ pub(super) async fn show(service: &Service, call: &Call) -> Outcome {
             .and_then(|seconds| Timestamp::from_second(seconds).ok())
             .unwrap_or(Timestamp::MAX),
         version: release::VERSION,
-        approval_required: service.approvals.required.iter().copied().map(Action::name).collect(),
-        stuck_ms: service.transfers.limits.stuck_ms,
+        approval_required: approvals.required.iter().copied().map(Action::name).collect(),
+        stuck_ms: transfers.limits.stuck_ms,
         database,
         development,
-        halted: service.transfers.halt.reason().map(|reason| Halted { reason }),
+        halted: transfers.halt.reason().map(|reason| Halted { reason }),
         not_ready: readiness.problem().and_then(|part| part.why.clone()),
     };
     Ok(json(StatusCode::OK, &body, &call.request_id))

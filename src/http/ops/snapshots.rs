@@ -8,7 +8,7 @@ use crate::http::answer::json;
 use crate::http::refusal::{Outcome, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Intake, Operations};
-use crate::postgres::reads::Reads;
+use crate::postgres::admin::Admin;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,7 +20,7 @@ struct SnapshotDraft {
 /// a request may.
 pub(super) async fn ask(
     intake: &Intake,
-    reads: &Reads,
+    admin: &Admin,
     operations: &Operations,
     call: Call,
 ) -> Outcome {
@@ -31,7 +31,7 @@ pub(super) async fn ask(
     check_reason(&draft.reason)?;
     let after = operations.engine.lock().durable();
     let (actor, subject) = (actor(caller), format!("log {after}"));
-    reads.audit(&actor, "snapshot", &subject, "", &draft.reason).await.map_err(postgres_away)?;
+    admin.audit(&actor, "snapshot", &subject, "", &draft.reason).await.map_err(postgres_away)?;
     operations.snapshots.ask();
     #[derive(Serialize)]
     struct Body {

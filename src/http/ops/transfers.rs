@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::approvals;
 use super::audit_note::{AuditNote, actor, check_reason};
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::rejected::rejected;
-use super::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::adapters::spot::Spot;
 use crate::approval::Action;
 use crate::coordinator::Rejection;
@@ -21,7 +21,7 @@ use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::settle::settle;
 use crate::http::wire::{FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, ShownBody};
-use crate::postgres::reads::Reads;
+use crate::postgres::admin::Admin;
 use crate::postgres::reads::lists::{Dossier, Filter, Listed, Stands};
 use crate::postgres::store::{Sought, Transfer};
 use domain::account::UserId;
@@ -195,10 +195,10 @@ impl Wanted {
     }
 
     /// Writes the audit row of an action before the action: none may be without its author.
-    async fn audit(&self, reads: &Reads, action: &str) -> Result<(), Refusal> {
+    async fn audit(&self, admin: &Admin, action: &str) -> Result<(), Refusal> {
         let (subject, state) = (self.transfer.intent.req_id.to_string(), self.transfer.state);
         let AuditNote { actor, reason, .. } = &self.note;
-        let audit = reads.audit(actor, action, &subject, state.name(), reason);
+        let audit = admin.audit(actor, action, &subject, state.name(), reason);
         audit.await.map_err(postgres_away)
     }
 
@@ -206,7 +206,7 @@ impl Wanted {
     async fn resolve(self, transfers: &Transfers) -> Outcome {
         let mut transfer = self.transfer.clone();
         if transfer.state.awaits_decision() {
-            self.audit(&transfers.reads, "transfer resolve").await?;
+            self.audit(&transfers.admin, "transfer resolve").await?;
             let (user, req_id) = (transfer.intent.user, transfer.intent.req_id);
             let progress = transfers.coordinator.resolve(user, req_id).await;
             let mut progress = progress.map_err(|rejection| attended(&transfer, rejection))?;
@@ -246,7 +246,7 @@ pub(super) async fn retry(service: Arc<Service>, parameters: Vec<String>, call: 
         let transfer = Some((wanted.transfer.intent.req_id, Some(state)));
         return Err(Refusal { transfer, ..Refusal::because(Code::NotResolvable, message) });
     }
-    wanted.audit(&transfers.reads, "transfer retry").await?;
+    wanted.audit(&transfers.admin, "transfer retry").await?;
     let intent = &wanted.transfer.intent;
     let progress = transfers.coordinator.retry(intent.user, intent.req_id).await;
     let progress = progress.map_err(|rejection| attended(&wanted.transfer, rejection))?;

@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::audit_note::{actor, check_reason};
-use super::{LIMIT_DEFAULT, LIMIT_MAX};
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::events::Hub;
 use crate::http::answer::json;
 use crate::http::event_id::event_id;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, parameters, query};
 use crate::http::service::Intake;
+use crate::postgres::admin::Admin;
 use crate::postgres::reads::Reads;
 use crate::postgres::webhooks::DeadLetter;
 use domain::code::Code;
@@ -81,7 +82,7 @@ struct ResendDraft {
 /// `POST /admin/v1/webhooks/{event_id}/resend`: the event is due now, with all its attempts.
 pub(super) async fn resend(
     intake: &Intake,
-    reads: &Reads,
+    admin: &Admin,
     hub: Option<&Hub>,
     event: &str,
     call: Call,
@@ -93,7 +94,7 @@ pub(super) async fn resend(
     let event_id = event_id(event).map_err(|_| none())?;
     let ResendDraft { reason } = intake.json_body(call).await?;
     check_reason(&reason)?;
-    let resent = reads.resend(event_id, &actor(caller), &reason).await.map_err(postgres_away)?;
+    let resent = admin.resend(event_id, &actor(caller), &reason).await.map_err(postgres_away)?;
     if !resent {
         return Err(none());
     }

@@ -94,7 +94,7 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         head: Some(head),
         last,
         phase: Phase::Behind,
-        heartbeat: streams.heartbeat,
+        heartbeat: streams.heartbeat.0,
         sent_ns: streams.clock.monotonic_ns(),
         longest_stall: Duration::ZERO,
         reads: streams.reads.clone(),

@@ -62,7 +62,9 @@ impl Reads {
             let rows = client.query(&statement, &[&user.bigint(), &before, &ROWS_PER_PAGE]).await?;
             let mut ended = false;
             for row in &rows {
-                before = row.try_get(0)?;
+                let number: i64 = row.try_get(0)?;
+                debug_assert!(number < before, "newest first: each page ends further back");
+                before = number;
                 let at: Timestamp = row.try_get(1)?;
                 ended = at + DISORDER < since;
                 if at < since {

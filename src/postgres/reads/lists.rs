@@ -162,6 +162,7 @@ impl Window {
     /// The order number behind which the next page begins, after this one has `found` at most `limit` rows.
     fn next(&self, found: &[Row], limit: i64) -> Result<Option<u64>, Error> {
         let full = i64::try_from(found.len()).is_ok_and(|found| found == limit);
+        debug_assert!(found.len() as u64 <= limit.unsigned_abs(), "the statement has a LIMIT");
         let next = match found.last() {
             Some(last) if full => Some(last.try_get::<_, i64>(1)?),
             _ if self.more => Some(self.first),
@@ -232,6 +233,11 @@ impl Reads {
         filter: &Filter,
         under_way: &[u64],
     ) -> Result<ListPage<Listed>, Error> {
+        assert!(filter.limit > 0, "a page has room");
+        assert!(
+            !(filter.oldest_first && filter.stands.may_have_ended()),
+            "no index leads from the oldest of what has ended"
+        );
         let client = self.pool.get().await?;
         let user = filter.user.map(UserId::bigint);
         let cid = filter.cid.as_ref().map(Cid::as_str);
@@ -301,6 +307,7 @@ impl Reads {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn own_list(&self, filter: &OwnFilter) -> Result<ListPage<Transfer>, Error> {
+        assert!(filter.limit > 0, "a page has room");
         let client = self.pool.get().await?;
         let (user, limit) = (filter.user.bigint(), i64::from(filter.limit));
         let before = filter.before.map_or(i64::MAX, bigint);

@@ -1,7 +1,7 @@
-// The operators' console, put together. `session.js` has the session, `api.js` calls the routes, `deed.js` changes something, and each
+// The operators' console, put together. `session.js` has the session, `api.js` calls the routes, `action.js` changes something, and each
 // other file shows a part of the page.
 
-import { awaitDeeds } from "./deed.js";
+import { awaitActions } from "./action.js";
 import { findNamed, watchTransfers } from "./find.js";
 import { watchMoney } from "./money.js";
 import { watchMetrics } from "./now.js";
@@ -12,5 +12,5 @@ watchMetrics();
 watchTransfers();
 watchMoney();
 watchStops();
-awaitDeeds();
+awaitActions();
 awaitOperator(findNamed);

@@ -1,7 +1,7 @@
 // Transfers and users: stuck and old transfers, and the results of a search.
 
 import { Refused, change, get } from "./api.js";
-import { deedButton } from "./deed.js";
+import { actionButton } from "./action.js";
 import { byId, durationText, make, renew, replace, say, table } from "./dom.js";
 import { current, fail, watch } from "./session.js";
 import { amountText, transferElement, waitText, wayText } from "./transfer.js";
@@ -147,8 +147,8 @@ function shownElement(transfer) {
     done: (answer) => `Transfer ${name} is ${answer.state}.`,
   };
   const actions = [
-    deedButton("Retry", `retry ${name}`, retry, { class: "main", ...ended }),
-    deedButton("Resolve", `resolve ${name}`, resolve, { class: "danger", ...ended }),
+    actionButton("Retry", `retry ${name}`, retry, { class: "main", ...ended }),
+    actionButton("Resolve", `resolve ${name}`, resolve, { class: "danger", ...ended }),
   ];
   return transferElement(transfer, actions);
 }
@@ -183,7 +183,7 @@ const STATUSES = [
 function accountElement(user, { account_type: type, status: present }) {
   // An account may be frozen before it exists.
   const others = STATUSES.filter(({ status }) => status !== (present ?? "ACTIVE"));
-  const buttons = others.map(({ status, verb, means }) => deedButton(`${verb} ${type}`, `${verb} ${type}`, {
+  const buttons = others.map(({ status, verb, means }) => actionButton(`${verb} ${type}`, `${verb} ${type}`, {
     title: `${verb} ${type} of user ${user}`,
     verb,
     what: means,

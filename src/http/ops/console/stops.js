@@ -1,7 +1,7 @@
 // Pending approvals, pauses, the halt, and events that their endpoint did not accept.
 
 import { change, get } from "./api.js";
-import { deedButton, propose } from "./deed.js";
+import { actionButton, propose } from "./action.js";
 import { byId, make, replace, say, table, timeText } from "./dom.js";
 import { lookButton } from "./find.js";
 import { current, watch } from "./session.js";
@@ -80,7 +80,7 @@ function requestText({ action, subject, request }) {
 function showApprovals(approvals) {
   const needed = current().approval_required;
   const none = needed.length === 0 ? "None, and no action needs one." : `None. Two operators are needed for: ${needed.join(", ")}.`;
-  const decide = (approval, verb, path, kind) => deedButton(verb, `${verb} ${approval.approval_id}`, {
+  const decide = (approval, verb, path, kind) => actionButton(verb, `${verb} ${approval.approval_id}`, {
     title: `${verb}: ${approval.action} ${approval.subject}`,
     verb,
     what: `${requestText(approval)} Requested by operator ${approval.maker}. Reason: ${approval.reason}`,
@@ -107,17 +107,17 @@ function showPauses({ pauses }) {
     ["Since", (row) => timeText(row.at)],
     ["By", (row) => row.actor],
     ["Reason", (row) => row.reason, "wrap"],
-    ["End", (row) => deedButton("Unpause", `unpause ${row.direction} ${row.asset}`, pauseDeed(row.direction, row.asset, false))],
+    ["End", (row) => actionButton("Unpause", `unpause ${row.direction} ${row.asset}`, pauseAction(row.direction, row.asset, false))],
   ], pauses));
 }
 
 function pauseChosen() {
   const [direction, asset] = ["pause-direction", "pause-asset"].map((id) => byId(id).value || null);
   if (direction === null && asset === null) say(byId("said"), "Name a direction, an asset or both. To stop everything, use the halt.");
-  else propose(pauseDeed(direction, asset, true));
+  else propose(pauseAction(direction, asset, true));
 }
 
-function pauseDeed(direction, asset, paused) {
+function pauseAction(direction, asset, paused) {
   const scope = `${asset ?? "all assets"}, ${direction ?? "both directions"}`;
   return {
     title: paused ? `Pause ${scope}` : `Let ${scope} go on`,
@@ -136,7 +136,7 @@ function showLetters({ dead, next_cursor: more }) {
     ["State", (row) => row.state],
     ["Tries", (row) => row.attempts, "number"],
     ["Error", (row) => row.error ?? "—", "wrap"],
-    ["Resend", (row) => deedButton("Send again", `resend ${row.event_id} ${row.endpoint}`, {
+    ["Resend", (row) => actionButton("Send again", `resend ${row.event_id} ${row.endpoint}`, {
       title: `Send event ${row.event_id} again`,
       verb: "Send again",
       what: `To ${row.endpoint}, now, with a new count of tries.`,

@@ -7,53 +7,53 @@ import { fail, readAgain } from "./session.js";
 /// The action of the open dialog.
 let proposed = null;
 
-/// A button that proposes an action. `key`: unique on the page. `deed`: `title`; `what`, its meaning; `ask`, which does it with
+/// A button that proposes an action. `key`: unique on the page. `action`: `title`; `what`, its meaning; `ask`, which does it with
 /// the reason; `done`, which makes the final message from the answer.
-export function deedButton(text, key, deed, attributes = {}) {
-  return make("button", { type: "button", "data-key": key, ...attributes, onclick: () => propose(deed) }, text);
+export function actionButton(text, key, action, attributes = {}) {
+  return make("button", { type: "button", "data-key": key, ...attributes, onclick: () => propose(action) }, text);
 }
 
 /// Asks for a reason, and then does it.
-export function propose(deed) {
+export function propose(action) {
   // A copy: the same action proposed again is a new one.
-  proposed = { ...deed, opener: document.activeElement?.dataset.key };
-  say(byId("deed-title"), deed.title);
-  say(byId("deed-what"), deed.what);
-  say(byId("deed-do"), deed.verb);
-  say(byId("deed-problem"), "");
-  byId("deed-do").disabled = false;
+  proposed = { ...action, opener: document.activeElement?.dataset.key };
+  say(byId("action-title"), action.title);
+  say(byId("action-what"), action.what);
+  say(byId("action-do"), action.verb);
+  say(byId("action-problem"), "");
+  byId("action-do").disabled = false;
   byId("reason").value = "";
-  byId("deed").showModal();
+  byId("action").showModal();
   byId("reason").focus();
 }
 
 /// Does the proposed action when the dialog is confirmed.
-export function awaitDeeds() {
-  byId("deed-cancel").addEventListener("click", () => byId("deed").close());
+export function awaitActions() {
+  byId("action-cancel").addEventListener("click", () => byId("action").close());
   // The button that opened it may have been replaced, and the browser knows the old one only.
-  byId("deed").addEventListener("close", () => focusLike(proposed.opener));
-  byId("deed-form").addEventListener("submit", (event) => {
+  byId("action").addEventListener("close", () => focusLike(proposed.opener));
+  byId("action-form").addEventListener("submit", (event) => {
     event.preventDefault();
     carryOut(proposed);
   });
 }
 
-async function carryOut(deed) {
-  const button = byId("deed-do");
+async function carryOut(action) {
+  const button = byId("action-do");
   button.disabled = true;
-  say(byId("deed-problem"), "");
+  say(byId("action-problem"), "");
   try {
-    const answer = await deed.ask(byId("reason").value.trim());
+    const answer = await action.ask(byId("reason").value.trim());
     const waits = answer.state === "PENDING_APPROVAL" && answer.approval_id !== undefined;
-    say(byId("said"), waits ? `This waits for another operator: approval ${answer.approval_id}.` : deed.done(answer));
-    if (proposed === deed) byId("deed").close();
+    say(byId("said"), waits ? `This waits for another operator: approval ${answer.approval_id}.` : action.done(answer));
+    if (proposed === action) byId("action").close();
     readAgain();
   } catch (error) {
     // The dialog may have been closed, and may show another action by now.
-    const place = proposed === deed && byId("deed").open ? "deed-problem" : "said";
+    const place = proposed === action && byId("action").open ? "action-problem" : "said";
     fail(error, () => say(byId(place), problemText(error)));
   } finally {
-    if (proposed === deed) button.disabled = false;
+    if (proposed === action) button.disabled = false;
   }
 }
 

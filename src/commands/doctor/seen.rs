@@ -1,0 +1,25 @@
+//! The observations that the checks judge.
+
+use super::machine::Machine;
+use super::pair::Pair;
+use crate::config::Config;
+use crate::postgres::settings::Settings;
+
+/// All observations; `None` if one was not possible.
+pub(super) struct Seen {
+    pub(super) config: Config,
+    /// PostgreSQL's settings, or why it was not checked.
+    pub(super) postgres: Result<Settings, Unasked>,
+    /// The records of log and database about each other; `None` if PostgreSQL was not checked.
+    pub(super) pair: Option<Pair>,
+    pub(super) machine: Machine,
+}
+
+/// Why PostgreSQL was not checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unasked {
+    /// It is embedded and runs only while the service runs.
+    NotRunning,
+    /// It cannot be reached, or does not answer.
+    Failed(String),
+}
