@@ -27,10 +27,10 @@
 //!   function `funding_operate` in `src/postgres/sql/funding.sql`.
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
-//! - An answer is released: UBSCore's in `engine/src/threads.rs` (`Disk`). The client's comes
+//! - An answer is released: UBSCore's in `engine/src/threads.rs` (`answer_all`). The client's comes
 //!   after a commit (`src/coordinator/worker/replies.rs`), or once UBSCore's record proves the end;
 //!   that commit follows (`show_end` in `src/coordinator/worker/drive.rs`).
-//! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called by `Disk`.
+//! - The log is synced: `wal/src/syncer.rs` (`Syncer::sync`), called in `engine/src/threads.rs`.
 //! - A route is declared: `ROUTES` in `src/http/public/routes.rs` (users) and in
 //!   `src/http/ops/routes.rs` (operators).
 //!
