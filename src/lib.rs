@@ -23,8 +23,8 @@
 //!
 //! # Where to find it
 //!
-//! - A withdraw is refused: on Spot in `engine/src/op/order.rs` (`judge`), on Funding by the SQL
-//!   function `funding_operate` in `src/postgres/sql/funding.sql`.
+//! - A withdraw is refused: on Spot in `engine/src/op/order.rs` (`judge`), on Funding in
+//!   `src/postgres/flight/draft.rs` (`book`).
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
 //! - An answer is released: UBSCore's in `engine/src/threads.rs` (`answer_all`). The client's comes
@@ -49,7 +49,8 @@
 //!    [`domain::transfer`], [`domain::code`], [`domain::shortage`]; then [`pause`], [`approval`].
 //! 2. [`validation`]: every check of a request, once.
 //! 3. [`engine`]: UBSCore. Start with [`engine::ledger`], which is pure.
-//! 4. [`postgres`]: the schema, the meaning of errors, the fence, and the store of transfers.
+//! 4. [`postgres`]: the schema, the meaning of errors, the fence, and the store of transfers, which
+//!    decides Funding ([`postgres::flight`]).
 //! 5. [`adapters`]: the two participants behind one trait.
 //! 6. [`coordinator`]: one worker a shard. Start with [`coordinator::step`], which is pure.
 //! 7. [`audit`]: the checks of the money. [`audit::conservation`] compares both stores while they
@@ -78,8 +79,8 @@
 //! - An answer that is no decision moves nothing: [`domain::transfer::Event`] has no word for it.
 //!   The participant is asked again, without end.
 //! - No answer leaves that a crash could take back: PostgreSQL's commit or the log's sync is first.
-//! - One process writes: each writing transaction locks the incarnation that it belongs to
-//!   ([`postgres::incarnation`]).
+//! - One process writes: flights of a shard are numbered, and of two writers of one number one
+//!   fails ([`postgres::flight`], [`postgres::incarnation`]).
 //!
 //! # Glossary
 //!
@@ -98,6 +99,7 @@
 //! | order number | the number of an accept; it begins with the incarnation | sequence |
 //! | call | one piece of work that a worker hands to its store | request |
 //! | flight | one commit of one worker, with its batch of calls | commit batch |
+//! | journal | one row a flight; its key is the fence | commit log |
 //! | fusion | several steps of one transfer in one flight | step coalescing |
 //! | parked | a call that the store does not take now; it has a next try | deferred |
 //! | in hand | open in a worker: queued, asked, or waiting for a retry | in progress |

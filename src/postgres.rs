@@ -1,7 +1,8 @@
 //! PostgreSQL: connections, the schema, what its errors mean, which process may write, and the store of transfers.
 //!
-//! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`database`] (that store
-//! in PostgreSQL, a flight a batch), [`reads`] (what HTTP asks), [`admin`] (the writes of operators),
+//! Rooms: [`store`] (the words the coordinator speaks to a store in, and [`store::Store`] itself), [`flight_store`] (that
+//! store: it decides Funding and makes a flight of each batch), [`flight`] (what a flight is, and how it is decided),
+//! [`database`] (flights in PostgreSQL), [`reads`] (what HTTP asks), [`admin`] (the writes of operators),
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
@@ -25,6 +26,8 @@ pub mod dump;
 pub mod embedded;
 pub mod events;
 pub mod export;
+pub mod flight;
+pub mod flight_store;
 mod functions;
 pub mod funds;
 pub mod incarnation;

@@ -250,7 +250,7 @@ fn a_user_who_transfers_abnormally_often_is_said_and_served() {
 fn a_superseded_process_says_so_and_ends() {
     let (site, webhook) = site();
     let mut server = site.start();
-    site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+    site.take_over();
     drop(server.try_ask(
         USER,
         "POST",

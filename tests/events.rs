@@ -282,8 +282,8 @@ fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
         (server.metric("ubscore_event_streams") == 1).then_some(())
     });
     drop(stuck);
-    server.transfer_accepted(USER, Way::ToSpot, "1");
-    while reader.transfer().1["transfer_id"] != json!(2) {}
+    let later = server.transfer_committed(USER, Way::ToSpot, "1");
+    while reader.transfer().1["req_id"] != json!(later) {}
 }
 
 #[test]

@@ -300,11 +300,7 @@ fn restore(folder: &Path) -> Site {
         }
         client
             .batch_execute(
-                "SELECT setval(pg_get_serial_sequence('transfers_tb', 'transfer_id'), max(transfer_id)) \
-                   FROM transfers_tb; \
-                 SELECT setval(pg_get_serial_sequence('external_operations', 'position'), max(position)) \
-                   FROM external_operations; \
-                 SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit; \
+                "SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit; \
                  SELECT setval('transfer_history_history_id_seq', max(history_id)) \
                    FROM transfer_history; \
                  UPDATE engine_state SET functions_hash = NULL",

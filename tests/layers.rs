@@ -28,7 +28,8 @@ use ubscore::commands::dev;
 use ubscore::coordinator::{Coordinator, Options, Parts, Request};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
-use ubscore::postgres::database::{Database, Lease};
+use ubscore::postgres::database::{Database, Writer};
+use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::{self, Incarnation};
 use ubscore::postgres::{self, Limits};
 use ubscore::task::Tasks;
@@ -45,7 +46,6 @@ const LIMITS: Limits = Limits {
     lock_timeout: Duration::from_secs(10),
     idle_in_transaction_timeout: Duration::from_secs(10),
 };
-const LEASE: Duration = Duration::from_secs(10);
 
 fn catalog() -> Arc<ArcSwap<Catalog>> {
     Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
@@ -53,17 +53,18 @@ fn catalog() -> Arc<ArcSwap<Catalog>> {
 
 fn begin(site: &Site) -> Incarnation {
     let target = site.target();
-    let begun = incarnation::begin(&target, &LIMITS, None, None, 2, "a test", LEASE);
+    let begun = incarnation::begin(&target, &LIMITS, None, None, 2);
     block_on(begun).expect("a new incarnation")
 }
 
-fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> Database {
-    let lease = Lease { incarnation: incarnation.number, shard, duration: LEASE };
-    Database::new(site.target(), LIMITS, lease, catalog())
+fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Database> {
+    let writer = Writer { incarnation: incarnation.number, shard };
+    let journal = Database::new(site.target(), LIMITS, writer, catalog());
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), 1_024)
 }
 
 /// The Funding adapter of a fresh database, with 10 USDT for the user, and its incarnation.
-pub(crate) fn funding(site: &Site) -> (Funding<Database>, Incarnation) {
+pub(crate) fn funding(site: &Site) -> (Funding<FlightStore<Database>>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
         "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
@@ -267,13 +268,13 @@ fn funding_of_a_superseded_process_is_fenced() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfer_operations"), "1");
 }
 
-/// A lease of another shard, or no lease, gives no right to write.
+/// A shard that the journal does not know gives no right to write.
 #[test]
-fn funding_without_a_lease_is_fenced() {
+fn funding_without_a_shard_writes_nothing() {
     let site = Site::new();
     let (_, incarnation) = funding(&site);
     let stranger = Funding::new(store(&site, &incarnation, 63), catalog());
-    assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::Unknown(Reason::Fenced));
+    assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::NetworkError);
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
 }
 
@@ -368,7 +369,7 @@ fn ubscore_checks_plain_numbers_for_itself() {
 }
 
 /// A coordinator with one worker over a real database and a running UBSCore.
-fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<Database>>, Tasks, Engine) {
+fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>>, Tasks, Engine) {
     let (_, incarnation) = funding(site);
     let (engine, spot) = engine(site);
     let durable = engine.handle();

@@ -93,6 +93,9 @@ mod power;
 #[cfg(feature = "crash")]
 mod disk;
 
+/// Flights: what PostgreSQL compares before it writes one, and which of several stands.
+mod flights;
+
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;
 

@@ -60,7 +60,7 @@ impl Base {
     fn of(site: Site) -> Base {
         let records = records(&site.log_dir());
         let newest = segments(&site).last().expect("a segment").0;
-        let claimed = site.sql_value("SELECT max(durable_sequence) FROM shard_lease");
+        let claimed = site.sql_value("SELECT max(durable) FROM journal_last");
         Base { records, newest, claimed: claimed.parse().expect("a number"), site }
     }
 
@@ -144,7 +144,7 @@ fn move_a_little(site: &Site, server: &Server) {
     eventually("the mark of an idle log, and a lease that knows of what is before it", || {
         let records = records(&site.log_dir());
         let last = records.last()?;
-        let claimed = site.sql_value("SELECT max(durable_sequence) FROM shard_lease");
+        let claimed = site.sql_value("SELECT max(durable) FROM journal_last");
         let known = claimed.parse::<u64>().ok()? + 1 >= last.sequence;
         (last.kind == Kind::Mark as u8 && known).then_some(())
     });

@@ -100,19 +100,19 @@ fn a_log_that_has_been_used_is_not_given_an_empty_database() {
 #[test]
 fn a_claim_that_cannot_be_read_is_named_and_nothing_is_done() {
     let site = used();
-    let claims = site.sql("SELECT shard, durable_sequence FROM shard_lease");
-    site.sql("UPDATE shard_lease SET durable_sequence = -7");
+    let claims = site.sql("SELECT shard, flight, durable FROM journal_last");
+    site.sql("UPDATE journal_tb SET durable = -7");
     let incarnation = "SELECT incarnation FROM engine_state";
     let before = site.sql_value(incarnation);
-    let named = "shard_lease holds what this version cannot read: durable_sequence -7";
+    let named = "journal_tb holds what this version cannot read: durable -7";
     let (code, said) = site.start_refused();
     assert_eq!(code, 1, "{said}");
     assert!(last_line(&said).contains(named), "{said}");
     assert_eq!(site.sql_value(incarnation), before);
     for claim in claims {
         site.sql(&format!(
-            "UPDATE shard_lease SET durable_sequence = {} WHERE shard = {}",
-            claim[1], claim[0]
+            "UPDATE journal_tb SET durable = {} WHERE shard = {} AND flight = {}",
+            claim[2], claim[0], claim[1]
         ));
     }
     assert_untouched(&site);
@@ -151,7 +151,7 @@ fn a_superseded_process_writes_nothing_more_and_ends() {
         let server = site.start();
         assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
         site.wait_for_rest();
-        site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+        site.take_over();
         assert_fenced(&site, server, || money(&site));
         let server = site.start();
         assert_eq!(server.usdt(USER), Balance::at_rest(9_900 * COIN, 100 * COIN));
@@ -191,7 +191,7 @@ fn what_was_answered_before_the_fence_stays_and_the_rest_is_driven_on() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "1000").status, 200);
     let replies = crowd(40, |index| {
         if index == 20 {
-            site.sql("UPDATE engine_state SET incarnation = incarnation + 1");
+            site.take_over();
         }
         let body = Way::BOTH[index % 2].body_with_cid("USDT", "3", &format!("fence-{index}"));
         (body.clone(), server.try_ask(USER, "POST", "/api/v1/internal_transfer", Some(&body)).ok())

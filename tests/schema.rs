@@ -139,17 +139,16 @@ fn written(verdict: Result<(), Code>) -> String {
     verdict.map_or_else(|code| code.name().to_owned(), |()| String::new())
 }
 
-/// Goal: Rust and PostgreSQL give one verdict for every operation, account status and balance.
-/// Method: every cell with an account of its own, enough money or one unit less, decided by the
-/// functions that the service calls one at a time; the balance afterwards is the row's effect.
+/// Goal: Rust and PostgreSQL give one verdict for every operation of a transfer, account status and
+/// balance. Method: every cell with an account of its own, enough money or one unit less, decided
+/// by the function that a repair calls; the balance afterwards is the row's effect.
 #[test]
 fn rust_and_postgresql_give_one_verdict_in_every_cell() {
     let site = Site::new();
     site.start().stop();
     let session = site.session();
     let mut cells = 0;
-    for op in Op::ALL {
-        assert!(op.is_external() || op.place_in_transfer().is_some(), "{op} is not on Funding");
+    for op in Op::OF_TRANSFER {
         for status in STATUSES {
             for held in [UNITS, UNITS - 1] {
                 cells += 1;
@@ -162,15 +161,9 @@ fn rust_and_postgresql_give_one_verdict_in_every_cell() {
                          VALUES ('{name}', {undone}, 1, {user}, 3, 10)"
                     ));
                 }
-                let decided = match op.is_external() {
-                    true => format!(
-                        "SELECT COALESCE(o_code, '') FROM external_operate('{name}', {number}::smallint, \
-                         {user}, 3, 10, 'test', NULL)"
-                    ),
-                    false => format!(
-                        "SELECT COALESCE(funding_operate('{name}', {number}::smallint, {user}, 3, 10), '')"
-                    ),
-                };
+                let decided = format!(
+                    "SELECT COALESCE(funding_operate('{name}', {number}::smallint, {user}, 3, 10), '')"
+                );
                 let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
                 let cell = format!("{op} {status:?} {held}");
                 assert_eq!(session.sql(&decided), [[written(verdict)]], "{cell}");
@@ -180,84 +173,7 @@ fn rust_and_postgresql_give_one_verdict_in_every_cell() {
             }
         }
     }
-    assert_eq!(cells, 40);
-}
-
-/// Goal: the set functions, which have the account rule a second time, give the same verdict.
-/// Method: every cell of the WITHDRAW of an accept and of the DEPOSIT of a step.
-#[test]
-fn rust_and_the_set_functions_give_one_verdict_in_every_cell() {
-    let site = Site::new();
-    site.start().stop();
-    let session = site.session();
-    let mut cells = 0;
-    for op in [Op::Withdraw, Op::Deposit] {
-        for status in STATUSES {
-            for held in [UNITS, UNITS - 1] {
-                cells += 1;
-                let user = user(&session, cells, status, held);
-                let (name, order) = (format!("cell-{cells}"), 1_000_000 + cells);
-                let (decided, success, refused) = match op.takes() {
-                    true => (
-                        format!(
-                            "transfers_accept(ARRAY['{name}']::varchar[], '{{NULL}}'::varchar[], \
-                             '{{x}}'::varchar[], ARRAY[{user}]::bigint[], '{{3}}'::integer[], \
-                             '{{10}}'::numeric[], ARRAY[{order}]::bigint[], 1::smallint, \
-                             '{{0,10}}'::smallint[], 1::smallint, '{{20}}'::smallint[], \
-                             '{{-10}}'::smallint[], 'test')"
-                        ),
-                        State::SourceDone,
-                        State::Failed,
-                    ),
-                    false => {
-                        session.sql(&format!(
-                            "INSERT INTO transfers_tb (req_id, fingerprint, user_id, asset_id, amount, \
-                               order_number, transfer_type, source_type, state) \
-                             VALUES ('{name}', 'x', {user}, 3, 10, {order}, 2, 2, 30)"
-                        ));
-                        (
-                            format!(
-                                "transfers_step(ARRAY['{name}']::varchar[], '{{NULL}}'::varchar[], \
-                                 '{{NULL}}'::bigint[], '{{0}}'::integer[], 30::smallint, \
-                                 '{{}}'::smallint[], 2::smallint, '{{40}}'::smallint[], \
-                                 '{{-20}}'::smallint[], 'test')"
-                            ),
-                            State::Committed,
-                            State::Compensating,
-                        )
-                    }
-                };
-                let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
-                let state = if verdict.is_ok() { success } else { refused };
-                let want = [state.number().to_string(), written(verdict)];
-                let cell = format!("{op} {status:?} {held}");
-                let decided = format!("SELECT state, COALESCE(error_code, '') FROM {decided}");
-                assert_eq!(session.sql(&decided), [want], "{cell}");
-                let decision = verdict.map_or_else(Decision::Refused, |()| Decision::Success);
-                let after = i128::from(held) + op.effect(decision, UNITS);
-                assert_eq!(units(&session, user), after, "{cell}");
-            }
-        }
-    }
-}
-
-/// An operator's refusal is recorded for the operations that are refusable by their rows.
-#[test]
-fn postgresql_refuses_for_an_operator_what_the_row_says_is_refusable() {
-    let site = Site::new();
-    site.start().stop();
-    let session = site.session();
-    for op in Op::OF_TRANSFER {
-        let number = op.number();
-        let refused = format!("SELECT funding_refuse('op-{number}', {number}::smallint, 1, 3, 10)");
-        match op.row().refusable {
-            true => {
-                let code = Code::ResolvedByOperator.name().to_owned();
-                assert_eq!(session.sql(&refused), [[code]], "{op}");
-            }
-            false => assert_eq!(session.sql_refused(&refused), "UB002", "{op}"),
-        }
-    }
+    assert_eq!(cells, 24);
 }
 
 #[test]
@@ -274,13 +190,13 @@ fn every_table_and_column_of_the_specification_is_there() {
         ("balances_tb", "user_id asset_id account_type available frozen version"),
         (
             "transfers_tb",
-            "transfer_id req_id cid fingerprint user_id asset_id amount transfer_type source_type \
+            "req_id cid fingerprint user_id asset_id amount transfer_type source_type \
              state error_code error_message retry_count next_retry_at order_number log_sequence \
              created_at updated_at",
         ),
         ("transfer_history", "req_id states at attempt actor reason"),
         ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
-        ("shard_lease", "shard owner epoch expires_at durable_sequence"),
+        ("journal_tb", "shard flight incarnation attempt at durable"),
         ("engine_state", "log_identity incarnation halted watermark"),
         ("admin_audit", "actor reason"),
         ("refinery_schema_history", "version"),
@@ -377,23 +293,4 @@ fn postgresql_refuses_what_may_never_be_in_a_row() {
     ] {
         assert_eq!(session.sql_refused(statement), state, "{statement}");
     }
-}
-
-/// Goal: a flight that has lost its BEGIN writes nothing, because each of its statements is then an
-/// unfenced transaction. Method: the guard alone; behind a read, which writes nothing either;
-/// behind a write that was undone.
-#[test]
-fn a_statement_that_has_lost_its_flight_is_refused() {
-    let site = Site::new();
-    site.start().stop();
-    let session = site.session();
-    let guarded = "SELECT in_flight('x')";
-    assert_eq!(session.sql_refused(guarded), "UB004");
-    session.sql("BEGIN; SELECT count(*) FROM transfers_tb");
-    assert_eq!(session.sql_refused(guarded), "UB004");
-    session.sql("ROLLBACK; BEGIN; UPDATE shard_lease SET flight = flight; ROLLBACK");
-    assert_eq!(session.sql_refused(guarded), "UB004");
-    session.sql("BEGIN; UPDATE shard_lease SET flight = flight");
-    assert_eq!(session.sql(guarded), [["x".to_owned()]]);
-    session.sql("COMMIT");
 }

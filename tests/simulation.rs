@@ -66,6 +66,7 @@
 
 mod chance;
 mod differential;
+mod journal;
 mod law;
 mod postgres;
 mod process;

@@ -398,7 +398,7 @@ fn bring_back(site: &Site, before: &Before) {
 fn the_last_batch_is_cut_by_the_files_first_and_postgresql_afterwards() {
     let site = Site::new();
     let before = history(&site);
-    let claimed = "SELECT max(durable_sequence) FROM shard_lease";
+    let claimed = "SELECT max(durable) FROM journal_last";
     let claimed: u64 = site.sql_value(claimed).parse().expect("a number");
     for record in records(&site).iter().filter(|record| number(record, "sequence") >= claimed) {
         damage(&site, record);

@@ -9,8 +9,7 @@
 
 -- ## The log and the writer
 
--- One row: the log of this database, and the process that may write. Batches lock the row and never
--- update it.
+-- One row: the log of this database, and the process that may write.
 CREATE TABLE engine_state (
     singleton          BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
     log_identity       VARCHAR(32),              -- 128 bits in hexadecimal; NULL: no log is bound
@@ -18,8 +17,6 @@ CREATE TABLE engine_state (
     halted             BOOLEAN NOT NULL DEFAULT FALSE,
     halt_reason        TEXT,
     watermark          BIGINT NOT NULL DEFAULT 0,    -- see watermark_totals
-    external_watermark BIGINT NOT NULL DEFAULT 0,
-    external_settled   BIGINT NOT NULL DEFAULT 0,    -- no later operation has a smaller position
     -- Set by a first start with --dev. Development money is made only where it is set.
     development        BOOLEAN NOT NULL DEFAULT FALSE,
     functions_hash     VARCHAR(16)               -- of the applied functions and triggers
@@ -27,14 +24,30 @@ CREATE TABLE engine_state (
 
 INSERT INTO engine_state DEFAULT VALUES;
 
-CREATE TABLE shard_lease (
-    shard            INTEGER PRIMARY KEY,
-    owner            TEXT NOT NULL,
-    epoch            BIGINT NOT NULL,
-    expires_at       TIMESTAMPTZ NOT NULL,
-    durable_sequence BIGINT NOT NULL DEFAULT 0,  -- the highest log sequence its owner saw durable
-    flight           BIGINT NOT NULL DEFAULT 0   -- the last one of this epoch: none overtakes it
-) WITH (fillfactor = 50);
+-- One row for each flight: a commit of one worker. The flights of a shard are numbered without
+-- gaps, so two writers meet at the same number, and one of them gets a unique violation. Rows are
+-- deleted from the low end only, and never the last one.
+CREATE TABLE journal_tb (
+    shard       INTEGER NOT NULL,
+    flight      BIGINT NOT NULL,
+    incarnation BIGINT NOT NULL,
+    attempt     BIGINT NOT NULL,    -- no two flights of an incarnation share it; 0: its start
+    at          TIMESTAMPTZ NOT NULL,
+    durable     BIGINT NOT NULL,    -- the highest log sequence that the shard has seen durable
+    PRIMARY KEY (shard, flight)
+) WITH (vacuum_truncate = off);
+
+-- The last row of each shard, found by the key.
+CREATE VIEW journal_last AS
+    WITH RECURSIVE shards AS (
+        SELECT min(shard) AS shard FROM journal_tb
+        UNION ALL
+        SELECT (SELECT min(j.shard) FROM journal_tb j WHERE j.shard > shards.shard)
+          FROM shards WHERE shard IS NOT NULL
+    )
+    SELECT last.* FROM shards CROSS JOIN LATERAL (
+        SELECT * FROM journal_tb j WHERE j.shard = shards.shard
+         ORDER BY flight DESC LIMIT 1) AS last;
 
 
 -- ## Assets, accounts, balances
@@ -82,7 +95,6 @@ CREATE TABLE balances_tb (
 --
 -- No index names `state`, not even in a predicate: every state change would be a non-HOT update.
 CREATE TABLE transfers_tb (
-    transfer_id   BIGSERIAL,
     order_number  BIGINT PRIMARY KEY,            -- of the accept: incarnation << 40 | counter
     req_id        VARCHAR(26) NOT NULL UNIQUE,
     cid           VARCHAR(64),
@@ -161,32 +173,20 @@ CREATE TABLE external_operations (
     amount        DECIMAL(30,8) NOT NULL,
     balance_after DECIMAL(38,8),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    position      BIGSERIAL UNIQUE,              -- serial; the order of commits may differ
     xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
-    order_number  BIGINT                         -- of its record in UBSCore's log
+    order_number  BIGINT UNIQUE                  -- of its record in UBSCore's log
 ) WITH (fillfactor = 80);
 
 CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid)
     WITH (pages_per_range = 32, autosummarize = on);
-CREATE UNIQUE INDEX external_operations_by_order ON external_operations (order_number)
-    WHERE order_number IS NOT NULL;
 
 
 -- ## The watermark
 
--- Below the watermark everything is over: no accept has such an order number, every transfer has
--- been terminal for `outcomes.keep_hours`, and UBSCore may have forgotten its outcomes. This table
--- keeps their sums for an auditor.
---
--- Two positions divide all rows into those that are added up here, and those that are read one by
--- one:
---
---   transfers_tb.order_number    < engine_state.watermark, with the operations of the transfer
---   external_operations.position < engine_state.external_watermark
---
--- At any moment, for each user and asset, the totals and the rows at or above both positions are
--- everything. A position of an external operation needs no promise of a worker: it is settled once
--- no batch is under way.
+-- Below the watermark everything is over: no accept and no external operation will have such an
+-- order number, every transfer has been terminal for `outcomes.keep_hours`, and UBSCore may have
+-- forgotten its outcomes. This table keeps their sums for an auditor. At any moment, for each user
+-- and asset, the totals and the rows at or above the watermark are everything.
 --
 -- The sums are cumulative. Those of Spot are the claims of terminal states.
 CREATE TABLE watermark_totals (

@@ -70,7 +70,7 @@ impl fmt::Display for ReqId {
 }
 
 /// A client's idempotency key, 1..=[`CID_BYTES_MAX`] bytes of `[A-Za-z0-9_.:-]`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cid(String);
 
 impl Cid {
@@ -194,6 +194,14 @@ impl Decision {
         match self {
             Decision::Success => Event::Success,
             Decision::Refused(_) => Event::ExplicitFail,
+        }
+    }
+
+    /// Why it is a refusal; `None` for a success.
+    pub fn code(self) -> Option<Code> {
+        match self {
+            Decision::Success => None,
+            Decision::Refused(code) => Some(code),
         }
     }
 }
@@ -323,6 +331,13 @@ impl State {
     /// Where `event` leads, `None` when the table does not admit it.
     pub fn next(self, event: Event) -> Option<State> {
         transfer_machine::Impl::transition(&self, &event)
+    }
+
+    /// Whether some sequence of events leads from here to `state`: one commit may pass several
+    /// states.
+    pub fn leads_to(self, state: State) -> bool {
+        let mut nexts = Event::ALL.into_iter().filter_map(|event| self.next(event));
+        nexts.any(|next| next == state || next.leads_to(state))
     }
 
     /// The decision it waits for, at once or after a transition of its own; `None` in a terminal

@@ -96,9 +96,9 @@ impl LastSeen {
 
     fn differs(&self, sight: &Sight) -> Option<Difference> {
         let was = Server { system: self.system_identifier, timeline: self.timeline };
-        // A later incarnation counts its flights anew; the log finds an earlier one.
-        let same = sight.incarnation == self.incarnation && self.incarnation > 0;
-        let lacks = same.then(|| sight.lacks(self.incarnation, &self.flights)).flatten();
+        // The log finds a database of an earlier incarnation.
+        let counts = sight.incarnation >= self.incarnation && self.incarnation > 0;
+        let lacks = counts.then(|| sight.lacks(self.incarnation, &self.flights)).flatten();
         let why = if was != sight.server {
             Some(format!("PostgreSQL was {was} and is {}", sight.server))
         } else if sight.lsn < self.lsn {
@@ -236,12 +236,12 @@ impl Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::pin::Lease;
+    use crate::postgres::pin::LastFlight;
 
     fn sight() -> Sight {
-        let leases =
-            vec![Lease { shard: 0, epoch: 3, flight: 9 }, Lease { shard: 1, epoch: 3, flight: 4 }];
-        Sight { server: Server { system: 7, timeline: 2 }, lsn: 1_000, incarnation: 3, leases }
+        let flights = [9, 4].into_iter().enumerate();
+        let flights = flights.map(|(shard, number)| LastFlight { shard, number }).collect();
+        Sight { server: Server { system: 7, timeline: 2 }, lsn: 1_000, incarnation: 3, flights }
     }
 
     fn seen() -> LastSeen {
@@ -258,7 +258,7 @@ mod tests {
     fn a_start_finds_every_way_back_and_nothing_else() {
         assert_eq!(seen().differs(&sight()), None);
         // Another process has begun since, or more has been written.
-        let later = Sight { lsn: 2_000, incarnation: 4, leases: Vec::new(), ..sight() };
+        let later = Sight { lsn: 2_000, incarnation: 4, ..sight() };
         assert_eq!(seen().differs(&later), None);
         let promoted = Sight { server: Server { system: 7, timeline: 3 }, ..sight() };
         assert_eq!(seen().differs(&promoted).expect("another history").lacks, None);

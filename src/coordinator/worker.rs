@@ -128,6 +128,8 @@ pub(super) struct Worker<T, F> {
     timers: Timers,
     backoff: Backoff,
     outage: Outage,
+    /// The most calls of the next commit. Fewer while the store refuses a call without its name.
+    batch_limit: usize,
     scan: Scan,
     stuck: Stuck,
     /// When expired callers are next looked for, monotonic ns.
@@ -162,6 +164,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             timers: Timers::default(),
             backoff: Backoff::new(options.backoff_base_ms, options.backoff_cap_ms, entropy),
             outage: Outage::default(),
+            batch_limit: usize::MAX,
             scan: Scan::new(parts.watermark),
             stuck: Stuck::new(options.stuck_ms),
             expiry_due_ns: 0,

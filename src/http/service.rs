@@ -33,6 +33,7 @@ use crate::entropy::Entropy;
 use crate::events::Hub;
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
+use crate::postgres::flight_store::FlightStore;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::Metrics;
@@ -81,7 +82,7 @@ pub struct BodyLimits {
 /// Accepts transfers, reads them and moves them on.
 pub struct Transfers {
     /// Accepts and moves transfers.
-    pub coordinator: Coordinator<Spot, Funding<Database>>,
+    pub coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
     /// Reads PostgreSQL.
     pub reads: Reads,
     /// Writes the changes of operators to PostgreSQL.

@@ -12,6 +12,7 @@ use crate::adapters::funding::Funding;
 use crate::adapters::spot::Spot;
 use crate::coordinator::Coordinator;
 use crate::postgres::database::Database;
+use crate::postgres::flight_store::FlightStore;
 use crate::postgres::store::Transfer;
 
 /// A transfer as UBSCore's record has it, and where its money is.
@@ -19,7 +20,7 @@ use crate::postgres::store::Transfer;
 /// # Errors
 /// SYSTEM_ERROR with the transfer's name: UBSCore did not return the recorded outcome.
 pub(super) async fn settle(
-    coordinator: &Coordinator<Spot, Funding<Database>>,
+    coordinator: &Coordinator<Spot, Funding<FlightStore<Database>>>,
     transfer: Transfer,
 ) -> Result<(Transfer, FundsAt), Refusal> {
     let (req_id, before) = (transfer.intent.req_id, transfer.state);

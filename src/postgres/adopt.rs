@@ -8,7 +8,7 @@ use wal::{Identity, Sequence};
 
 use super::columns::{self, bigint};
 use super::cut::CLOSED;
-use super::incarnation::{identity_from_text, identity_text};
+use super::incarnation::{self, identity_from_text, identity_text};
 use super::repair_writer::Author;
 use super::{Address, Error, Limits, connect};
 use domain::transfer::ReqId;
@@ -78,10 +78,10 @@ impl Asked {
         if !self.client.query_one(prepared, &[]).await?.try_get::<_, bool>(0)? {
             return Ok(None);
         }
-        let claims = "SELECT GREATEST((SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease), \
+        let claims = "SELECT GREATEST((SELECT COALESCE(max(durable), 0) FROM journal_last), \
                       (SELECT log_sequence FROM audit_state))";
         let row = self.client.query_one(claims, &[]).await?;
-        Ok(Some((self.bound().await?, columns::count(&row, 0, "shard_lease")?)))
+        Ok(Some((self.bound().await?, columns::count(&row, 0, "journal_tb")?)))
     }
 
     /// PostgreSQL's processes that serve other connections of ubscore to this database.
@@ -173,9 +173,8 @@ pub async fn rebind(
     let bind = "UPDATE engine_state SET log_identity = $1, incarnation = incarnation + 1, \
                 halted = TRUE, halt_reason = $2";
     transaction.execute(bind, &[&identity_text(*log), &reason]).await?;
-    for claim in
-        ["UPDATE shard_lease SET durable_sequence = 0", "UPDATE audit_state SET log_sequence = 0"]
-    {
+    incarnation::fence(&transaction).await?;
+    for claim in ["UPDATE journal_tb SET durable = 0", "UPDATE audit_state SET log_sequence = 0"] {
         transaction.execute(claim, &[]).await?;
     }
     let watermark = columns::count(&row, 2, "engine_state")?;

@@ -312,7 +312,8 @@ impl AuditReader {
             false => (last_user, last_number, last_operation),
         };
         if findings.swept {
-            let last = "SELECT COALESCE(max(position), 0) FROM external_operations";
+            let last = "SELECT reltuples::bigint FROM pg_class \
+                        WHERE oid = 'external_operations'::regclass";
             let last: i64 = client.query_one(last, &[]).await?.try_get(0)?;
             // It reads all of them: where they are many, not every time.
             if last < EXTERNALS_FEW || self.sweeps.is_multiple_of(SWEEPS_PER_EXTERNALS) {

@@ -3,7 +3,7 @@
 //! **A cancelled wait for a synchronous standby.** PostgreSQL then answers COMMIT as a success, after a notice: the commit is
 //! on this server, and may be on no standby. A failover would lose it. So such a notice ends the connection before the
 //! answer behind it is read, and the caller gets the error of a lost connection: the outcome of its commit is unknown, for
-//! every kind of caller. What is asked again runs as a new flight. Each flight writes its lease, so it has a commit of its
+//! every kind of caller. What is asked again runs as a new flight. Each flight writes its journal row, so it has a commit of its
 //! own and waits for a standby itself. WAL is replicated in order: when that wait ends, the earlier commit is there too.
 //! Reads through the pool wait until such a commit has ended, see [`super::pin::Pin::doubt`].
 
@@ -46,7 +46,7 @@ async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<
     let changes = admission.as_ref().map(|admission| admission.changes.clone());
     let task = tokio::spawn(drive(connection, address.pin().cloned(), changes));
     if let Some(admission) = admission {
-        let look = Sight::read(&client, admission.reads_leases());
+        let look = Sight::read(&client, admission.reads_flights());
         let sight = timeout(limits.connect_timeout, look)
             .await
             .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))??;

@@ -12,7 +12,7 @@ use wal::{Identity, Sequence};
 
 use super::columns::{self, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
-use super::incarnation::{identity_from_text, identity_text};
+use super::incarnation::{self, identity_from_text, identity_text};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::{AccountStatus, UserId};
@@ -121,11 +121,11 @@ impl Witness {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn claims(&self) -> Result<Claims, Error> {
-        let claims = "SELECT log_identity, (SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease) AS durable_sequence, \
+        let claims = "SELECT log_identity, (SELECT COALESCE(max(durable), 0) FROM journal_last) AS durable, \
                       (SELECT log_sequence FROM audit_state) FROM engine_state";
         let row = self.client.query_one(claims, &[]).await?;
         let log = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
-        let durable = columns::count(&row, 1, "shard_lease")?;
+        let durable = columns::count(&row, 1, "journal_tb")?;
         Ok(Claims { log, durable, audited: columns::count(&row, 2, "audit_state")? })
     }
 
@@ -268,9 +268,10 @@ pub async fn record(config: &Address, limits: &Limits, loss: &Loss) -> Result<()
     let halt =
         "UPDATE engine_state SET incarnation = incarnation + 1, halted = TRUE, halt_reason = $1";
     transaction.execute(halt, &[&reason]).await?;
+    incarnation::fence(&transaction).await?;
     let kept = bigint(loss.from - 1);
     for claim in [
-        "UPDATE shard_lease SET durable_sequence = $1 WHERE durable_sequence > $1",
+        "UPDATE journal_tb SET durable = $1 WHERE durable > $1",
         "UPDATE audit_state SET log_sequence = $1 WHERE log_sequence > $1",
     ] {
         transaction.execute(claim, &[&kept]).await?;

@@ -1,94 +1,70 @@
-//! The store of transfers in PostgreSQL: a batch is one flight and one commit, of pipelined statements or of a single one.
+//! The journal of flights in PostgreSQL: one flight is one statement, and so one transaction.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::poll;
 use jiff::Timestamp;
 use rust_decimal::Decimal;
-use tokio_postgres::error::DbError;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
-use tracing::{error, info, warn};
-use wal::Sequence;
+use tracing::{error, info};
 
 use super::columns::{self, asset_number, bigint};
-use super::store::{
-    BatchKey, Call, Failure, Page, Reply, Sought, Store, Transfer, TransitionPath, Unfinished,
+use super::flight::{
+    Balance, Compared, Decided, Flight, Found, Journal, Key, Last, Moved, Operation, Stopped,
+    Wanted, Written,
 };
+use super::store::{External, Failure, Page, Transfer, Unfinished};
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
-use crate::telemetry::{self, chain};
-use domain::amount::Amount;
+use crate::telemetry;
+use domain::account::{AccountStatus, UserId};
+use domain::amount::{Amount, units_from_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
-pub(super) const TRANSFER_COLUMNS: &str = "transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
+pub(super) const TRANSFER_COLUMNS: &str = "order_number AS transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
      transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at";
 
-/// Who writes, and for which shard.
-#[derive(Clone, Debug)]
-pub struct Lease {
+/// The writer of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer {
     /// This process's incarnation.
     pub incarnation: u64,
     /// The shard of accounts.
     pub shard: u32,
-    /// How long the lease lasts from each commit on.
-    pub duration: Duration,
 }
 
 /// One worker's connection. Opened when needed, dropped after anything unclear.
 pub struct Database {
     config: Address,
     limits: Limits,
-    lease: Lease,
+    writer: Writer,
     actor: String,
     catalog: Arc<ArcSwap<Catalog>>,
     session: Option<Session>,
-    /// The number of the last flight; the fence lets none pass after a later one.
-    flight: u64,
 }
 
 struct Session {
     client: Client,
-    fence: Statement,
-    /// What moves transfers as a flight of its own, and passes the fence itself.
-    alone: Moves,
-    /// The same behind the fence.
-    together: Moves,
-    defer: Statement,
-    operate: Statement,
-    refuse: Statement,
-    query_operation: Statement,
-    find: Statement,
-    find_cid: Statement,
-    external: Statement,
-    find_external: Statement,
-    set_status: Statement,
-}
-
-struct Moves {
-    accept: Statement,
-    accept_many: Statement,
-    step: Statement,
-    step_many: Statement,
-    refuse: Statement,
+    flight: Statement,
+    reads: Reads,
 }
 
 impl Database {
-    /// A store that connects with the first batch.
+    /// A journal that connects with the first call.
     pub fn new(
         config: Address,
         limits: Limits,
-        lease: Lease,
+        writer: Writer,
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Database {
-        let actor = format!("coordinator/{}/{}", lease.incarnation, lease.shard);
-        Database { config, limits, lease, actor, catalog, session: None, flight: 0 }
+        let actor = format!("coordinator/{}/{}", writer.incarnation, writer.shard);
+        Database { config, limits, writer, actor, catalog, session: None }
     }
 
     /// The open session, or a new one.
@@ -108,206 +84,231 @@ impl Database {
         self.limits.statement_timeout + self.limits.lock_timeout
     }
 
-    /// Carries out and commits, and reads what was answered. A failure comes with whether it is that of a statement for
-    /// many calls, of which nothing was done.
-    async fn try_commit(
+    /// Runs reads on the session, and keeps it after a success.
+    async fn reading<T>(
         &mut self,
-        durable: Sequence,
-        runs: &[&[Call]],
-    ) -> Result<Vec<Reply>, (Failure, bool)> {
-        let whole = |failure| (failure, false);
-        let session = self.session().await;
-        let session = session.map_err(|error| whole(Failure::Unreachable(error.into())))?;
+        read: impl AsyncFnOnce(&Session) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let session = self.session().await.map_err(unanswered)?;
         let limit = self.flight_limit();
-        let flight = tokio::time::timeout(limit, self.fly(&session, durable, runs)).await;
-        // A flight given up still runs on the server: its connection is dropped, and what it did is unknown.
-        let flight = flight.map_err(|_elapsed| whole(unknown(Error::Timeout(limit))))?;
-        let rows = flight.map_err(|failure| of_call(failure, runs))?;
+        let done = tokio::time::timeout(limit, read(&session)).await;
+        let done = done.unwrap_or(Err(Error::Timeout(limit))).map_err(unanswered)?;
         self.session = Some(session);
-        if let Some(pin) = self.config.pin() {
-            pin.answered(self.lease.shard, self.flight);
-        }
-        let catalog = self.catalog.load();
-        let replies = runs.iter().zip(&rows).flat_map(|(run, rows)| replies(run, rows, &catalog));
-        Ok(replies.collect())
+        Ok(done)
     }
 
-    /// Carries out and commits, one statement a run. Returns each one's rows; an error names the run.
-    async fn fly(
+    /// The incarnation that has written a flight of a shard; `None`: no row.
+    async fn author(client: &Client, shard: i32, number: u64) -> Result<Option<u64>, Error> {
+        let author = "SELECT incarnation FROM journal_tb WHERE shard = $1 AND flight = $2";
+        let row = client.query_opt(author, &[&shard, &bigint(number)]).await?;
+        row.map(|row| columns::count(&row, 0, "journal_tb")).transpose()
+    }
+
+    fn shard(&self) -> i32 {
+        i32::try_from(self.writer.shard).expect("one a worker and a few")
+    }
+
+    /// The meaning of an error of a flight. The server's error message for the statement aborts its
+    /// transaction, unless the server says that it is going away.
+    async fn stopped(
         &self,
         session: &Session,
-        durable: Sequence,
-        runs: &[&[Call]],
-    ) -> Result<Vec<Vec<Row>>, Failure> {
-        let durable = bigint(durable);
-        let lease_ms = i32::try_from(self.lease.duration.as_millis()).expect("a lease of days");
-        let incarnation = i64::try_from(self.lease.incarnation).expect("counted from 1");
-        let shard = i32::try_from(self.lease.shard).expect("one a shard and a few");
-        let flight = bigint(self.flight);
-        let client = &session.client;
-        // Plans grow with the tables: of two indexes, one made for a small table may have taken that of all rows of a user.
-        if self.flight.is_power_of_two() {
-            let discarded = client.batch_execute("DISCARD PLANS").await;
-            discarded.map_err(|error| Failure::Unreachable(error.into()))?;
+        flight: &Flight,
+        error: tokio_postgres::Error,
+    ) -> Stopped {
+        let fatal = error.as_db_error().and_then(|error| error.parsed_severity());
+        if is_going_away(&error) || matches!(fatal, Some(Severity::Fatal | Severity::Panic)) {
+            return Stopped::Unknown(error.into());
         }
-
-        let catalog = self.catalog.load();
-        let fence_arguments: [&(dyn ToSql + Sync); 5] =
-            [&incarnation, &shard, &flight, &durable, &lease_ms];
-        if let [run] = runs
-            && let Some(Arguments { statement, values }) =
-                Arguments::of_moves(run, &session.alone, &catalog, &self.actor)
-        {
-            let values = values.iter().map(|value| &**value as &(dyn ToSql + Sync));
-            let values: Vec<_> = values.chain(fence_arguments).collect();
-            // Its rows have come once it is committed: what ends them is the server's word that it is ready for more.
-            let rows = client.query(statement, &values).await;
-            return Ok(vec![rows.map_err(|error| {
-                let index = blames_call(&error).then_some(0);
-                failure(error, index)
-            })?]);
+        match error.code().map_or("", SqlState::code) {
+            "UB005" => return Stopped::Predecessor,
+            "UB006" => return Stopped::Differs(Compared::Transfers),
+            "UB007" => return Stopped::Differs(Compared::Accounts),
+            "UB008" => return Stopped::Differs(Compared::Balances),
+            "23505" => return self.taken(session, flight, error).await,
+            "55P03" | "57014" | "40P01" => return held(session, flight, error).await,
+            _ => {}
         }
-
-        let mut arguments = Vec::with_capacity(runs.len());
-        for run in runs {
-            arguments.push(Arguments::of(run, session, &catalog, &self.actor));
-        }
-        let begin = client.batch_execute("BEGIN");
-        let fence = client.query(&session.fence, &fence_arguments);
-        let borrowed: Vec<Vec<&(dyn ToSql + Sync)>> = arguments
-            .iter()
-            .map(|a| a.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect())
-            .collect();
-        let statements = arguments.iter().zip(&borrowed);
-        let queries: Vec<_> =
-            statements.map(|(a, values)| client.query(a.statement, values)).collect();
-        let commit = client.batch_execute("COMMIT");
-
-        // One flight: each future writes its message at its first poll, and answers come back in the same order.
-        let (mut begin, mut fence) = (Box::pin(begin), Box::pin(fence));
-        let mut queries: Vec<Pin<Box<_>>> = queries.into_iter().map(Box::pin).collect();
-        let mut commit = Box::pin(commit);
-        let begun = send(begin.as_mut()).await;
-        let fenced = send(fence.as_mut()).await;
-        let mut asked = Vec::with_capacity(queries.len());
-        for query in &mut queries {
-            asked.push(send(query.as_mut()).await);
-        }
-        let committed = send(commit.as_mut()).await;
-
-        // Without its BEGIN, nothing behind it has written but the fence.
-        begun.answer(begin).await.map_err(unknown)?;
-        fenced.answer(fence).await.map_err(|error| failure(error, None))?;
-        let mut rows = Vec::with_capacity(runs.len());
-        for (index, (sent, query)) in asked.into_iter().zip(queries).enumerate() {
-            rows.push(sent.answer(query).await.map_err(|e| failure(e, Some(index)))?);
-        }
-        // Reached only when every statement succeeded, so this COMMIT cannot have been turned into a ROLLBACK.
-        committed.answer(commit).await.map_err(unknown)?;
-        Ok(rows)
-    }
-}
-
-/// Calls for which one statement costs less than one each.
-const SET_CALLS_MIN: usize = 4;
-
-/// Cuts a batch into what is done by one statement each: neighbours of one batch key, from `least` on, or one call.
-fn runs(calls: &[Call], least: usize) -> Vec<&[Call]> {
-    let batch_key = calls
-        .chunk_by(|one, next| one.batch_key().is_some() && one.batch_key() == next.batch_key());
-    batch_key.flat_map(|run| run.chunks(if run.len() < least { 1 } else { run.len() })).collect()
-}
-
-/// A future after its first poll.
-enum Sent<T> {
-    Answered(T),
-    Waiting,
-}
-
-async fn send<F: Future>(future: Pin<&mut F>) -> Sent<F::Output> {
-    match poll!(future) {
-        std::task::Poll::Ready(output) => Sent::Answered(output),
-        std::task::Poll::Pending => Sent::Waiting,
-    }
-}
-
-impl<T> Sent<T> {
-    async fn answer(self, future: Pin<Box<impl Future<Output = T>>>) -> T {
-        match self {
-            Sent::Answered(output) => output,
-            Sent::Waiting => future.await,
+        match verdict(&error) {
+            Verdict::Fenced => Stopped::Superseded,
+            Verdict::Violation => Stopped::Refused { violation: true, source: error.into() },
+            Verdict::Retry => Stopped::held_by_none(error.into()),
+            Verdict::Unavailable => Stopped::Unreachable(error.into()),
+            Verdict::Unknown => Stopped::Refused { violation: false, source: error.into() },
         }
     }
-}
 
-/// What an error of a statement (`index`: of which call) means for the whole batch. The transaction is aborted by an
-/// error message of the server for a statement, unless the server says that it is going away.
-fn failure(error: tokio_postgres::Error, index: Option<usize>) -> Failure {
-    if is_going_away(&error) {
-        return Failure::Unknown(error.into());
-    }
-    match (verdict(&error), index) {
-        (Verdict::Fenced, _) => {
-            telemetry::count_fenced_write();
-            Failure::Fenced
-        }
-        (Verdict::Retry, index) => Failure::Retry { index, source: error.into() },
-        (Verdict::Unavailable, _) => Failure::Unreachable(error.into()),
-        (verdict, Some(index)) => {
-            let violation = verdict == Verdict::Violation;
-            Failure::Refused { index, violation, source: error.into() }
-        }
-        (Verdict::Violation | Verdict::Unknown, None) => Failure::Unknown(error.into()),
-    }
-}
-
-/// Whether an error of a flight of one statement is that of the call in it, and neither the fence's nor the commit's: the
-/// server then says in which function, and it is not the fence. What is not known to be the call's counts for the flight.
-fn blames_call(error: &tokio_postgres::Error) -> bool {
-    let place = error.as_db_error().and_then(DbError::where_);
-    place.is_some_and(|place| !place.contains(" fence("))
-}
-
-/// A failure that names a run as one that names a call, and whether the run has several.
-fn of_call(failure: Failure, runs: &[&[Call]]) -> (Failure, bool) {
-    let shared = |run: usize| runs[run].len() > 1;
-    let first = |run: usize| runs[..run].iter().map(|run| run.len()).sum();
-    match failure {
-        Failure::Refused { index, violation, source } => {
-            (Failure::Refused { index: first(index), violation, source }, shared(index))
-        }
-        Failure::Retry { index: Some(index), source } => {
-            (Failure::Retry { index: Some(first(index)), source }, shared(index))
-        }
-        failure => (failure, false),
-    }
-}
-
-fn unknown(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
-    Failure::Unknown(error.into())
-}
-
-impl Store for Database {
-    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
-        self.flight += 1;
-        match self.try_commit(durable, &runs(calls, SET_CALLS_MIN)).await {
-            // Nothing was done. One at a time the rest of the set may succeed, and the failure gets the name of a call.
-            Err((failure, true)) => {
-                warn!(why = chain(&failure), "a statement for many failed; one at a time now");
-                let singly = self.try_commit(durable, &runs(calls, usize::MAX)).await;
-                singly.map_err(|(failure, _)| failure)
+    /// A unique key is in use.
+    async fn taken(
+        &self,
+        session: &Session,
+        flight: &Flight,
+        error: tokio_postgres::Error,
+    ) -> Stopped {
+        match error.as_db_error().and_then(|error| error.constraint()) {
+            Some("journal_tb_pkey") => {
+                match Database::author(&session.client, self.shard(), flight.number).await {
+                    Ok(Some(author)) if author != self.writer.incarnation => Stopped::Superseded,
+                    Ok(_) => Stopped::Number,
+                    Err(error) => Stopped::Unreachable(error.into()),
+                }
             }
-            done => done.map_err(|(failure, _)| failure),
+            Some("accounts_tb_pkey") => Stopped::Differs(Compared::Accounts),
+            Some("balances_tb_pkey") => Stopped::Differs(Compared::Balances),
+            _ => Stopped::Taken(error.into()),
         }
+    }
+}
+
+/// A connection or a read that failed. Nothing was written.
+fn unanswered(error: Error) -> Failure {
+    match &error {
+        Error::Query(cause) if verdict(cause) == Verdict::Retry => {
+            Failure::Retry { index: None, source: error.into() }
+        }
+        _ => Failure::Unreachable(error.into()),
+    }
+}
+
+/// The rows of a flight that other sessions hold. The ones that can be locked at once are free.
+const FREE: [&str; 3] = [
+    "SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
+       FOR NO KEY UPDATE SKIP LOCKED",
+    "SELECT place FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
+      CROSS JOIN LATERAL (SELECT FROM balances_tb b WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id \
+       AND b.account_type = 1 FOR NO KEY UPDATE SKIP LOCKED) AS free",
+    "SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED",
+];
+
+/// Finds out which rows of a flight other sessions hold.
+async fn held(session: &Session, flight: &Flight, error: tokio_postgres::Error) -> Stopped {
+    let (mut users, mut req_ids) = (Vec::new(), Vec::new());
+    if let Err(probe) = look_for_held(&session.client, flight, &mut users, &mut req_ids).await {
+        info!(%probe, "the held rows of a flight are not known");
+        (users, req_ids) = (Vec::new(), Vec::new());
+    }
+    Stopped::Held { users, req_ids, source: error.into() }
+}
+
+async fn look_for_held(
+    client: &Client,
+    flight: &Flight,
+    users: &mut Vec<UserId>,
+    req_ids: &mut Vec<ReqId>,
+) -> Result<(), tokio_postgres::Error> {
+    // Each statement is a transaction of its own, so its locks are gone when it returns.
+    let changed =
+        flight.accounts.iter().filter(|row| row.before.is_some() && row.after != row.before);
+    let changed: Vec<UserId> = changed.map(|row| row.user).collect();
+    let numbers: Vec<i64> = changed.iter().map(|user| user.bigint()).collect();
+    let free: Vec<i64> = firsts(client.query(FREE[0], &[&numbers]).await?)?;
+    users.extend(changed.into_iter().filter(|user| !free.contains(&user.bigint())));
+
+    let booked = flight.balances.iter().filter(|row| row.before.is_some() && row.after.is_some());
+    let booked: Vec<_> = booked.map(|row| (row.user, row.asset)).collect();
+    let numbers: (Vec<i64>, Vec<i32>) =
+        booked.iter().map(|(user, asset)| (user.bigint(), asset_number(*asset))).unzip();
+    let free: Vec<i64> = firsts(client.query(FREE[1], &[&numbers.0, &numbers.1]).await?)?;
+    let held = (1..).zip(booked).filter(|(place, _)| !free.contains(place));
+    users.extend(held.map(|(_, (user, _))| user));
+
+    let moved = flight.moved.iter().map(|moved| moved.to.transfer.intent.req_id);
+    let moved: Vec<ReqId> = moved.chain(flight.deferred.iter().map(|row| row.req_id)).collect();
+    let names: Vec<String> = moved.iter().map(ReqId::to_string).collect();
+    let free: Vec<String> = firsts(client.query(FREE[2], &[&names]).await?)?;
+    let held = moved.into_iter().zip(names).filter(|(_, name)| !free.contains(name));
+    req_ids.extend(held.map(|(req_id, _)| req_id));
+    Ok(())
+}
+
+fn firsts<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+    rows: Vec<Row>,
+) -> Result<Vec<T>, tokio_postgres::Error> {
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
+
+impl Journal for Database {
+    async fn last(&mut self) -> Result<Option<Last>, Failure> {
+        let (shard, ours) = (self.shard(), self.writer.incarnation);
+        let row = self
+            .reading(async |Session { client, .. }| {
+                let last = "SELECT flight, incarnation, attempt FROM journal_tb WHERE shard = $1 \
+                            ORDER BY flight DESC LIMIT 1";
+                Ok(client.query_opt(last, &[&shard]).await?)
+            })
+            .await?;
+        let unreachable = |error: Error| Failure::Unreachable(error.into());
+        let missing = |what: String| unreachable(unreadable("journal_tb", what));
+        let Some(row) = row else { return Err(missing(format!("no row of shard {shard}"))) };
+        let [number, author, attempt] =
+            [0, 1, 2].map(|column| columns::count(&row, column, "journal_tb").map_err(unreachable));
+        let (number, author, attempt) = (number?, author?, attempt?);
+        match author.cmp(&ours) {
+            Ordering::Equal => Ok(Some(Last { number, attempt })),
+            Ordering::Greater => {
+                telemetry::count_fenced_write();
+                Ok(None)
+            }
+            // PostgreSQL has gone back: the next connection closes the gate.
+            Ordering::Less => {
+                Err(missing(format!("no row of shard {shard} is of incarnation {ours}")))
+            }
+        }
+    }
+
+    async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
+        let session = self.session().await.map_err(|error| match unanswered(error) {
+            Failure::Retry { source, .. } => Stopped::held_by_none(source),
+            failure => Stopped::Unreachable(failure.into()),
+        })?;
+        // Plans grow with the tables: a plan for a small table may use the index of all rows of a
+        // user.
+        if flight.number.is_power_of_two() {
+            let discarded = session.client.batch_execute("DISCARD PLANS").await;
+            discarded.map_err(|error| Stopped::Unreachable(error.into()))?;
+        }
+        let columns = Columns::of(flight, &self.catalog.load());
+        let (shard, number) = (self.shard(), bigint(flight.number));
+        let (incarnation, durable) = (bigint(self.writer.incarnation), bigint(flight.durable));
+        let head: [&(dyn ToSql + Sync); 5] = [&shard, &number, &incarnation, &flight.at, &durable];
+        let attempt = bigint(flight.attempt);
+        let mut values = columns.values(head, &self.actor);
+        values.push(&attempt);
+        let limit = self.flight_limit();
+        let flown = tokio::time::timeout(limit, session.client.query(&session.flight, &values));
+        match flown.await {
+            // The rows end when the server is ready for the next statement, which is after the
+            // commit.
+            Ok(Ok(_)) => {
+                self.session = Some(session);
+                if let Some(pin) = self.config.pin() {
+                    pin.answered(self.writer.shard, flight.number);
+                }
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                let stopped = self.stopped(&session, flight, error).await;
+                match &stopped {
+                    Stopped::Superseded => telemetry::count_fenced_write(),
+                    // The next connection is compared with the server of the process's pin.
+                    Stopped::Predecessor | Stopped::Unreachable(_) | Stopped::Unknown(_) => {}
+                    _ => self.session = Some(session),
+                }
+                Err(stopped)
+            }
+            // A flight given up still runs on the server: its end is unknown.
+            Err(_elapsed) => Err(Stopped::Unknown(Error::Timeout(limit).into())),
+        }
+    }
+
+    async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+        let catalog = self.catalog.load_full();
+        self.reading(async |session| read(session, wanted, &catalog).await).await
     }
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
-        let session = self.session().await.map_err(|error| Failure::Unreachable(error.into()))?;
-        let limit = self.flight_limit();
-        let page = tokio::time::timeout(limit, read_page(&session.client, filter)).await;
         let (rows, after) =
-            page.map_err(|_elapsed| unknown(Error::Timeout(limit)))?.map_err(unknown)?;
-        self.session = Some(session);
+            self.reading(async |session| Ok(read_page(&session.client, filter).await?)).await?;
         let catalog = self.catalog.load();
         let mut page = Page { after, ..Page::default() };
         for row in rows {
@@ -315,7 +316,8 @@ impl Store for Database {
                 Ok(transfer) => page.transfers.push(transfer),
                 // One bad row must not hide the others.
                 Err(error) => {
-                    let number = row.try_get::<_, i64>(1).map_err(unknown)?;
+                    let number = row.try_get::<_, i64>(1);
+                    let number = number.map_err(|error| Failure::Unknown(error.into()))?;
                     let req_id = row.try_get::<_, &str>(2).ok();
                     error!(req_id, order_number = number, %error, "a transfer cannot be read and is left alone");
                     page.unreadable.extend(u64::try_from(number));
@@ -326,7 +328,18 @@ impl Store for Database {
     }
 }
 
-/// Order numbers in one page of the search, terminal ones included: a page must end long before the statement's limit.
+impl Session {
+    async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
+        let client = connect_by_keys(config, limits).await?;
+        let flight = client.prepare(include_str!("flight/flight.sql")).await?;
+        let reads = Reads::prepare(&client).await?;
+        info!("connected to PostgreSQL");
+        Ok(Session { client, flight, reads })
+    }
+}
+
+/// Order numbers in one page of the search, terminal ones included. A page must end long before the
+/// statement's limit.
 const PAGE_ROWS: i64 = 50_000;
 
 /// The transfers of one page, and where the next one begins.
@@ -361,382 +374,433 @@ async fn read_page(
     Ok((rows, next))
 }
 
-impl Moves {
-    /// `actor`: what stands where the function takes who acts, from the number of its first parameter.
-    async fn prepare(
-        client: &Client,
-        actor: impl Fn(u32) -> String,
-    ) -> Result<Moves, tokio_postgres::Error> {
-        let columns = TRANSFER_COLUMNS;
-        let (ten, thirteen) = (actor(10), actor(13));
-        let accept = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12";
-        let step = "$1, $2, $3, $4, $5, $6, $7, $8, $9";
-        let moves = [
-            format!("transfer_accept({accept}, {thirteen})"),
-            format!("transfers_accept({accept}, {thirteen})"),
-            format!("transfer_step({step}, {ten}, NULL)"),
-            format!("transfers_step({step}, {ten})"),
-            format!("transfer_refuse({step}, {ten}, NULL)"),
-        ];
-        let [accept, accept_many, step, step_many, refuse] =
-            moves.map(|call| format!("SELECT {columns} FROM {call}"));
-        Ok(Moves {
-            accept: client.prepare(&accept).await?,
-            accept_many: client.prepare(&accept_many).await?,
-            step: client.prepare(&step).await?,
-            step_many: client.prepare(&step_many).await?,
-            refuse: client.prepare(&refuse).await?,
-        })
-    }
-}
-
-impl Session {
-    async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
-        let client = connect_by_keys(config, limits).await?;
-        let find = |by: &str| format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE {by}");
-        let session = Session {
-            fence: client.prepare("SELECT fence($1, $2, $3, $4, $5)").await?,
-            alone: Moves::prepare(&client, |actor| {
-                let [p1, p2, p3, p4, p5] = [1, 2, 3, 4, 5].map(|place| actor + place);
-                format!("fenced(${actor}, ${p1}, ${p2}, ${p3}, ${p4}, ${p5})")
-            })
-            .await?,
-            together: Moves::prepare(&client, |actor| format!("in_flight(${actor})")).await?,
-            defer: client.prepare("SELECT transfer_defer(in_flight($1), $2, $3, $4)").await?,
-            find: client.prepare(&find("req_id = $1")).await?,
-            find_cid: client.prepare(&find("user_id = $1 AND cid = $2")).await?,
-            operate: client
-                .prepare("SELECT TRUE, funding_operate(in_flight($1), $2, $3, $4, $5)")
-                .await?,
-            refuse: client
-                .prepare("SELECT TRUE, funding_refuse(in_flight($1), $2, $3, $4, $5)")
-                .await?,
-            query_operation: client
-                .prepare(
-                    "SELECT COALESCE(BOOL_OR(TRUE), FALSE), MAX(code) FROM transfer_operations \
-                     WHERE req_id = $1 AND op = $2",
-                )
-                .await?,
-            external: client
-                .prepare(
-                    "SELECT o_code, o_after, o_conflict, o_order \
-                     FROM external_operate(in_flight($1), $2, $3, $4, $5, $6, $7)",
-                )
-                .await?,
-            find_external: client
-                .prepare(
-                    "SELECT code, balance_after::text, \
-                       (op, user_id, asset_id, amount) IS DISTINCT FROM \
-                       ($2::smallint, $3::bigint, $4::integer, $5::numeric), order_number \
-                     FROM external_operations WHERE idem_key = $1",
-                )
-                .await?,
-            set_status: client
-                .prepare("SELECT account_set_status($1, $2, in_flight($3), $4)")
-                .await?,
-            client,
-        };
-        info!("connected to PostgreSQL");
-        Ok(session)
-    }
-}
-
-type Value = Box<dyn ToSql + Sync + Send>;
-
-/// One statement and its values.
-struct Arguments<'a> {
-    statement: &'a Statement,
-    values: Vec<Value>,
-}
-
-impl<'a> Arguments<'a> {
-    fn of(run: &[Call], session: &'a Session, catalog: &Catalog, actor: &str) -> Arguments<'a> {
-        let moves = Arguments::of_moves(run, &session.together, catalog, actor);
-        moves.unwrap_or_else(|| Arguments::of_other(&run[0], session, catalog))
-    }
-
-    /// `None` for a call that moves no transfer.
-    fn of_moves(
-        run: &[Call],
-        moves: &'a Moves,
-        catalog: &Catalog,
-        actor: &str,
-    ) -> Option<Arguments<'a>> {
-        match run {
-            [call] => Arguments::of_move(call, moves, catalog, actor),
-            run => Some(Arguments::of_many(run, moves, catalog, actor)),
-        }
-    }
-
-    fn of_many(run: &[Call], moves: &'a Moves, catalog: &Catalog, actor: &str) -> Arguments<'a> {
-        match run[0].batch_key().expect("one statement has one batch key") {
-            BatchKey::Accept(direction, transition) => {
-                let mut rows = Accepts::default();
-                for call in run {
-                    let Call::Accept { intent, fingerprint, .. } = call else {
-                        unreachable!("one batch key")
-                    };
-                    rows.req_ids.push(intent.req_id.to_string());
-                    rows.cids.push(intent.cid.as_ref().map(|cid| cid.as_str().to_owned()));
-                    rows.fingerprints.push(fingerprint.clone());
-                    rows.users.push(intent.user.bigint());
-                    rows.assets.push(asset_number(intent.asset));
-                    rows.amounts.push(decimal(catalog, intent.asset, intent.amount));
-                    rows.orders.push(bigint(intent.order_number));
-                }
-                let (op, success, refused) = funding_part(transition);
-                let values: Vec<Value> = vec![
-                    Box::new(rows.req_ids),
-                    Box::new(rows.cids),
-                    Box::new(rows.fingerprints),
-                    Box::new(rows.users),
-                    Box::new(rows.assets),
-                    Box::new(rows.amounts),
-                    Box::new(rows.orders),
-                    Box::new(i16::from(direction as u8)),
-                    Box::new(numbers(&transition.path)),
-                    Box::new(op),
-                    Box::new(success),
-                    Box::new(refused),
-                    Box::new(actor.to_owned()),
-                ];
-                Arguments { statement: &moves.accept_many, values }
-            }
-            BatchKey::Step(from, transition) => {
-                let mut rows = Steps::default();
-                for call in run {
-                    let Call::Step { transfer, code, log_sequence, attempt, .. } = call else {
-                        unreachable!("one batch key")
-                    };
-                    rows.req_ids.push(transfer.intent.req_id.to_string());
-                    rows.codes.push(code.map(Code::name));
-                    rows.log_sequences.push(log_sequence.map(bigint));
-                    rows.attempts.push(count(*attempt));
-                }
-                let (op, success, refused) = funding_part(transition);
-                let values: Vec<Value> = vec![
-                    Box::new(rows.req_ids),
-                    Box::new(rows.codes),
-                    Box::new(rows.log_sequences),
-                    Box::new(rows.attempts),
-                    Box::new(from.number()),
-                    Box::new(numbers(&transition.path)),
-                    Box::new(op),
-                    Box::new(success),
-                    Box::new(refused),
-                    Box::new(actor.to_owned()),
-                ];
-                Arguments { statement: &moves.step_many, values }
-            }
-        }
-    }
-
-    fn of_move(
-        call: &Call,
-        moves: &'a Moves,
-        catalog: &Catalog,
-        actor: &str,
-    ) -> Option<Arguments<'a>> {
-        let (statement, values): (_, Vec<Value>) = match call {
-            Call::Accept { intent, fingerprint, transition } => {
-                let (op, success, refused) = funding_part(transition);
-                let values: Vec<Value> = vec![
-                    Box::new(intent.req_id.to_string()),
-                    Box::new(intent.cid.as_ref().map(|cid| cid.as_str().to_owned())),
-                    Box::new(fingerprint.clone()),
-                    Box::new(intent.user.bigint()),
-                    Box::new(asset_number(intent.asset)),
-                    Box::new(decimal(catalog, intent.asset, intent.amount)),
-                    Box::new(i16::from(intent.direction as u8)),
-                    Box::new(bigint(intent.order_number)),
-                    Box::new(numbers(&transition.path)),
-                    Box::new(op),
-                    Box::new(success),
-                    Box::new(refused),
-                    Box::new(actor.to_owned()),
-                ];
-                (&moves.accept, values)
-            }
-            Call::Step { transfer, transition, code, log_sequence, attempt } => {
-                let (op, success, refused) = funding_part(transition);
-                let values: Vec<Value> = vec![
-                    Box::new(transfer.intent.req_id.to_string()),
-                    Box::new(transfer.state.number()),
-                    Box::new(numbers(&transition.path)),
-                    Box::new(op),
-                    Box::new(success),
-                    Box::new(refused),
-                    Box::new(code.map(Code::name)),
-                    Box::new(log_sequence.map(bigint)),
-                    Box::new(count(*attempt)),
-                    Box::new(actor.to_owned()),
-                ];
-                let statement = if transition.refuses() { &moves.refuse } else { &moves.step };
-                (statement, values)
-            }
-            _ => return None,
-        };
-        Some(Arguments { statement, values })
-    }
-
-    fn of_other(call: &Call, session: &'a Session, catalog: &Catalog) -> Arguments<'a> {
-        let decimal = |asset: AssetId, amount: Amount| decimal(catalog, asset, amount);
-        let (statement, values): (_, Vec<Value>) = match call {
-            Call::Accept { .. } | Call::Step { .. } => unreachable!("it moves a transfer"),
-            Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
-                let values: Vec<Value> = vec![
-                    Box::new(req_id.to_string()),
-                    Box::new(state.number()),
-                    Box::new(count(*retry_count)),
-                    Box::new(i64::try_from(*delay_ms).expect("a bounded back-off")),
-                ];
-                (&session.defer, values)
-            }
-            Call::Operate { op, intent, refuse } => {
-                let values: Vec<Value> = vec![
-                    Box::new(intent.req_id.to_string()),
-                    Box::new(i16::from(*op as u8)),
-                    Box::new(intent.user.bigint()),
-                    Box::new(asset_number(intent.asset)),
-                    Box::new(decimal(intent.asset, intent.amount)),
-                ];
-                (if *refuse { &session.refuse } else { &session.operate }, values)
-            }
-            Call::QueryOperation { req_id, op } => {
-                let values: Vec<Value> =
-                    vec![Box::new(req_id.to_string()), Box::new(i16::from(*op as u8))];
-                (&session.query_operation, values)
-            }
-            Call::Find(Sought::ReqId(req_id)) => {
-                (&session.find, vec![Box::new(req_id.to_string())])
-            }
-            Call::Find(Sought::Cid(user, cid)) => {
-                let values: Vec<Value> =
-                    vec![Box::new(user.bigint()), Box::new(cid.as_str().to_owned())];
-                (&session.find_cid, values)
-            }
-            Call::External(external) => {
-                let values: Vec<Value> = vec![
-                    Box::new(external.idem_key.clone()),
-                    Box::new(i16::from(external.op as u8)),
-                    Box::new(external.user.bigint()),
-                    Box::new(asset_number(external.asset)),
-                    Box::new(decimal(external.asset, external.amount)),
-                    Box::new(external.actor.clone()),
-                    Box::new(bigint(external.order_number)),
-                ];
-                (&session.external, values)
-            }
-            Call::FindExternal(external) => {
-                let values: Vec<Value> = vec![
-                    Box::new(external.idem_key.clone()),
-                    Box::new(i16::from(external.op as u8)),
-                    Box::new(external.user.bigint()),
-                    Box::new(asset_number(external.asset)),
-                    Box::new(decimal(external.asset, external.amount)),
-                ];
-                (&session.find_external, values)
-            }
-            Call::SetFundingStatus { user, status, actor, reason } => {
-                let values: Vec<Value> = vec![
-                    Box::new(user.bigint()),
-                    Box::new(i16::from(*status as u8)),
-                    Box::new(actor.clone()),
-                    Box::new(reason.clone()),
-                ];
-                (&session.set_status, values)
-            }
-        };
-        Arguments { statement, values }
-    }
-}
-
-/// The columns of accepts that share a statement.
+/// A flight as the columns of its statement.
 #[derive(Default)]
-struct Accepts {
-    req_ids: Vec<String>,
-    cids: Vec<Option<String>>,
-    fingerprints: Vec<String>,
-    users: Vec<i64>,
-    assets: Vec<i32>,
-    amounts: Vec<Decimal>,
-    orders: Vec<i64>,
+struct Columns {
+    accepted: Accepted,
+    moved: MovedColumns,
+    deferred: DeferredColumns,
+    passed: PassedColumns,
+    operations: OperationColumns,
+    externals: ExternalColumns,
+    accounts: AccountColumns,
+    balances: BalanceColumns,
+    audited: AuditedColumns,
+    /// The lowest new order number; `None`: there is none.
+    lowest: Option<i64>,
 }
 
-/// The columns of steps that share a statement.
-#[derive(Default)]
-struct Steps {
-    req_ids: Vec<String>,
-    codes: Vec<Option<&'static str>>,
-    log_sequences: Vec<Option<i64>>,
-    attempts: Vec<i32>,
-}
+/// Declares a struct of columns, each a vector. `values` borrows them in their order.
+macro_rules! columns {
+    ($name:ident { $($column:ident: $of:ty,)* }) => {
+        #[derive(Default)]
+        struct $name { $($column: Vec<$of>,)* }
 
-fn decimal(catalog: &Catalog, asset: AssetId, amount: Amount) -> Decimal {
-    let asset = catalog.by_id(asset).expect("checked at accept; assets are never removed");
-    amount.decimal(asset.precision)
-}
+        impl $name {
+            fn push(&mut self, ($($column,)*): ($($of,)*)) {
+                $(self.$column.push($column);)*
+            }
 
-fn numbers(states: &[State]) -> Vec<i16> {
-    states.iter().map(|state| state.number()).collect()
-}
-
-fn funding_part(transition: &TransitionPath) -> (Option<i16>, Vec<i16>, Vec<i16>) {
-    match &transition.funding {
-        None => (None, Vec::new(), Vec::new()),
-        Some(part) => {
-            (Some(i16::from(part.op as u8)), numbers(&part.on_success), numbers(&part.on_refused))
+            fn values(&self) -> [&(dyn ToSql + Sync); columns!(@count $($column)*)] {
+                [$(&self.$column),*]
+            }
         }
+    };
+    (@count) => { 0 };
+    (@count $head:ident $($tail:ident)*) => { 1 + columns!(@count $($tail)*) };
+}
+
+columns!(Accepted {
+    order_number: i64,
+    req_id: String,
+    cid: Option<String>,
+    fingerprint: String,
+    user: i64,
+    asset: i32,
+    amount: Decimal,
+    direction: i16,
+    state: i16,
+    code: Option<&'static str>,
+    log_sequence: Option<i64>,
+    retry_count: i32,
+    next_retry_at: Option<Timestamp>,
+});
+columns!(MovedColumns {
+    req_id: String,
+    before: i16,
+    user: i64,
+    asset: i32,
+    amount: Decimal,
+    state: i16,
+    code: Option<&'static str>,
+    log_sequence: Option<i64>,
+    retry_count: i32,
+    next_retry_at: Option<Timestamp>,
+});
+columns!(DeferredColumns {
+    req_id: String,
+    state: i16,
+    retry_count: i32,
+    next_retry_at: Timestamp,
+});
+columns!(PassedColumns {
+    req_id: String,
+    states: String,
+    attempt: i32,
+    reason: Option<&'static str>,
+});
+columns!(OperationColumns {
+    req_id: String,
+    op: i16,
+    code: Option<&'static str>,
+    user: i64,
+    asset: i32,
+    amount: Decimal,
+    balance_after: Option<String>,
+});
+columns!(ExternalColumns {
+    idem_key: String,
+    op: i16,
+    code: Option<&'static str>,
+    user: i64,
+    asset: i32,
+    amount: Decimal,
+    balance_after: Option<String>,
+    order_number: i64,
+});
+columns!(AccountColumns { user: i64, before: Option<i16>, after: Option<i16>, });
+columns!(BalanceColumns {
+    user: i64,
+    asset: i32,
+    before: Option<String>,
+    frozen: Option<String>,
+    version: Option<i64>,
+    after: Option<String>,
+});
+columns!(AuditedColumns {
+    actor: String,
+    action: &'static str,
+    subject: String,
+    detail: String,
+    reason: String,
+});
+
+impl Columns {
+    fn of(flight: &Flight, catalog: &Catalog) -> Columns {
+        let mut columns = Columns::default();
+        let amount = |asset, amount: Amount| amount.decimal(precision(catalog, asset));
+        let text = |asset, units: u128| units_text(units, precision(catalog, asset));
+        for Written { transfer, next_retry_at } in &flight.accepted {
+            let Transfer { intent, fingerprint, state, code, .. } = transfer;
+            columns.accepted.push((
+                bigint(intent.order_number),
+                intent.req_id.to_string(),
+                intent.cid.as_ref().map(|cid| cid.as_str().to_owned()),
+                fingerprint.clone(),
+                intent.user.bigint(),
+                asset_number(intent.asset),
+                amount(intent.asset, intent.amount),
+                i16::from(intent.direction as u8),
+                state.number(),
+                code.map(Code::name),
+                transfer.log_sequence.map(bigint),
+                count(transfer.retry_count),
+                *next_retry_at,
+            ));
+        }
+        for Moved { from, to } in &flight.moved {
+            let Transfer { intent, state, code, log_sequence, retry_count, .. } = &to.transfer;
+            columns.moved.push((
+                intent.req_id.to_string(),
+                from.number(),
+                intent.user.bigint(),
+                asset_number(intent.asset),
+                amount(intent.asset, intent.amount),
+                state.number(),
+                code.map(Code::name),
+                log_sequence.map(bigint),
+                count(*retry_count),
+                to.next_retry_at,
+            ));
+        }
+        for row in &flight.deferred {
+            let (state, retry_count) = (row.state.number(), count(row.retry_count));
+            columns.deferred.push((row.req_id.to_string(), state, retry_count, row.next_retry_at));
+        }
+        for row in &flight.passed {
+            let states: Vec<String> = row.states.iter().map(|s| s.number().to_string()).collect();
+            columns.passed.push((
+                row.req_id.to_string(),
+                format!("{{{}}}", states.join(",")),
+                count(row.attempt),
+                row.reason.map(Code::name),
+            ));
+        }
+        for row in &flight.operations {
+            columns.operations.push((
+                row.req_id.to_string(),
+                i16::from(row.op.number()),
+                row.decision.code().map(Code::name),
+                row.user.bigint(),
+                asset_number(row.asset),
+                amount(row.asset, row.amount),
+                row.balance_after.map(|units| text(row.asset, units)),
+            ));
+        }
+        for Decided { external, decision, balance_after } in &flight.externals {
+            columns.externals.push((
+                external.idem_key.clone(),
+                i16::from(external.op.number()),
+                decision.code().map(Code::name),
+                external.user.bigint(),
+                asset_number(external.asset),
+                amount(external.asset, external.amount),
+                balance_after.map(|units| text(external.asset, units)),
+                bigint(external.order_number),
+            ));
+        }
+        for row in &flight.accounts {
+            let status =
+                |status: Option<AccountStatus>| status.map(|status| i16::from(status as u8));
+            columns.accounts.push((row.user.bigint(), status(row.before), status(row.after)));
+        }
+        for row in &flight.balances {
+            columns.balances.push((
+                row.user.bigint(),
+                asset_number(row.asset),
+                row.before.map(|balance| text(row.asset, balance.available)),
+                row.before.map(|balance| text(row.asset, balance.frozen)),
+                row.before.map(|balance| bigint(balance.version)),
+                row.after.map(|balance| text(row.asset, balance.available)),
+            ));
+        }
+        for row in &flight.audited {
+            columns.audited.push((
+                row.actor.clone(),
+                row.action,
+                row.subject.clone(),
+                row.detail.clone(),
+                row.reason.clone(),
+            ));
+        }
+        let accepted = columns.accepted.order_number.iter();
+        columns.lowest = accepted.chain(&columns.externals.order_number).min().copied();
+        columns
     }
+
+    /// The values of the statement, in the order of its parameters.
+    fn values<'a>(
+        &'a self,
+        head: [&'a (dyn ToSql + Sync); 5],
+        actor: &'a String,
+    ) -> Vec<&'a (dyn ToSql + Sync)> {
+        let mut values: Vec<&(dyn ToSql + Sync)> = head.to_vec();
+        values.extend(self.accepted.values());
+        values.extend(self.moved.values());
+        values.extend(self.deferred.values());
+        values.push(actor);
+        values.extend(self.passed.values());
+        values.extend(self.operations.values());
+        values.extend(self.externals.values());
+        values.extend(self.accounts.values());
+        values.extend(self.balances.values());
+        values.extend(self.audited.values());
+        values.push(&self.lowest);
+        values
+    }
+}
+
+fn precision(catalog: &Catalog, asset: AssetId) -> u8 {
+    catalog.by_id(asset).expect("checked at accept; assets are never removed").precision
 }
 
 fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// The answers to a run. It is committed, and one bad row must not hide the others.
-fn replies(run: &[Call], rows: &[Row], catalog: &Catalog) -> Vec<Reply> {
-    let answer = |(call, rows): (&Call, &[Row])| {
-        reply(call, rows, catalog).unwrap_or_else(|error| Reply::Unreadable(error.to_string()))
-    };
-    match run {
-        [call] => vec![answer((call, rows))],
-        run if rows.len() == run.len() => run.iter().zip(rows.chunks(1)).map(answer).collect(),
-        run => {
-            let what = format!("{} rows for {} calls", rows.len(), run.len());
-            vec![Reply::Unreadable(what); run.len()]
-        }
+/// The statements of [`read`]. All but the first return the place of the wanted row.
+struct Reads {
+    accounts: Statement,
+    balances: Statement,
+    transfers: Statement,
+    cids: Statement,
+    operations: Statement,
+    externals: Statement,
+}
+
+impl Reads {
+    async fn prepare(client: &Client) -> Result<Reads, tokio_postgres::Error> {
+        Ok(Reads {
+            accounts: client.prepare("SELECT user_id, status FROM accounts_tb \
+                         WHERE user_id = ANY ($1) AND account_type = 1").await?,
+            balances: client.prepare("SELECT place, available::text, frozen::text, version \
+             FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
+             CROSS JOIN LATERAL (SELECT available, frozen, version FROM balances_tb b \
+               WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id AND b.account_type = 1 OFFSET 0) AS b").await?,
+            transfers: client.prepare(&format!(
+            "SELECT {TRANSFER_COLUMNS}, place FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+             CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE req_id = a.name OFFSET 0) AS t"
+            )).await?,
+            cids: client.prepare(&format!(
+            "SELECT {TRANSFER_COLUMNS}, place \
+             FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS a (owner, name, place) \
+             CROSS JOIN LATERAL (SELECT * FROM transfers_tb \
+               WHERE user_id = a.owner AND cid = a.name OFFSET 0) AS t"
+            )).await?,
+            operations: client.prepare("SELECT place, o.code, o.user_id, o.asset_id, o.amount \
+             FROM unnest($1::text[], $2::smallint[]) WITH ORDINALITY AS a (name, op, place) \
+             CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount FROM transfer_operations \
+               WHERE req_id = a.name AND op = a.op OFFSET 0) AS o").await?,
+            externals: client.prepare("SELECT place, x.code, x.user_id, x.asset_id, x.amount, x.op, x.order_number, \
+               x.balance_after::text \
+             FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+             CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
+               FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
+        })
     }
 }
 
-fn reply(call: &Call, rows: &[Row], catalog: &Catalog) -> Result<Reply, Error> {
-    if let (Call::Find(_) | Call::FindExternal(_), []) = (call, rows) {
-        return Ok(Reply::Found(None));
-    }
-    let [row] = rows else { return Err(unreadable("reply", format!("{} rows", rows.len()))) };
-    Ok(match call {
-        Call::Accept { .. } | Call::Step { .. } => {
-            Reply::Transfer(Box::new(transfer_from_row(row, catalog)?))
-        }
-        Call::Find(_) => Reply::Found(Some(Box::new(transfer_from_row(row, catalog)?))),
-        Call::Defer { .. } | Call::SetFundingStatus { .. } => Reply::Done,
-        Call::Operate { .. } | Call::QueryOperation { .. } => {
-            let recorded: bool = row.try_get(0)?;
-            Reply::Operation(if recorded { Some(decision(row, 1)?) } else { None })
-        }
-        Call::External(_) | Call::FindExternal(_) => Reply::External {
-            decision: decision(row, 0)?,
-            balance_after: row.try_get(1)?,
-            conflict: row.try_get(2)?,
-            order_number: match row.try_get::<_, Option<i64>>(3)? {
-                Some(number) => {
-                    let bad = || unreadable("external_operations", format!("order {number}"));
-                    Some(u64::try_from(number).map_err(|_| bad())?)
+/// Reads the wanted rows.
+async fn read(session: &Session, wanted: &Wanted, catalog: &Catalog) -> Result<Found, Error> {
+    let Session { client, reads, .. } = session;
+    let mut found = Found::default();
+    if !wanted.accounts.is_empty() {
+        let users: Vec<i64> = wanted.accounts.iter().map(|user| user.bigint()).collect();
+        for row in client.query(&reads.accounts, &[&users]).await? {
+            let Some(user) = columns::user(&row, 0)? else { continue };
+            let number: i16 = row.try_get(1)?;
+            match u8::try_from(number).ok().and_then(AccountStatus::from_number) {
+                Some(status) => found.accounts.push((user, status)),
+                None => {
+                    let what = format!("account of {user}: status {number}");
+                    found.unreadable.push((Key::User(user), what));
                 }
-                None => None,
-            },
-        },
-    })
+            }
+        }
+    }
+    if !wanted.balances.is_empty() {
+        let users: Vec<i64> = wanted.balances.iter().map(|(user, _)| user.bigint()).collect();
+        let assets: Vec<i32> =
+            wanted.balances.iter().map(|(_, asset)| asset_number(*asset)).collect();
+        for row in client.query(&reads.balances, &[&users, &assets]).await? {
+            let (user, asset) = wanted.balances[place(&row)?];
+            match balance(&row, precision(catalog, asset))? {
+                Some(balance) => found.balances.push((user, asset, balance)),
+                None => {
+                    let what = format!("balance of {user} in asset {}", asset.0);
+                    found.unreadable.push((Key::User(user), what));
+                }
+            }
+        }
+    }
+    if !wanted.transfers.is_empty() {
+        let names: Vec<String> = wanted.transfers.iter().map(ReqId::to_string).collect();
+        for row in client.query(&reads.transfers, &[&names]).await? {
+            let key = |place: usize| Key::ReqId(wanted.transfers[place]);
+            found.transfer(&row, catalog, key)?;
+        }
+    }
+    if !wanted.cids.is_empty() {
+        let users: Vec<i64> = wanted.cids.iter().map(|(user, _)| user.bigint()).collect();
+        let cids: Vec<&str> = wanted.cids.iter().map(|(_, cid)| cid.as_str()).collect();
+        for row in client.query(&reads.cids, &[&users, &cids]).await? {
+            let key = |place: usize| {
+                let (user, cid) = &wanted.cids[place];
+                Key::Cid(*user, cid.clone())
+            };
+            found.transfer(&row, catalog, key)?;
+        }
+    }
+    if !wanted.operations.is_empty() {
+        let names: Vec<String> =
+            wanted.operations.iter().map(|(name, _)| name.to_string()).collect();
+        let ops: Vec<i16> =
+            wanted.operations.iter().map(|(_, op)| i16::from(op.number())).collect();
+        for row in client.query(&reads.operations, &[&names, &ops]).await? {
+            let (req_id, op) = wanted.operations[place(&row)?];
+            let (decision, user, asset, amount) = match entry(&row, catalog) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    found.unreadable.push((Key::Operation(req_id, op), error.to_string()));
+                    continue;
+                }
+            };
+            let balance_after = None;
+            let row = Operation { req_id, op, user, asset, amount, decision, balance_after };
+            found.operations.push(row);
+        }
+    }
+    if !wanted.externals.is_empty() {
+        for row in client.query(&reads.externals, &[&wanted.externals]).await? {
+            let idem_key = &wanted.externals[place(&row)?];
+            match decided(&row, idem_key, catalog) {
+                Ok(decided) => found.externals.push(decided),
+                Err(error) => {
+                    found.unreadable.push((Key::External(idem_key.clone()), error.to_string()));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Adds a row of [`TRANSFER_COLUMNS`] and its place.
+    fn transfer(
+        &mut self,
+        row: &Row,
+        catalog: &Catalog,
+        key: impl Fn(usize) -> Key,
+    ) -> Result<(), Error> {
+        match transfer_from_row(row, catalog) {
+            Ok(transfer) => self.transfers.push(transfer),
+            Err(error) => {
+                let place: i64 = row.try_get("place")?;
+                let place = usize::try_from(place).expect("counted from 1") - 1;
+                self.unreadable.push((key(place), error.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first column: the place of the wanted row, from 0.
+fn place(row: &Row) -> Result<usize, Error> {
+    let place: i64 = row.try_get(0)?;
+    Ok(usize::try_from(place).expect("counted from 1") - 1)
+}
+
+/// A balance behind its place; `None`: it is no whole number of units.
+fn balance(row: &Row, precision: u8) -> Result<Option<Balance>, Error> {
+    let available = units_from_text(row.try_get(1)?, precision);
+    let frozen = units_from_text(row.try_get(2)?, precision);
+    let version = u64::try_from(row.try_get::<_, i64>(3)?).ok();
+    let all = available.zip(frozen).zip(version);
+    Ok(all.map(|((available, frozen), version)| Balance { available, frozen, version }))
+}
+
+/// Decision, user, asset and amount behind a place.
+fn entry(row: &Row, catalog: &Catalog) -> Result<(Decision, UserId, AssetId, Amount), Error> {
+    let bad = |what: &str| unreadable("transfer_operations", what);
+    let asset = columns::asset(row, 3, catalog)?.ok_or_else(|| bad("asset_id"))?;
+    let user = columns::user(row, 2)?.ok_or_else(|| bad("user_id"))?;
+    let amount = Amount::from_decimal(row.try_get(4)?, asset.precision);
+    Ok((decision(row, 1)?, user, asset.id, amount.ok_or_else(|| bad("amount"))?))
+}
+
+/// An external operation behind a place.
+fn decided(row: &Row, idem_key: &str, catalog: &Catalog) -> Result<Decided, Error> {
+    let bad = |what: &str| unreadable("external_operations", format!("{idem_key}: {what}"));
+    let (decision, user, asset, amount) = entry(row, catalog)?;
+    let op = columns::op(row, 5)?.ok_or_else(|| bad("op"))?;
+    let order_number = columns::count(row, 6, "external_operations")?;
+    let after = row.try_get::<_, Option<&str>>(7)?;
+    let after = after.map(|text| {
+        units_from_text(text, precision(catalog, asset)).ok_or_else(|| bad("balance_after"))
+    });
+    let (idem_key, actor) = (idem_key.to_owned(), String::new());
+    let external = External { idem_key, op, user, asset, amount, actor, order_number };
+    Ok(Decided { external, decision, balance_after: after.transpose()? })
 }
 
 fn unreadable(table: &'static str, what: impl Into<String>) -> Error {

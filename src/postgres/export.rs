@@ -117,7 +117,7 @@ pub async fn table_of_ours(client: &Client) -> Result<Option<String>, Error> {
 pub struct Facts {
     /// Whose database it is.
     pub owner: Owner,
-    /// The highest sequence that any lease holder has seen durable.
+    /// The highest sequence that any worker has seen durable.
     pub durable: Sequence,
     /// The highest sequence that anything in it claims to be durable.
     pub claimed: Sequence,
@@ -149,7 +149,7 @@ impl Export {
         let owner = Owner::of(&client).await?;
         let row = client
             .query_one(
-                "SELECT (SELECT COALESCE(max(durable_sequence), 0) FROM shard_lease), \
+                "SELECT (SELECT COALESCE(max(durable), 0) FROM journal_last), \
                     (SELECT log_sequence FROM audit_state), \
                     COALESCE(max(log_sequence), 0), count(*) FROM transfers_tb",
                 &[],

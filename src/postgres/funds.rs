@@ -133,7 +133,8 @@ async fn read(
           UNION ALL \
           SELECT asset_id, CASE op WHEN 4 THEN amount ELSE 0 END, CASE op WHEN 5 THEN amount ELSE 0 END \
             FROM external_operations \
-           WHERE outcome = 1 AND position >= (SELECT external_watermark FROM engine_state)\
+           WHERE outcome = 1 \
+             AND COALESCE(order_number >= (SELECT watermark FROM engine_state), TRUE)\
         ) AS outside GROUP BY asset_id";
     for row in snapshot.query(outside, &[]).await? {
         let sums = view.sums.entry(asset(&row, 0)?).or_default();

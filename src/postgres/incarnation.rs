@@ -1,9 +1,9 @@
 //! Which process may write: a start takes the next incarnation before it reads anything, and with it every shard's
-//! lease. Whatever an earlier incarnation still has in flight then commits before us or not at all.
+//! next flight. Whatever an earlier incarnation still has in flight then commits before us or not at all.
 
 use std::time::Duration;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use super::adopt::is_begun;
@@ -29,7 +29,7 @@ pub struct Incarnation {
     pub number: u64,
     /// The log this database belongs to, `None` until one is bound.
     pub log_identity: Option<Identity>,
-    /// The highest log sequence any lease holder has seen durable.
+    /// The highest log sequence that any worker has seen durable.
     pub durable_claim: Sequence,
     /// Why the service is halted, `None` where it is not.
     pub halted: Option<String>,
@@ -135,9 +135,9 @@ fn refuse_other(log: Option<Identity>, bound: Option<&str>) -> Result<(), Refusa
     }
 }
 
-/// Takes the next incarnation and `leases` leases, unless the log on this disk is not the database's.
+/// Takes the next incarnation, and with it every shard, unless the log on this disk is not the database's.
 ///
-/// `log`: the identity in the log's headers, `None` for an empty directory. `owner`: for people.
+/// `log`: the identity in the log's headers, `None` for an empty directory. `shards`: how many this process has.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed.
@@ -146,9 +146,7 @@ pub async fn begin(
     limits: &Limits,
     log: Option<Identity>,
     behind: Option<&Behind>,
-    leases: u32,
-    owner: &str,
-    lease: Duration,
+    shards: u32,
 ) -> Result<Incarnation, Refusal> {
     // A process before us may be in the middle of its last batch: wait for it rather than give up.
     let limits = Limits { lock_timeout: TAKE_OVER, statement_timeout: TAKE_OVER, ..*limits };
@@ -183,30 +181,24 @@ pub async fn begin(
         transaction.execute(halt, &[reason]).await?;
         halted.get_or_insert_with(|| reason.clone());
     }
-    let lease_s = lease.as_secs_f64();
-    let leases = i32::try_from(leases).expect("one a shard and a few");
-    transaction
-        .execute(
-            "INSERT INTO shard_lease (shard, owner, epoch, expires_at) \
-             SELECT shard, $2, $3, clock_timestamp() + make_interval(secs => $4) \
-             FROM generate_series(0, $1 - 1) AS shard \
-             ON CONFLICT (shard) DO UPDATE \
-             SET owner = EXCLUDED.owner, epoch = EXCLUDED.epoch, flight = 0, \
-                 expires_at = EXCLUDED.expires_at",
-            &[&leases, &owner, &incarnation, &lease_s],
-        )
-        .await?;
-    let claim = transaction
-        .query_one(
-            "SELECT COALESCE(MAX(durable_sequence), 0) AS durable_sequence FROM shard_lease",
-            &[],
-        )
-        .await?;
-    let durable_claim = columns::count(&claim, 0, "shard_lease")?;
+    let shards = i32::try_from(shards).expect("one a worker and a few");
+    transaction.execute("SELECT journal_fence($1, $2)", &[&incarnation, &shards]).await?;
+    let claim = "SELECT COALESCE(max(durable), 0) AS durable FROM journal_last";
+    let durable_claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "journal_tb")?;
     let watermark = columns::count(&row, 3, "engine_state")?;
     commit(transaction).await?;
     let log_identity = bound.as_deref().and_then(identity_from_text);
     Ok(Incarnation { number, log_identity, durable_claim, halted, watermark })
+}
+
+/// Ends the flights of every earlier process, for a tool that has raised the incarnation in this transaction.
+///
+/// # Errors
+/// [`Error`]: nothing was changed.
+pub(super) async fn fence(transaction: &Transaction<'_>) -> Result<(), Error> {
+    let fence = "SELECT journal_fence(incarnation, 0) FROM engine_state";
+    transaction.execute(fence, &[]).await?;
+    Ok(())
 }
 
 /// Binds the database to a log that holds nothing yet.
@@ -237,6 +229,6 @@ pub async fn bind(
 }
 
 /// tokio-postgres reports a COMMIT that became a ROLLBACK as a success; here every statement before it succeeded.
-async fn commit(transaction: tokio_postgres::Transaction<'_>) -> Result<(), Error> {
+async fn commit(transaction: Transaction<'_>) -> Result<(), Error> {
     Ok(transaction.commit().await?)
 }

@@ -5,7 +5,7 @@
 //!
 //! - system identifier and timeline are those that the process is pinned to;
 //! - the server's flushed WAL position is not below the highest one seen;
-//! - no shard's lease stands below a flight of this process whose commit was answered. WAL order makes this exact: a
+//! - no shard's last flight is below a flight of this process whose commit was answered. WAL order makes this exact: a
 //!   server that has a shard's last commit has all earlier ones.
 //!
 //! A difference is a [`Change`]. It ends every connection at once, closes the gate through [`Pin::on_change`], and
@@ -52,27 +52,25 @@ pub struct Sight {
     pub lsn: u64,
     /// The last incarnation that it has given, 0 where it has no schema of ours.
     pub incarnation: u64,
-    /// Each shard's lease: its number, the incarnation that holds it, the last flight.
-    pub leases: Vec<Lease>,
+    /// The last flight of each shard.
+    pub flights: Vec<LastFlight>,
 }
 
-/// A shard's lease as a server has it.
+/// A shard's last flight as a server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct LastFlight {
     /// The shard.
     pub shard: usize,
-    /// The incarnation that holds it.
-    pub epoch: u64,
-    /// The last flight.
-    pub flight: u64,
+    /// Its number. Flights of a shard are counted without gaps, over all incarnations.
+    pub number: u64,
 }
 
 impl Sight {
-    /// Asks a server. `leases`: whether the schema is known to be there.
+    /// Asks a server. `flights`: whether the schema is known to be there.
     ///
     /// # Errors
     /// [`Error`]: it does not answer.
-    pub async fn read(client: &Client, leases: bool) -> Result<Sight, Error> {
+    pub async fn read(client: &Client, flights: bool) -> Result<Sight, Error> {
         // Right after a promotion pg_control_checkpoint() still has the old timeline; the name of a WAL file has the new.
         let who = "SELECT system_identifier, pg_walfile_name(pg_current_wal_insert_lsn()), \
                      (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint FROM pg_control_system()";
@@ -83,17 +81,16 @@ impl Sight {
         let timeline = timeline.ok_or_else(|| unreadable(&format!("WAL file {file}")))?;
         let server = Server { system: row.try_get(0)?, timeline };
         let lsn = columns::count(row, 2, "pg_control_system")?;
-        let mut sight = Sight { server, lsn, incarnation: 0, leases: Vec::new() };
-        if leases {
-            let held = "SELECT incarnation, shard, epoch, flight \
-                        FROM engine_state LEFT JOIN shard_lease ON TRUE ORDER BY shard";
-            for row in client.query_typed(held, &[]).await? {
+        let mut sight = Sight { server, lsn, incarnation: 0, flights: Vec::new() };
+        if flights {
+            let last = "SELECT e.incarnation, shard, flight \
+                        FROM engine_state e LEFT JOIN journal_last ON TRUE ORDER BY shard";
+            for row in client.query_typed(last, &[]).await? {
                 sight.incarnation = columns::count(&row, 0, "engine_state")?;
                 let Some(shard) = row.try_get::<_, Option<i32>>(1)? else { continue };
-                sight.leases.push(Lease {
+                sight.flights.push(LastFlight {
                     shard: usize::try_from(shard).unwrap_or(usize::MAX),
-                    epoch: columns::count(&row, 2, "shard_lease")?,
-                    flight: columns::count(&row, 3, "shard_lease")?,
+                    number: columns::count(&row, 2, "journal_tb")?,
                 });
             }
         }
@@ -105,7 +102,7 @@ impl Sight {
     /// # Errors
     /// [`Error`]: it does not answer.
     pub async fn look(client: &Client) -> Result<Sight, Error> {
-        let known = "SELECT to_regclass('shard_lease') IS NOT NULL";
+        let known = "SELECT to_regclass('journal_last') IS NOT NULL";
         let known: bool = client.query_one(known, &[]).await?.try_get(0)?;
         Sight::read(client, known).await
     }
@@ -118,13 +115,11 @@ impl Sight {
                 "it has given incarnation {known} only, and {incarnation} has begun"
             ));
         }
-        // A later incarnation counts its flights anew.
-        self.leases.iter().filter(|lease| lease.epoch <= incarnation).find_map(|lease| {
-            let answered = flights.get(lease.shard).copied().unwrap_or(0);
-            let flight = if lease.epoch == incarnation { lease.flight } else { 0 };
-            (flight < answered).then(|| {
-                let shard = lease.shard;
-                format!("shard {shard} was answered commit {answered}, and it knows {flight}")
+        (0..).zip(flights).find_map(|(shard, answered)| {
+            let last = self.flights.iter().find(|last| last.shard == shard);
+            let number = last.map_or(0, |last| last.number);
+            (number < *answered).then(|| {
+                format!("shard {shard} was answered commit {answered}, and it knows {number}")
             })
         })
     }
@@ -213,9 +208,9 @@ impl Pin {
         })
     }
 
-    /// From here on leases are compared as well. `leases`: how many this incarnation has.
-    pub fn begin(&self, incarnation: u64, leases: u32) {
-        let flights = (0..leases).map(|_| AtomicU64::new(0)).collect();
+    /// From here on flights are compared as well. `shards`: how many this incarnation has.
+    pub fn begin(&self, incarnation: u64, shards: u32) {
+        let flights = (0..shards).map(|_| AtomicU64::new(0)).collect();
         // A second call keeps the first.
         self.begun.set((incarnation, flights)).ok();
     }
@@ -282,10 +277,10 @@ impl Pin {
             state.left.push(left);
         }
         (state.server, state.lsn) = (sight.server, sight.lsn);
-        if let Some((incarnation, flights)) = self.begun.get() {
-            for lease in sight.leases.iter().filter(|lease| lease.epoch == *incarnation) {
-                if let Some(slot) = flights.get(lease.shard) {
-                    slot.store(lease.flight, Ordering::Release);
+        if let Some((_, flights)) = self.begun.get() {
+            for last in &sight.flights {
+                if let Some(slot) = flights.get(last.shard) {
+                    slot.store(last.number, Ordering::Release);
                 }
             }
         }
@@ -332,7 +327,7 @@ impl Pin {
         }
     }
 
-    /// Whether leases can be read.
+    /// Whether flights can be read.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.get().is_some()
     }
@@ -373,8 +368,8 @@ impl Pin {
 }
 
 impl Admission {
-    /// Whether [`Sight::read`] is to read leases.
-    pub(super) fn reads_leases(&self) -> bool {
+    /// Whether [`Sight::read`] is to read flights.
+    pub(super) fn reads_flights(&self) -> bool {
         self.pin.has_begun()
     }
 
@@ -454,7 +449,12 @@ mod tests {
 
     fn sight(timeline: u32, lsn: u64, flight: u64) -> Sight {
         let server = Server { system: 7, timeline };
-        Sight { server, lsn, incarnation: 5, leases: vec![Lease { shard: 0, epoch: 5, flight }] }
+        Sight {
+            server,
+            lsn,
+            incarnation: 5,
+            flights: vec![LastFlight { shard: 0, number: flight }],
+        }
     }
 
     fn pinned() -> Arc<Pin> {

@@ -13,7 +13,7 @@ use wal::{Identity, Sequence};
 use self::external::ExternalRepair;
 use super::columns::{self, asset_number, bigint};
 use super::cut::CLOSED;
-use super::incarnation::identity_text;
+use super::incarnation::{self, identity_text};
 use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
 use super::{Address, Error, Limits, connect};
@@ -135,8 +135,8 @@ pub async fn fence(
     let mut client: Client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
-    let claim = "SELECT COALESCE(MAX(durable_sequence), 0) AS durable_sequence FROM shard_lease";
-    let claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "shard_lease")?;
+    let claim = "SELECT COALESCE(max(durable), 0) AS durable FROM journal_last";
+    let claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "journal_tb")?;
     transaction.commit().await?;
     Ok(claim)
 }
@@ -186,9 +186,10 @@ async fn supersede(
     incarnation: u64,
 ) -> Result<(), Error> {
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
-    let incarnation = bigint(incarnation);
+    let number = bigint(incarnation);
     let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
-    transaction.execute(end, &[&incarnation]).await?;
+    transaction.execute(end, &[&number]).await?;
+    incarnation::fence(transaction).await?;
     let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;
     match row.try_get::<_, Option<&str>>(0)? == Some(&*identity_text(log)) {
         true => Ok(()),

@@ -331,6 +331,10 @@ pub enum Failure {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Nothing happened, because of some calls of the batch that the store cannot name. Smaller batches
+    /// show which.
+    #[error("the store refused a batch of several calls")]
+    Split(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing happened, and nothing will: this process has been superseded.
     #[error("this process has been superseded")]
     Fenced,
@@ -373,11 +377,11 @@ pub struct Page {
     pub after: Option<u64>,
 }
 
-/// Where transfers, Funding balances and leases are kept.
+/// Where transfers and Funding balances are kept.
 pub trait Store: Send + 'static {
-    /// Commits a batch as one transaction: the fence first, `durable` (what this process has seen durable in the log)
-    /// into its lease, then the calls. Replies are in the order of the calls. Once a batch is committed, no batch given
-    /// up before it can be.
+    /// Commits a batch as one transaction, fenced. `durable`: what this process has seen durable in
+    /// the log. Replies are in the order of the calls. Once a batch is committed, no batch given up
+    /// before it can be.
     fn commit(
         &mut self,
         durable: Sequence,

@@ -22,7 +22,6 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
-use crate::postgres::database::Lease;
 use crate::postgres::development;
 use crate::postgres::embedded::Embedded;
 use crate::postgres::incarnation::{self, Behind, Incarnation, Refusal};
@@ -30,9 +29,6 @@ use crate::postgres::pin::{Pin, Sight};
 use crate::postgres::{self, Address};
 use crate::telemetry::{self, Metrics};
 
-/// How long a shard's lease lasts after each commit. Nothing depends on it while one process owns
-/// all shards.
-const LEASE: Duration = Duration::from_secs(10);
 /// Between two log lines with a replay's progress.
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 
@@ -91,11 +87,6 @@ impl Postgres {
         let log = log.transpose().context("look into the log")?;
         postgres::migrate(address, limits, log).await.context("prepare PostgreSQL")
     }
-
-    /// The lease of a worker of an incarnation.
-    pub fn lease(incarnation: u64, shard: u32) -> Lease {
-        Lease { incarnation, shard, duration: LEASE }
-    }
 }
 
 /// Whether the log holds a record, or held one that snapshots cover by now. Damage is for the
@@ -136,11 +127,11 @@ pub async fn begin(
     metrics: &'static Metrics,
 ) -> anyhow::Result<Begun> {
     let Postgres { address, limits, pin, .. } = postgres;
-    let (log, owner) = (closed.identity(), format!("pid {}", std::process::id()));
-    // One lease a worker, and one for Funding operations outside a transfer.
-    let leases = u32::try_from(config.coordinator.shards).expect("at most 64") + 1;
+    let log = closed.identity();
+    // One shard a worker, and one for Funding operations outside a transfer.
+    let shards = u32::try_from(config.coordinator.shards).expect("at most 64") + 1;
     let begin = async |behind| {
-        incarnation::begin(address, limits, log, behind, leases, &owner, LEASE)
+        incarnation::begin(address, limits, log, behind, shards)
             .await
             .context("begin a new incarnation")
     };
@@ -158,7 +149,7 @@ pub async fn begin(
         incarnation = begin(Some(&behind)).await?;
         assert!(incarnation.number > latest, "no order number is given twice");
     }
-    pin.begin(incarnation.number, leases);
+    pin.begin(incarnation.number, shards);
     Ok(Begun { incarnation, log, replayed, found })
 }
 

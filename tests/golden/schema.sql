@@ -97,8 +97,6 @@ CREATE TABLE engine_state (
     halted boolean NOT NULL DEFAULT false,
     halt_reason text,
     watermark bigint NOT NULL DEFAULT 0,
-    external_watermark bigint NOT NULL DEFAULT 0,
-    external_settled bigint NOT NULL DEFAULT 0,
     development boolean NOT NULL DEFAULT false,
     functions_hash character varying(16),
     CONSTRAINT engine_state_pkey PRIMARY KEY (singleton),
@@ -138,15 +136,31 @@ CREATE TABLE external_operations (
     amount numeric(30,8) NOT NULL,
     balance_after numeric(38,8),
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
-    "position" bigint NOT NULL DEFAULT nextval('external_operations_position_seq'::regclass),
     xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     order_number bigint,
     CONSTRAINT external_operations_check CHECK (((code IS NULL) = (outcome = 1))),
     CONSTRAINT external_operations_op_check CHECK ((op = ANY (ARRAY[4, 5]))),
+    CONSTRAINT external_operations_order_number_key UNIQUE (order_number),
     CONSTRAINT external_operations_outcome_check CHECK ((outcome = ANY (ARRAY[1, 2]))),
-    CONSTRAINT external_operations_pkey PRIMARY KEY (idem_key),
-    CONSTRAINT external_operations_position_key UNIQUE ("position")
+    CONSTRAINT external_operations_pkey PRIMARY KEY (idem_key)
 ) WITH (fillfactor=80);
+CREATE TABLE journal_last (
+    shard integer,
+    flight bigint,
+    incarnation bigint,
+    attempt bigint,
+    at timestamp with time zone,
+    durable bigint
+);
+CREATE TABLE journal_tb (
+    shard integer NOT NULL,
+    flight bigint NOT NULL,
+    incarnation bigint NOT NULL,
+    attempt bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    durable bigint NOT NULL,
+    CONSTRAINT journal_tb_pkey PRIMARY KEY (shard, flight)
+) WITH (vacuum_truncate=off);
 CREATE TABLE pauses_tb (
     direction smallint NOT NULL,
     asset_id integer NOT NULL,
@@ -158,15 +172,6 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
-CREATE TABLE shard_lease (
-    shard integer NOT NULL,
-    owner text NOT NULL,
-    epoch bigint NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    durable_sequence bigint NOT NULL DEFAULT 0,
-    flight bigint NOT NULL DEFAULT 0,
-    CONSTRAINT shard_lease_pkey PRIMARY KEY (shard)
-) WITH (fillfactor=50);
 CREATE TABLE transfer_history (
     req_id character varying(26) NOT NULL,
     states smallint[] NOT NULL,
@@ -193,7 +198,6 @@ CREATE TABLE transfer_operations (
     CONSTRAINT transfer_operations_pkey PRIMARY KEY (req_id, op)
 ) WITH (fillfactor=80);
 CREATE TABLE transfers_tb (
-    transfer_id bigint NOT NULL DEFAULT nextval('transfers_tb_transfer_id_seq'::regclass),
     order_number bigint NOT NULL,
     req_id character varying(26) NOT NULL,
     cid character varying(64),
@@ -274,7 +278,6 @@ CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = '
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
 CREATE INDEX events_by_user ON events_tb USING btree (user_id, event_id);
-CREATE UNIQUE INDEX external_operations_by_order ON external_operations USING btree (order_number) WHERE (order_number IS NOT NULL);
 CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
 CREATE INDEX transfer_history_by_id ON transfer_history USING btree (history_id) WHERE (history_id IS NOT NULL);
 CREATE INDEX transfer_history_by_transfer ON transfer_history USING btree (req_id);
@@ -287,11 +290,8 @@ CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status,
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
 
 CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY admin_audit.id;
-CREATE SEQUENCE external_operations_position_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY external_operations."position";
 CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY transfer_history.history_id;
-CREATE SEQUENCE transfers_tb_transfer_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY transfers_tb.transfer_id;
 
--- FUNCTION account_set_status(p_user bigint, p_status smallint, p_actor text, p_reason text) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION approvals_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION assets_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_add(p_snapshot text) RETURNS void LANGUAGE sql VOLATILE
@@ -306,28 +306,20 @@ CREATE SEQUENCE transfers_tb_transfer_id_seq AS bigint INCREMENT BY 1 START WITH
 -- FUNCTION events_fence(p_incarnation bigint) RETURNS events_cursor LANGUAGE plpgsql VOLATILE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION events_relay(p_incarnation bigint, p_low_water bigint, p_after bigint, p_holes bigint[], p_rows integer, p_floor bigint, p_endpoints text[], OUT o_after bigint, OUT o_seen bigint[], OUT o_made bigint, OUT o_low_water bigint, OUT o_last_event_id bigint) RETURNS record LANGUAGE plpgsql VOLATILE
--- FUNCTION external_operate(p_idem_key character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric, p_actor text, p_order bigint, OUT o_code character varying, OUT o_after text, OUT o_conflict boolean, OUT o_order bigint) RETURNS record LANGUAGE plpgsql VOLATILE
--- FUNCTION fence(p_incarnation bigint, p_shard integer, p_flight bigint, p_durable bigint, p_lease_ms integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION fenced(p_actor text, p_incarnation bigint, p_shard integer, p_flight bigint, p_durable bigint, p_lease_ms integer) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount numeric) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION funding_operate(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
--- FUNCTION funding_refuse(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
--- FUNCTION in_flight(p_text text) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION journal_trim(p_keep bigint) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
--- FUNCTION transfer_accept(p_req_id character varying, p_cid character varying, p_fingerprint character varying, p_user bigint, p_asset integer, p_amount numeric, p_type smallint, p_order bigint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
--- FUNCTION transfer_defer(p_req_id character varying, p_state smallint, p_retry_count integer, p_delay_ms bigint) RETURNS void LANGUAGE sql VOLATILE
--- FUNCTION transfer_refuse(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
--- FUNCTION transfers_accept(p_req_ids character varying[], p_cids character varying[], p_fingerprints character varying[], p_users bigint[], p_assets integer[], p_amounts numeric[], p_orders bigint[], p_type smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS SETOF transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION transfers_step(p_req_ids character varying[], p_codes character varying[], p_log_sequences bigint[], p_attempts integer[], p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_actor text) RETURNS SETOF transfers_tb LANGUAGE plpgsql VOLATILE
--- FUNCTION transfers_watermark_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_lived(p_incarnation bigint, p_lived_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
@@ -346,9 +338,8 @@ CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_ope
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfers_watermark_guard AFTER INSERT ON transfers_tb REFERENCING NEW TABLE AS accepted FOR EACH STATEMENT EXECUTE FUNCTION transfers_watermark_guard();
 
 -- ROW audit_state {"snapshot": "1:1:", "singleton": true, "incarnation": 0, "log_sequence": 0}
--- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null, "external_settled": 0, "external_watermark": 0}
+-- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
 -- ROW events_cursor {"low_water": 0, "singleton": true, "kept_after": 0, "last_event_id": 0}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}

@@ -31,19 +31,13 @@ pub(crate) enum Passing {
 pub(crate) const COMMIT: &[u8] = b"COMMIT\0";
 /// The server is ready for more, outside of any transaction.
 const IDLE: &[u8] = b"Z\0\0\0\x05I";
-/// The longest success tag of a statement that reads or moves transfers.
-const SELECTED_BYTES_MAX: usize = "SELECT 1000\0".len();
+/// The row that a flight returns, with the begin of the message behind it.
+const WRITTEN: &[u8] = b"writtenC";
 
-/// Whether the server reports a commit: of an explicit COMMIT, or of transfers by a statement on
-/// its own.
+/// Whether the server reports a commit: of an explicit COMMIT, or of a flight.
 pub(crate) fn tells_of_a_commit(bytes: &[u8]) -> bool {
-    let alone = || {
-        let (reported, _) = bytes.split_at(place(bytes, IDLE)?);
-        let (rows, end) = reported.split_at(reported.len().saturating_sub(SELECTED_BYTES_MAX));
-        place(end, b"SELECT ")?;
-        place(rows, b"FUNDING:SPOT:").or(place(rows, b"SPOT:FUNDING:"))
-    };
-    place(bytes, COMMIT).is_some() || alone().is_some()
+    let flown = place(bytes, WRITTEN).is_some() && place(bytes, IDLE).is_some();
+    place(bytes, COMMIT).is_some() || flown
 }
 
 /// The begin of `word` in `bytes`.

@@ -238,6 +238,14 @@ impl Site {
         session
     }
 
+    /// Takes the next incarnation with all shards, as the start of another process does.
+    pub(crate) fn take_over(&self) {
+        self.sql(
+            "UPDATE engine_state SET incarnation = incarnation + 1; \
+             SELECT journal_fence(incarnation, 0) FROM engine_state",
+        );
+    }
+
     /// Ends every connection of a server to this database; returns how many there were.
     pub(crate) fn cut_connections(&self) -> usize {
         let database = &self.database;

@@ -9,7 +9,7 @@ const OTHER_VERSION: &str = "UPDATE engine_state SET functions_hash = 'another'"
 
 /// The function's row and transaction: both change with every application.
 fn applied(site: &Site) -> String {
-    let row = "SELECT oid || ' ' || xmin FROM pg_proc WHERE proname = 'fence'";
+    let row = "SELECT oid || ' ' || xmin FROM pg_proc WHERE proname = 'journal_fence'";
     site.sql_value(row)
 }
 
@@ -36,9 +36,9 @@ fn functions_of_another_version_are_replaced() {
     let site = fresh();
     let want = text(&site);
     site.sql(
-        "DROP FUNCTION in_flight(TEXT); \
-         CREATE FUNCTION in_flight(p_text TEXT) RETURNS BIGINT LANGUAGE sql AS 'SELECT 1::bigint'; \
-         CREATE FUNCTION fence(p_incarnation BIGINT) RETURNS VOID LANGUAGE sql AS ''; \
+        "DROP FUNCTION journal_trim(BIGINT); \
+         CREATE FUNCTION journal_trim(p_keep BIGINT) RETURNS BIGINT LANGUAGE sql AS 'SELECT 1::bigint'; \
+         CREATE FUNCTION journal_fence(p_incarnation BIGINT) RETURNS VOID LANGUAGE sql AS ''; \
          CREATE FUNCTION retired() RETURNS TRIGGER LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
          COMMENT ON FUNCTION retired() IS 'ubscore'; \
          CREATE TRIGGER retired BEFORE INSERT ON transfers_tb \

@@ -396,6 +396,11 @@ impl Law {
         });
     }
 
+    /// Whether the log has a record of each of these external operations.
+    pub(super) fn has_recorded(&self, rows: &[ExternalOperation]) -> bool {
+        rows.iter().all(|row| self.externals.contains_key(row.idem_key.as_str()))
+    }
+
     /// At rest: the external operations in PostgreSQL.
     pub(super) fn externals_at_rest(&mut self, rows: &[ExternalOperation]) {
         let decisions: BTreeMap<String, Decision> =

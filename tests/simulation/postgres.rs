@@ -6,7 +6,6 @@
 //! outside the server.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::account::AccountStatus;
@@ -14,19 +13,14 @@ use domain::amount::PRECISION_MAX;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
 use jiff::Timestamp;
-use tokio::sync::oneshot;
 use ubscore::postgres::store::{
-    Call, External, Failure, FundingPart, Page, Reply, Sought, Store, Transfer, TransitionPath,
-    Unfinished,
+    Call, External, Failure, FundingPart, Page, Reply, Sought, Transfer, TransitionPath, Unfinished,
 };
 use wal::Sequence;
 
 use super::law::{Law, Side};
-use super::process::Process;
-use super::world::{Bug, Point, World};
+use super::world::Bug;
 
-/// A client's time limit for a flight.
-const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
 /// Order numbers in one page of the search: few, so that there are several pages.
 const PAGE_ROWS: usize = 5;
 /// PostgreSQL's clock at the beginning of a run, seconds since the Unix epoch.
@@ -36,14 +30,14 @@ const EPOCH_S: i64 = 1_767_225_600;
 pub(super) const TABLES: [&str; 8] = [
     "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
        retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
-    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY at), array_to_string(states, ' '), attempt, \
+    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY history_id), array_to_string(states, ' '), attempt, \
        reason FROM transfer_history",
     "SELECT req_id, op, outcome, code, user_id, asset_id, amount, balance_after FROM transfer_operations",
     "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \
        FROM external_operations",
     "SELECT user_id, status FROM accounts_tb",
     "SELECT user_id, asset_id, available, frozen FROM balances_tb",
-    "SELECT shard, epoch, flight, durable_sequence FROM shard_lease",
+    "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
 ];
 
@@ -59,8 +53,8 @@ fn decimal(units: u128) -> String {
 
 /// A table with the changes that restore its last commit.
 #[derive(Debug)]
-struct Table<K, V> {
-    rows: BTreeMap<K, V>,
+pub(super) struct Table<K, V> {
+    pub(super) rows: BTreeMap<K, V>,
     undo: Vec<(K, Option<V>)>,
 }
 
@@ -71,11 +65,11 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Table<K, V> {
-    fn get(&self, key: &K) -> Option<&V> {
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
         self.rows.get(key)
     }
 
-    fn set(&mut self, key: K, row: V) {
+    pub(super) fn set(&mut self, key: K, row: V) {
         let before = self.rows.insert(key.clone(), row);
         self.undo.push((key, before));
     }
@@ -92,26 +86,28 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
 }
 
 /// An operation: user, asset, amount, and the code of its refusal.
-type Operation = (u64, u32, u64, Option<Code>);
+pub(super) type Operation = (u64, u32, u64, Option<Code>);
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Lease {
-    epoch: u64,
-    flight: u64,
-    durable: Sequence,
+/// The last row of a shard in the journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) flight: u64,
+    pub(super) incarnation: u64,
+    pub(super) attempt: u64,
+    pub(super) durable: Sequence,
 }
 
 /// A row of a transfer's history.
 #[derive(Debug)]
-struct Passed {
-    states: Vec<State>,
-    attempt: u32,
-    reason: Option<Code>,
+pub(super) struct Passed {
+    pub(super) states: Vec<State>,
+    pub(super) attempt: u32,
+    pub(super) reason: Option<Code>,
 }
 
 /// An addition of a transaction to the journals.
 #[derive(Debug)]
-enum Fact {
+pub(super) enum Fact {
     Operation(u128, Op, Operation),
     Accepted(Intent),
     Passed(u128, Passed),
@@ -123,34 +119,36 @@ enum Fact {
 #[derive(Debug, Default)]
 pub(super) struct Postgres {
     /// By order number.
-    transfers: Table<u64, (Transfer, Option<u64>)>,
+    pub(super) transfers: Table<u64, (Transfer, Option<u64>)>,
     /// Order numbers by name.
-    names: Table<u128, u64>,
+    pub(super) names: Table<u128, u64>,
     /// Order numbers by user and cid.
-    cids: Table<(u64, String), u64>,
-    operations: Table<(u128, u8), Operation>,
+    pub(super) cids: Table<(u64, String), u64>,
+    pub(super) operations: Table<(u128, u8), Operation>,
     /// The balance behind each operation that succeeded.
-    behind: Table<(u128, u8), u128>,
-    externals: Table<String, (External, Option<Code>, u128)>,
-    accounts: Table<u64, AccountStatus>,
-    balances: Table<(u64, u32), u128>,
-    leases: Table<u32, Lease>,
+    pub(super) behind: Table<(u128, u8), u128>,
+    pub(super) externals: Table<String, (External, Option<Code>, u128)>,
+    pub(super) accounts: Table<u64, AccountStatus>,
+    /// Available, and the row's version.
+    pub(super) balances: Table<(u64, u32), (u128, u64)>,
+    /// By shard. Earlier rows are not needed: a number is used once.
+    pub(super) journal: Table<u32, Row>,
     history: Vec<(u128, Passed)>,
-    incarnation: u64,
-    watermark: u64,
-    facts: Vec<Fact>,
+    pub(super) incarnation: u64,
+    pub(super) watermark: u64,
+    pub(super) facts: Vec<Fact>,
     /// Whether clients can connect.
     pub(super) up: bool,
     /// How often it has begun; messages of an earlier life are lost.
     pub(super) lives: u64,
-    now: Timestamp,
+    pub(super) now: Timestamp,
 }
 
 /// Why a transaction is rolled back.
 enum Refusal {
     FenceHeld,
     Fenced,
-    TooLate,
+    NoShard,
     /// UB002 or UB003, of this call.
     Violation(usize),
     /// An error without a meaning in the protocol, at this call.
@@ -159,12 +157,12 @@ enum Refusal {
 
 /// `transfer_state_admits`: whether a path leads from one state to the other. A row that keeps its
 /// state meets no guard.
-fn admits(from: State, to: State) -> bool {
+pub(super) fn admits(from: State, to: State) -> bool {
     let mut nexts = Event::ALL.into_iter().filter_map(|event| from.next(event));
     from == to || nexts.any(|next| admits(next, to))
 }
 
-fn said(what: &str) -> Box<dyn std::error::Error + Send + Sync> {
+pub(super) fn said(what: &str) -> Box<dyn std::error::Error + Send + Sync> {
     what.into()
 }
 
@@ -173,16 +171,19 @@ impl Postgres {
         Postgres { up: true, ..Postgres::default() }
     }
 
-    /// A start: the next incarnation with its leases; returns it, the highest log sequence known
+    /// A start: the next incarnation with its shards; returns it, the highest log sequence known
     /// durable, and the watermark.
-    pub(super) fn begin(&mut self, leases: u32) -> (u64, Sequence, u64) {
+    pub(super) fn begin(&mut self, shards: u32) -> (u64, Sequence, u64) {
         self.incarnation += 1;
-        for shard in 0..leases {
-            let durable = self.leases.get(&shard).map_or(0, |lease| lease.durable);
-            self.leases.set(shard, Lease { epoch: self.incarnation, flight: 0, durable });
+        let known = self.journal.rows.keys().copied();
+        let shards: std::collections::BTreeSet<u32> = known.chain(0..shards).collect();
+        for shard in shards {
+            let Row { flight, durable, .. } = self.journal.get(&shard).copied().unwrap_or_default();
+            let (flight, incarnation) = (flight + 1, self.incarnation);
+            self.journal.set(shard, Row { flight, incarnation, attempt: 0, durable });
         }
-        self.leases.end(true);
-        let claim = self.leases.rows.values().map(|lease| lease.durable).max();
+        self.journal.end(true);
+        let claim = self.journal.rows.values().map(|row| row.durable).max();
         (self.incarnation, claim.unwrap_or(0), self.watermark)
     }
 
@@ -300,11 +301,11 @@ impl Postgres {
         let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
         let balances = self.balances.rows.iter();
         let balances = balances.map(|((user, asset), units)| {
-            format!("{user}|{asset}|{}|{}", decimal(*units), decimal(0))
+            format!("{user}|{asset}|{}|{}", decimal(units.0), decimal(0))
         });
-        let leases = self.leases.rows.iter().map(|(shard, lease)| {
-            let Lease { epoch, flight, durable } = lease;
-            format!("{shard}|{epoch}|{flight}|{durable}")
+        let journal = self.journal.rows.iter().map(|(shard, row)| {
+            let Row { incarnation, durable, .. } = row;
+            format!("{shard}|{incarnation}|{durable}")
         });
         [
             transfers.collect(),
@@ -313,7 +314,7 @@ impl Postgres {
             externals.collect(),
             accounts.collect(),
             balances.collect(),
-            leases.collect(),
+            journal.collect(),
             vec![format!("{}|{}", self.incarnation, self.watermark)],
         ]
     }
@@ -330,26 +331,49 @@ impl Postgres {
 
     pub(super) fn show_balances(&self, law: &mut Law) {
         for (&(user, asset), &units) in &self.balances.rows {
-            law.balance(Side::Funding, user, asset, units);
+            law.balance(Side::Funding, user, asset, units.0);
         }
     }
 
-    fn fence(&mut self, flight: &Flight, fate: Fate, bug: Option<Bug>) -> Result<(), Refusal> {
+    fn fence(&mut self, flight: &Flight, fate: Fate) -> Result<(), Refusal> {
+        let last = self.journal.get(&flight.shard).copied().unwrap_or_default();
+        if last.incarnation > flight.incarnation {
+            return Err(Refusal::Fenced);
+        }
+        if last.incarnation == 0 {
+            return Err(Refusal::NoShard);
+        }
         if fate == Fate::FenceHeld {
             return Err(Refusal::FenceHeld);
         }
-        let lease = self.leases.get(&flight.shard).copied().unwrap_or_default();
-        let ours = flight.incarnation == self.incarnation && lease.epoch == flight.incarnation;
-        if !ours && bug != Some(Bug::FenceUnchecked) {
-            return Err(Refusal::Fenced);
-        }
-        if ours && lease.flight >= flight.number && bug != Some(Bug::LateFlightCommitted) {
-            return Err(Refusal::TooLate);
-        }
-        let durable = lease.durable.max(flight.durable);
-        self.leases
-            .set(flight.shard, Lease { flight: flight.number.max(lease.flight), durable, ..lease });
+        assert_eq!(last.incarnation, flight.incarnation, "it has begun");
+        let row =
+            Row { flight: last.flight + 1, durable: last.durable.max(flight.durable), ..last };
+        self.journal.set(flight.shard, row);
         Ok(())
+    }
+
+    /// Ends a transaction.
+    pub(super) fn end(&mut self, commit: bool) {
+        self.transfers.end(commit);
+        self.names.end(commit);
+        self.cids.end(commit);
+        self.operations.end(commit);
+        self.behind.end(commit);
+        self.externals.end(commit);
+        self.accounts.end(commit);
+        self.balances.end(commit);
+        self.journal.end(commit);
+    }
+
+    /// Shows the judge what was committed. Balances last: they are the result of the whole.
+    pub(super) fn show_facts(&mut self, law: &mut Law) {
+        let facts = std::mem::take(&mut self.facts);
+        let (balances, facts): (Vec<Fact>, Vec<Fact>) =
+            facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
+        for fact in facts.into_iter().chain(balances) {
+            self.show(fact, law);
+        }
     }
 
     /// Carries out a transaction, and rolls it back at the end if its fate demands it. Committed
@@ -359,36 +383,21 @@ impl Postgres {
         flight: &Flight,
         law: &mut Law,
         fate: Fate,
-        bug: Option<Bug>,
     ) -> Result<Vec<Reply>, Failure> {
-        let done = self.fence(flight, fate, bug).and_then(|()| {
+        let done = self.fence(flight, fate).and_then(|()| {
             let calls = flight.calls.iter().enumerate();
-            calls.map(|(index, call)| self.carry_out(index, call, bug)).collect()
+            calls.map(|(index, call)| self.carry_out(index, call)).collect()
         });
         let aborts = matches!(fate, Fate::HeldUp | Fate::Refused);
         let commit = done.is_ok() && !aborts;
-        self.transfers.end(commit);
-        self.names.end(commit);
-        self.cids.end(commit);
-        self.operations.end(commit);
-        self.behind.end(commit);
-        self.externals.end(commit);
-        self.accounts.end(commit);
-        self.balances.end(commit);
-        self.leases.end(commit);
-        let facts = std::mem::take(&mut self.facts);
+        self.end(commit);
         let last = flight.calls.len() - 1;
-        if commit {
-            law.wrote(flight.incarnation, self.incarnation, flight.shard, flight.number);
-            // Balances last: they are the result of the whole batch.
-            let (balances, facts): (Vec<Fact>, Vec<Fact>) =
-                facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
-            for fact in facts.into_iter().chain(balances) {
-                self.show(fact, law);
-            }
+        match commit {
+            true => self.show_facts(law),
+            false => self.facts.clear(),
         }
         match done {
-            Ok(replies) if commit || bug == Some(Bug::CommitIgnored) => Ok(replies),
+            Ok(replies) if commit => Ok(replies),
             Ok(_) => Err(match fate {
                 Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
                 _ => {
@@ -400,12 +409,8 @@ impl Postgres {
                 Err(Failure::Retry { index: None, source: said("lock timeout") })
             }
             Err(Refusal::Fenced) => Err(Failure::Fenced),
-            Err(Refusal::TooLate) => {
-                Err(Failure::Retry { index: None, source: said("flight comes too late") })
-            }
+            Err(Refusal::NoShard) => Err(Failure::Unreachable(said("no row of the shard"))),
             Err(refusal @ (Refusal::Violation(index) | Refusal::Unforeseen(index))) => {
-                // It is refused, and no correct caller sends it.
-                law.breach("no caller breaks the protocol", format!("{:?}", flight.calls[index]));
                 let violation = matches!(refusal, Refusal::Violation(_));
                 Err(Failure::Refused { index, violation, source: said("against the rules") })
             }
@@ -426,17 +431,17 @@ impl Postgres {
             }
             Fact::External(user, asset, change) => law.external(user, asset, change),
             Fact::Balance(user, asset) => {
-                let units = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+                let units = self.balances.get(&(user, asset)).map_or(0, |(units, _)| *units);
                 law.balance(Side::Funding, user, asset, units);
             }
         }
     }
 
-    fn carry_out(&mut self, index: usize, call: &Call, bug: Option<Bug>) -> Result<Reply, Refusal> {
+    fn carry_out(&mut self, index: usize, call: &Call) -> Result<Reply, Refusal> {
         Ok(match call {
-            Call::Accept { intent, fingerprint, transition } => Reply::Transfer(Box::new(
-                self.accept(index, intent, fingerprint, transition, bug)?,
-            )),
+            Call::Accept { intent, fingerprint, transition } => {
+                Reply::Transfer(Box::new(self.accept(index, intent, fingerprint, transition)?))
+            }
             Call::Step { transfer: held, transition, code, log_sequence, attempt } => {
                 let req_id = held.intent.req_id.number();
                 let transfer = self.read(req_id).ok_or(Refusal::Violation(index))?;
@@ -445,7 +450,7 @@ impl Postgres {
                 }
                 let log_sequence = log_sequence.or(transfer.log_sequence);
                 let transfer = Transfer { log_sequence, ..transfer };
-                let moved = self.pass(index, transfer, transition, *code, *attempt, bug)?;
+                let moved = self.pass(index, transfer, transition, *code, *attempt)?;
                 Reply::Transfer(Box::new(moved))
             }
             Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
@@ -459,7 +464,7 @@ impl Postgres {
                 Reply::Done
             }
             Call::Operate { op, intent, refuse } => {
-                let code = self.operate(index, (*op, *refuse), intent, bug)?;
+                let code = self.operate(index, (*op, *refuse), intent)?;
                 Reply::Operation(Some(code.map_or(Decision::Success, Decision::Refused)))
             }
             Call::QueryOperation { req_id, op } => {
@@ -481,7 +486,6 @@ impl Postgres {
                 None => Reply::Found(None),
                 Some(found) => external_reply(found, external),
             },
-            Call::SetFundingStatus { .. } if bug == Some(Bug::StatusIgnored) => Reply::Done,
             Call::SetFundingStatus { user, status, .. } => {
                 self.accounts.set(user.number(), *status);
                 Reply::Done
@@ -495,7 +499,6 @@ impl Postgres {
         intent: &Intent,
         fingerprint: &str,
         transition: &TransitionPath,
-        bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
         if let Some(transfer) = self.read(intent.req_id.number()) {
             return Ok(transfer);
@@ -503,8 +506,7 @@ impl Postgres {
         let user = intent.user.number();
         if let Some(cid) = &intent.cid {
             let key = (user, cid.as_str().to_owned());
-            let known = self.cids.get(&key).filter(|_| bug != Some(Bug::CidForgotten));
-            if let Some(number) = known {
+            if let Some(number) = self.cids.get(&key) {
                 return Ok(self.transfers.get(number).expect("named by its cid").0.clone());
             }
             self.cids.set(key, intent.order_number);
@@ -513,7 +515,7 @@ impl Postgres {
         let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
         let transfer = Transfer {
-            transfer_id: i64::try_from(self.transfers.rows.len()).expect("few") + 1,
+            transfer_id: i64::try_from(intent.order_number).expect("few"),
             intent: intent.clone(),
             fingerprint: fingerprint.to_owned(),
             state,
@@ -525,7 +527,7 @@ impl Postgres {
         };
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
-        let transfer = self.pass(index, transfer, transition, None, 0, bug)?;
+        let transfer = self.pass(index, transfer, transition, None, 0)?;
         // The unique keys come before a trigger that runs after the statement.
         match taken {
             true => Err(Refusal::Unforeseen(index)),
@@ -542,12 +544,11 @@ impl Postgres {
         transition: &TransitionPath,
         code: Option<Code>,
         attempt: u32,
-        bug: Option<Bug>,
     ) -> Result<Transfer, Refusal> {
         let mut states = transition.path.clone();
         let mut refused = None;
         if let Some(FundingPart { op, on_success, on_refused, refuse }) = &transition.funding {
-            refused = self.operate(index, (*op, *refuse), &transfer.intent, bug)?;
+            refused = self.operate(index, (*op, *refuse), &transfer.intent)?;
             states.extend(if refused.is_none() { on_success } else { on_refused });
         }
         let state = *states.last().ok_or(Refusal::Unforeseen(index))?;
@@ -570,15 +571,11 @@ impl Postgres {
         index: usize,
         (op, refuse): (Op, bool),
         intent: &Intent,
-        bug: Option<Bug>,
     ) -> Result<Option<Code>, Refusal> {
         let (user, asset, amount) = (intent.user.number(), intent.asset.0, intent.amount.units());
         let key = (intent.req_id.number(), op as u8);
         if refuse && !matches!(op, Op::Withdraw | Op::Deposit) {
             return Err(Refusal::Violation(index));
-        }
-        if refuse && bug == Some(Bug::ResolveOverrules) {
-            return Ok(Some(Code::ResolvedByOperator));
         }
         if let Some(&(known_user, known_asset, known_amount, code)) = self.operations.get(&key) {
             return match (known_user, known_asset, known_amount) == (user, asset, amount) {
@@ -587,11 +584,8 @@ impl Postgres {
             };
         }
         let withdrawn = self.operations.get(&(key.0, Op::Withdraw as u8)).copied();
-        if bug == Some(Bug::RefundByReqIdOnly) && op == Op::Refund && withdrawn.is_some() {
-            return Ok(None);
-        }
         let status = self.accounts.get(&user).copied();
-        let balance = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+        let balance = self.balance(user, asset);
         let amount_units = u128::from(amount);
         let (code, after) = match op {
             _ if refuse => (Some(Code::ResolvedByOperator), balance),
@@ -615,32 +609,29 @@ impl Postgres {
                 };
                 (code, balance + amount_units)
             }
-            _ if bug == Some(Bug::RefundRefused) && status != Some(AccountStatus::Active) => {
-                (Some(Code::AccountDisabled), balance)
-            }
             _ => match withdrawn {
                 Some(paid) if paid == (user, asset, amount, None) => (None, balance + amount_units),
                 _ => return Err(Refusal::Violation(index)),
             },
         };
         if code.is_none() {
-            self.balances.set((user, asset), after);
-            self.facts.push(Fact::Balance(user, asset));
+            self.set_balance(user, asset, after);
+            self.behind.set(key, after);
         }
-        let forgets = match bug {
-            Some(Bug::RefusalNotRecorded) => code.is_some(),
-            Some(Bug::SelectWithoutInsert) => true,
-            _ => false,
-        };
-        if !forgets {
-            let row = (user, asset, amount, code);
-            self.operations.set(key, row);
-            if code.is_none() {
-                self.behind.set(key, after);
-            }
-            self.facts.push(Fact::Operation(key.0, op, row));
-        }
+        let row = (user, asset, amount, code);
+        self.operations.set(key, row);
+        self.facts.push(Fact::Operation(key.0, op, row));
         Ok(code)
+    }
+
+    fn balance(&self, user: u64, asset: u32) -> u128 {
+        self.balances.get(&(user, asset)).map_or(0, |(units, _)| *units)
+    }
+
+    pub(super) fn set_balance(&mut self, user: u64, asset: u32, units: u128) {
+        let version = self.balances.get(&(user, asset)).map_or(0, |(_, version)| *version);
+        self.balances.set((user, asset), (units, version + 1));
+        self.facts.push(Fact::Balance(user, asset));
     }
 
     fn external(&mut self, external: &External) -> Reply {
@@ -653,7 +644,7 @@ impl Postgres {
         if deposit && self.accounts.get(&user).is_none() {
             self.accounts.set(user, AccountStatus::Active);
         }
-        let balance = self.balances.get(&(user, asset)).copied().unwrap_or(0);
+        let balance = self.balance(user, asset);
         let code = match self.accounts.get(&user) {
             None => Some(Code::SourceAccountNotFound),
             Some(AccountStatus::Disabled) => Some(Code::AccountDisabled),
@@ -664,11 +655,10 @@ impl Postgres {
         let mut after = balance;
         if code.is_none() {
             after = if deposit { balance + amount } else { balance - amount };
-            self.balances.set((user, asset), after);
+            self.set_balance(user, asset, after);
             let change = i128::try_from(amount).expect("64 bits");
             let change = if deposit { change } else { -change };
             self.facts.push(Fact::External(user, asset, change));
-            self.facts.push(Fact::Balance(user, asset));
         }
         let row = (external.clone(), code, after);
         let reply = external_reply(&row, external);
@@ -676,7 +666,7 @@ impl Postgres {
         reply
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.now.as_millisecond()).expect("after 1970")
     }
 
@@ -726,12 +716,11 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
     }
 }
 
-/// One transaction on its way.
+/// A batch as the server once decided it: one transaction.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) incarnation: u64,
     pub(super) shard: u32,
-    pub(super) number: u64,
     pub(super) durable: Sequence,
     pub(super) calls: Vec<Call>,
 }
@@ -756,159 +745,4 @@ pub(super) enum Fate {
     HeldUp,
     /// One call of the batch meets an unforeseen error.
     Refused,
-}
-
-/// A connection of one shard of one process.
-pub(super) struct Connection {
-    world: Arc<World>,
-    process: Arc<Process>,
-    shard: u32,
-    flight: u64,
-}
-
-impl Connection {
-    pub(super) fn new(world: Arc<World>, process: Arc<Process>, shard: u32) -> Connection {
-        Connection { world, process, shard, flight: 0 }
-    }
-
-    fn fate(&self) -> Fate {
-        use Fate::*;
-        let rate = self.world.plan.postgres_fault_one_in;
-        if !self.world.fault(rate) {
-            return Arrives;
-        }
-        self.world.pick(&[
-            NoConnection,
-            Lost,
-            AnswerLost,
-            AnswerLost,
-            Late,
-            Late,
-            Doubled,
-            FenceHeld,
-            HeldUp,
-            Refused,
-        ])
-    }
-
-    /// The way of a flight through the network and the server; it continues without its client.
-    async fn fly(
-        world: Arc<World>,
-        flight: Flight,
-        fate: Fate,
-        life: u64,
-        answer: oneshot::Sender<Result<Vec<Reply>, Failure>>,
-    ) {
-        let travel = world.chance().micros(50, world.plan.travel_us_max);
-        let late = FLIGHT_LIMIT * if fate == Fate::Late { 2 } else { 0 };
-        world.time.sleep(travel + late).await;
-        world.point(Point::FlightArrived);
-        if fate == Fate::Lost || world.postgres.lock().lives != life {
-            return;
-        }
-        let done = world.carry_out(&flight, fate);
-        world.point(Point::FlightDone);
-        if fate == Fate::Doubled {
-            let (world, late) = (Arc::clone(&world), world.chance().micros(10, 200_000));
-            let twin = flight.clone();
-            let server = Arc::clone(&world);
-            server.spawn(async move {
-                world.time.sleep(late).await;
-                if world.postgres.lock().lives == life {
-                    drop(world.carry_out(&twin, Fate::Arrives));
-                }
-            });
-        }
-        let travel = world.chance().micros(50, world.plan.travel_us_max);
-        world.time.sleep(travel).await;
-        // The server's end discards all answers that were not yet sent.
-        if fate != Fate::AnswerLost && world.postgres.lock().lives == life {
-            // A send error means that the client has given up.
-            drop(answer.send(done));
-        }
-    }
-}
-
-impl World {
-    /// One transaction, at one moment.
-    fn carry_out(&self, flight: &Flight, fate: Fate) -> Result<Vec<Reply>, Failure> {
-        let mut postgres = self.postgres.lock();
-        postgres.set_time(self.time.now_ns());
-        let bug = self.plan.bug;
-        let done = postgres.transact(flight, &mut self.law.lock(), fate, bug);
-        self.trace(format_args!(
-            "flight {}/{}/{} of {} calls: {}",
-            flight.incarnation,
-            flight.shard,
-            flight.number,
-            flight.calls.len(),
-            match &done {
-                Ok(replies) => format!("{:?}", replies.iter().map(brief).collect::<Vec<_>>()),
-                Err(failure) => failure.to_string(),
-            }
-        ));
-        done
-    }
-}
-
-fn brief(reply: &Reply) -> String {
-    match reply {
-        Reply::Transfer(transfer) => {
-            format!("{} {}", transfer.intent.req_id, transfer.state.name())
-        }
-        Reply::Found(found) => format!("found {}", found.is_some()),
-        Reply::External { decision, .. } => format!("external {decision:?}"),
-        other => format!("{other:?}"),
-    }
-}
-
-impl Store for Connection {
-    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
-        self.process.awake().await;
-        let fate = self.fate();
-        let (up, life) = {
-            let postgres = self.world.postgres.lock();
-            (postgres.up, postgres.lives)
-        };
-        if !up || fate == Fate::NoConnection {
-            let knock = self.world.chance().micros(100, 5_000);
-            self.world.time.sleep(knock).await;
-            self.process.awake().await;
-            return Err(Failure::Unreachable(said("no connection")));
-        }
-        self.flight += 1;
-        let flight = Flight {
-            incarnation: self.process.number,
-            shard: self.shard,
-            number: self.flight,
-            durable,
-            calls: calls.to_vec(),
-        };
-        let (answer_to, answer) = oneshot::channel();
-        let world = Arc::clone(&self.world);
-        let flight = Connection::fly(world, flight, fate, life, answer_to);
-        self.world.spawn(flight);
-        match self.process.within(FLIGHT_LIMIT, answer).await {
-            Some(Ok(done)) => done,
-            Some(Err(_)) => Err(Failure::Unknown(said("the connection is lost"))),
-            None => Err(Failure::Unknown(said("no answer in time"))),
-        }
-    }
-
-    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
-        self.process.awake().await;
-        let fate = self.fate();
-        let travel = self.world.chance().micros(100, self.world.plan.travel_us_max * 2);
-        self.world.time.sleep(travel).await;
-        self.process.awake().await;
-        let mut postgres = self.world.postgres.lock();
-        if !postgres.up || matches!(fate, Fate::NoConnection) {
-            return Err(Failure::Unreachable(said("no connection")));
-        }
-        if matches!(fate, Fate::Lost | Fate::AnswerLost | Fate::Late) {
-            return Err(Failure::Unknown(said("the connection is lost")));
-        }
-        postgres.set_time(self.world.time.now_ns());
-        Ok(postgres.page(filter))
-    }
 }

@@ -18,20 +18,26 @@ use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::adapters::funding::Funding;
+use ubscore::clock::Clock;
 use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
+use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
 use ubscore::task::{Failed, Tasks};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
 
 use super::chance::Chance;
+use super::journal::Connection;
 use super::law::{Broken, Law, Side};
-use super::postgres::{Connection, Postgres};
+use super::postgres::Postgres;
 use super::process::{Life, Process, ProcessClock};
 use super::spot::{Spot, SpotModel};
 use super::time::Time;
+
+/// Users that a store holds in memory: fewer than there are, so that it forgets some.
+const USERS_HELD: usize = 4;
 
 /// The one asset.
 pub(super) const ASSET: AssetId = AssetId(1);
@@ -220,7 +226,7 @@ impl Plan {
 /// A process that takes requests.
 struct Serving {
     process: Arc<Process>,
-    coordinator: Coordinator<Spot, Funding<Connection>>,
+    coordinator: Coordinator<Spot, Funding<FlightStore<Connection>>>,
     spot: Arc<SpotModel>,
     gate: Arc<Gate>,
     disk: Memory,
@@ -416,16 +422,17 @@ impl World {
         let process = Process::new(number, Arc::clone(&self.time), ahead_ns);
         let externals = self.postgres.lock().externals();
         let spot = SpotModel::start(self, &process, disk.clone(), (claim, watermark), &externals);
-        let connection = |shard| Connection::new(Arc::clone(self), Arc::clone(&process), shard);
+        let clock: Arc<dyn Clock> = Arc::new(ProcessClock(Arc::clone(&process)));
+        let store = |shard| {
+            let journal = Connection::new(Arc::clone(self), Arc::clone(&process), shard);
+            FlightStore::new(journal, Arc::clone(&self.catalog), Arc::clone(&clock), USERS_HELD)
+        };
         let gate = Arc::new(Gate::new(false));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
         let parts = Parts {
             spot: Arc::new(Spot(Arc::clone(&spot))),
-            funding: Arc::new(Funding::new(
-                connection(self.plan.shards),
-                Arc::clone(&self.catalog),
-            )),
-            clock: Arc::new(ProcessClock(Arc::clone(&process))),
+            funding: Arc::new(Funding::new(store(self.plan.shards), Arc::clone(&self.catalog))),
+            clock: Arc::clone(&clock),
             options: Options {
                 fuse: self.plan.fuse,
                 queue_max: 32,
@@ -448,7 +455,7 @@ impl World {
             committed: Arc::default(),
             clean: None,
         };
-        let stores = (0..self.plan.shards).map(connection).collect();
+        let stores = (0..self.plan.shards).map(store).collect();
         let mut chance = self.chance().fork();
         let entropy = || -> Box<dyn Entropy> { Box::new(chance.fork()) };
         let mut tasks = Tasks::default();
@@ -552,7 +559,11 @@ impl World {
         let end = self.now() + REST;
         // Late messages may still arrive, and everything must be at rest after them.
         self.time.sleep(Duration::from_secs(2)).await;
-        while self.now() < end && !self.postgres.lock().all_terminal() {
+        let at_rest = || {
+            let postgres = self.postgres.lock();
+            postgres.all_terminal() && self.law.lock().has_recorded(&postgres.externals())
+        };
+        while self.now() < end && !at_rest() {
             self.replace_if_dead().await;
             self.time.sleep(Duration::from_millis(20)).await;
         }

@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "checkpointer",
         &["alert", "clock", "config", "data_dir", "environment", "postgres", "stores", "telemetry"],
     ),
-    ("postgres", &["approval", "environment", "pause", "telemetry"]),
+    ("postgres", &["approval", "clock", "environment", "pause", "telemetry"]),
     ("adapters", &["alert", "clock", "config", "postgres", "validation"]),
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),

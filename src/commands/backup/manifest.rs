@@ -74,7 +74,7 @@ pub struct Postgres {
     pub incarnation: u64,
     /// Outcomes with order numbers below it may be evicted from UBSCore's map.
     pub watermark: u64,
-    /// The highest sequence that a lease holder reported as durable.
+    /// The highest sequence that a worker reported as durable.
     pub durable_sequence: Sequence,
     /// The highest sequence that any row of it records as durable.
     pub claimed_sequence: Sequence,

@@ -67,8 +67,9 @@ use crate::http::wire::EventBody;
 use crate::http::{ops, public};
 use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
-use crate::postgres::database::Database;
+use crate::postgres::database::{Database, Writer};
 use crate::postgres::embedded::Embedded;
+use crate::postgres::flight_store::FlightStore;
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::Incarnation;
 use crate::postgres::pin::Pin;
@@ -478,13 +479,16 @@ impl Start<'_> {
         clean: &Arc<CleanRounds>,
         committed: &Arc<Notify>,
         watermark: u64,
-    ) -> Coordinator<Spot, Funding<Database>> {
+    ) -> Coordinator<Spot, Funding<FlightStore<Database>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot } = stores;
         let store = |shard| {
-            let lease = Postgres::lease(incarnation.number, shard);
-            Database::new(postgres.address.clone(), postgres.limits, lease, Arc::clone(catalog))
+            let writer = Writer { incarnation: incarnation.number, shard };
+            let (address, limits) = (postgres.address.clone(), postgres.limits);
+            let journal = Database::new(address, limits, writer, Arc::clone(catalog));
+            let users_max = config.coordinator.users_max / config.coordinator.shards;
+            FlightStore::new(journal, Arc::clone(catalog), Arc::clone(self.clock), users_max)
         };
         let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
         let parts = Parts {
@@ -560,7 +564,7 @@ impl Start<'_> {
     /// Starts to raise the watermark.
     fn keep_watermark(
         &mut self,
-        coordinator: &Coordinator<Spot, Funding<Database>>,
+        coordinator: &Coordinator<Spot, Funding<FlightStore<Database>>>,
         stores: &Both<'_>,
         settings: &Settings,
     ) {
@@ -573,7 +577,7 @@ impl Start<'_> {
     /// Waits until the workers have taken up the transfers of earlier processes.
     async fn recover(
         &mut self,
-        coordinator: &Coordinator<Spot, Funding<Database>>,
+        coordinator: &Coordinator<Spot, Funding<FlightStore<Database>>>,
         settings: &Settings,
     ) -> anyhow::Result<()> {
         let ready = async {
@@ -669,7 +673,7 @@ struct Both<'a> {
 
 /// Everything in front of the stores.
 struct Front {
-    coordinator: Coordinator<Spot, Funding<Database>>,
+    coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
     hub: Option<Arc<Hub>>,
     check: rounds::Check,
     verifier: Arc<Verifier>,

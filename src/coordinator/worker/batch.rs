@@ -60,6 +60,11 @@ pub(super) enum CommitEnd {
         violation: bool,
         source: Source,
     },
+    /// Nothing happened. The store refuses some call and cannot name it; all go back.
+    Split {
+        batch: Vec<Queued>,
+        source: Source,
+    },
     /// Nothing happened. One call is blocked; the others go back.
     Blocked {
         blamed: Queued,
@@ -85,6 +90,7 @@ impl CommitEnd {
                 let blamed = batch.remove(index);
                 CommitEnd::Refused { blamed, others: batch, violation, source }
             }
+            Err(Failure::Split(source)) => CommitEnd::Split { batch, source },
             Err(Failure::Retry { index: Some(index), source }) => {
                 let blamed = batch.remove(index);
                 CommitEnd::Blocked { blamed, others: batch, source }

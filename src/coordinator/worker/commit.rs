@@ -26,7 +26,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     pub(super) fn batch(&mut self, admitted: bool) -> Vec<Member> {
         let now = self.now();
         let mut members = Vec::new();
-        while members.len() < self.parts.options.batch_max
+        while members.len() < self.parts.options.batch_max.min(self.batch_limit)
             && let Some(next) = self.queue.next(now)
         {
             match next {
@@ -97,10 +97,17 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         match end {
             CommitEnd::Committed(replies) => {
                 self.parts.committed.notify_one();
+                self.batch_limit = self.batch_limit.saturating_mul(2);
                 for (queued, reply) in replies {
                     self.note_commit(&queued);
                     self.on_reply(queued, reply);
                 }
+            }
+            CommitEnd::Split { batch, source } => {
+                let why = telemetry::chain(source.as_ref());
+                warn!(calls = batch.len(), why, "the store refused a batch; trying parts of it");
+                self.batch_limit = batch.len().div_ceil(2);
+                self.queue.put_all_back(batch.into_iter());
             }
             CommitEnd::Refused { blamed, others, violation, source } => {
                 self.queue.put_all_back(others.into_iter());

@@ -165,13 +165,13 @@ async fn forget_in_audit(
     Ok(())
 }
 
-/// The same for what has passed below the watermark of positions: a row that is written again gets a new position.
+/// The same for what has passed below the watermark: a row that is written again is counted once.
 async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> Result<(), Error> {
     let recount = "UPDATE watermark_totals w SET (external_deposited, external_withdrawn) = ( \
             SELECT COALESCE(sum(amount) FILTER (WHERE op = 4), 0), COALESCE(sum(amount) FILTER (WHERE op = 5), 0) \
               FROM external_operations x \
              WHERE x.user_id = $1 AND x.asset_id = $2 AND x.outcome = 1 \
-               AND x.position < (SELECT external_watermark FROM engine_state)) \
+               AND x.order_number < (SELECT watermark FROM engine_state)) \
           WHERE w.user_id = $1 AND w.asset_id = $2";
     transaction.execute(recount, &[&user, &asset]).await?;
     Ok(())

@@ -1,10 +1,7 @@
 -- The fence: only the latest incarnation writes, and the flights of a shard commit in their order.
 --
--- PostgreSQL makes a transaction of any statement. A flight of one statement therefore needs
--- neither BEGIN nor COMMIT, and passes the fence in an argument (`fenced`). In a flight of several
--- statements the fence is the first, and the others check that it came before them (`in_flight`).
--- Both are evaluated before the function that writes is called. The statements of that function see
--- everything that was committed when the fence let the flight pass.
+-- A flight is fenced by the key of its row in journal_tb. A write without a flight compares the
+-- incarnation.
 
 -- Refuses a superseded process with UB001. Until its transaction ends, no incarnation can begin.
 CREATE FUNCTION fence_incarnation(p_incarnation BIGINT) RETURNS VOID LANGUAGE plpgsql AS $$
@@ -16,52 +13,58 @@ BEGIN
 END
 $$;
 
--- The first statement of every flight. It locks the incarnation, and writes the highest sequence
--- that was seen durable into the shard's own lease.
---
--- A superseded process gets UB001 and commits nothing. A flight that was given up may arrive after
--- a later one of the same owner: it gets UB004.
-CREATE FUNCTION fence(
-    p_incarnation BIGINT, p_shard INTEGER, p_flight BIGINT, p_durable BIGINT, p_lease_ms INTEGER)
-RETURNS VOID LANGUAGE plpgsql AS $$
-DECLARE
-    v_epoch BIGINT;
-BEGIN
-    PERFORM fence_incarnation(p_incarnation);
-    UPDATE shard_lease
-       SET durable_sequence = GREATEST(durable_sequence, p_durable), flight = p_flight,
-           expires_at = clock_timestamp() + make_interval(secs => p_lease_ms / 1000.0)
-     WHERE shard = p_shard AND epoch = p_incarnation AND flight < p_flight;
-    IF FOUND THEN
-        RETURN;
-    END IF;
-    SELECT epoch INTO v_epoch FROM shard_lease WHERE shard = p_shard;
-    IF v_epoch IS DISTINCT FROM p_incarnation THEN
-        RAISE EXCEPTION 'shard % is leased to another', p_shard USING ERRCODE = 'UB001';
-    END IF;
-    RAISE EXCEPTION 'flight % of shard % comes too late', p_flight, p_shard
-        USING ERRCODE = 'UB004';
-END
-$$;
-
--- Returns p_actor once the fence has let the flight pass.
-CREATE FUNCTION fenced(
-    p_actor TEXT, p_incarnation BIGINT, p_shard INTEGER, p_flight BIGINT, p_durable BIGINT,
-    p_lease_ms INTEGER)
+-- The end of each flight: the rows that it found, and those that it must have found. A difference
+-- aborts all of it. `_held`: rows that the process holds; `_absent`: rows that it holds as absent.
+CREATE FUNCTION flight_guard(
+    p_predecessors BIGINT, p_lowest BIGINT, p_transfers BIGINT, p_transfers_held BIGINT,
+    p_accounts BIGINT, p_accounts_held BIGINT, p_accounts_absent BIGINT,
+    p_balances BIGINT, p_balances_held BIGINT, p_balances_absent BIGINT)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM fence(p_incarnation, p_shard, p_flight, p_durable, p_lease_ms);
-    RETURN p_actor;
+    IF p_predecessors <> 1 THEN
+        RAISE EXCEPTION 'the flight before this one is not the last row of the shard'
+            USING ERRCODE = 'UB005';
+    END IF;
+    -- UBSCore may have forgotten outcomes below the watermark. The workers promise that no new
+    -- number is below it.
+    IF p_lowest < (SELECT watermark FROM engine_state) THEN
+        RAISE EXCEPTION 'order number % is below the watermark', p_lowest
+            USING ERRCODE = 'UB003';
+    END IF;
+    IF p_transfers <> p_transfers_held THEN
+        RAISE EXCEPTION '% of % transfers are where the process holds them',
+            p_transfers, p_transfers_held USING ERRCODE = 'UB006';
+    END IF;
+    IF p_accounts <> p_accounts_held OR p_accounts_absent <> 0 THEN
+        RAISE EXCEPTION '% of % accounts are as the process holds them; it does not know %',
+            p_accounts, p_accounts_held, p_accounts_absent USING ERRCODE = 'UB007';
+    END IF;
+    IF p_balances <> p_balances_held OR p_balances_absent <> 0 THEN
+        RAISE EXCEPTION '% of % balances are as the process holds them; it does not know %',
+            p_balances, p_balances_held, p_balances_absent USING ERRCODE = 'UB008';
+    END IF;
+    RETURN 'written';
 END
 $$;
 
--- Returns p_text if this transaction has written before, as the fence does. A statement that lost
--- its BEGIN would be a transaction of its own, without a fence: it gets UB004.
-CREATE FUNCTION in_flight(p_text TEXT) RETURNS TEXT LANGUAGE plpgsql AS $$
+-- Takes every shard for an incarnation: each one that the journal knows, and the first p_shards. A
+-- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
+-- finds its number in use.
+CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
+LANGUAGE plpgsql AS $$
 BEGIN
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
-        RAISE EXCEPTION 'a statement without its flight' USING ERRCODE = 'UB004';
-    END IF;
-    RETURN p_text;
+    LOCK TABLE journal_tb IN SHARE ROW EXCLUSIVE MODE;
+    INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable)
+    SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
+           COALESCE(l.durable, 0)
+      FROM (SELECT shard FROM journal_last
+            UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
+      LEFT JOIN journal_last l USING (shard);
 END
+$$;
+
+-- Deletes rows of the journal, an unbroken low end of each shard, and never its last p_keep rows.
+CREATE FUNCTION journal_trim(p_keep BIGINT) RETURNS VOID LANGUAGE sql AS $$
+    DELETE FROM journal_tb j USING journal_last l
+     WHERE j.shard = l.shard AND j.flight <= l.flight - p_keep
 $$;

@@ -1,4 +1,6 @@
--- Funding: balances, the operations of transfers on them, and the status of accounts.
+-- Funding: balances, and the operations of transfers on them, decided here. A repair from the log
+-- uses these functions while no process serves. All other operations are decided in the process,
+-- and written by flights.
 --
 -- PostgreSQL parses and plans an SQL function at every call, and keeps the plans of PL/pgSQL. The
 -- functions that every transfer passes are therefore PL/pgSQL. Each reads, decides, and writes a
@@ -83,36 +85,4 @@ BEGIN
             p_amount, v_after);
     RETURN v_code;
 END
-$$;
-
--- Refuses a withdraw or a deposit of a transfer for an operator, unless it is decided already: the
--- first recorded decision stands. The account's status does not count. Returns the recorded
--- decision, as funding_operate does.
---
--- A missing answer does not mean that none will come. After the recorded refusal no late call can
--- succeed.
-CREATE FUNCTION funding_refuse(
-    p_req_id VARCHAR, p_op SMALLINT, p_user BIGINT, p_asset INTEGER, p_amount NUMERIC)
-RETURNS VARCHAR LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_op NOT IN (1, 2) THEN
-        RAISE EXCEPTION 'operation % of % is never refused', p_op, p_req_id
-            USING ERRCODE = 'UB002';
-    END IF;
-    -- Waits for a transaction that decides the same operation at this moment.
-    INSERT INTO transfer_operations (req_id, op, outcome, code, user_id, asset_id, amount)
-    VALUES (p_req_id, p_op, 2, 'RESOLVED_BY_OPERATOR', p_user, p_asset, p_amount)
-    ON CONFLICT DO NOTHING;
-    RETURN funding_operate(p_req_id, p_op, p_user, p_asset, p_amount);
-END
-$$;
-
--- Sets the status of a Funding account. Makes the account if it is absent.
-CREATE FUNCTION account_set_status(
-    p_user BIGINT, p_status SMALLINT, p_actor TEXT, p_reason TEXT)
-RETURNS VOID LANGUAGE sql AS $$
-    INSERT INTO accounts_tb (user_id, account_type, status) VALUES (p_user, 1, p_status)
-    ON CONFLICT (user_id, account_type) DO UPDATE SET status = EXCLUDED.status;
-    INSERT INTO admin_audit (actor, action, subject, detail, reason)
-    VALUES (p_actor, 'account status', p_user || ' FUNDING', p_status::text, p_reason);
 $$;

@@ -16,25 +16,6 @@ $$;
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb
     FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 
--- UBSCore may have forgotten everything below the watermark, so no transfer is accepted there. The
--- workers promise it, and the fence holds the watermark still until the transaction's end. This is
--- a second check of the same promise.
-CREATE FUNCTION transfers_watermark_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-DECLARE
-    v_below BIGINT;
-BEGIN
-    SELECT min(order_number) INTO v_below FROM accepted;
-    IF v_below < (SELECT watermark FROM engine_state) THEN
-        RAISE EXCEPTION 'order number % is below the watermark', v_below USING ERRCODE = 'UB003';
-    END IF;
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER transfers_watermark_guard AFTER INSERT ON transfers_tb
-    REFERENCING NEW TABLE AS accepted
-    FOR EACH STATEMENT EXECUTE FUNCTION transfers_watermark_guard();
-
 -- A journal is written once: after the end of its transaction, a row never changes.
 CREATE FUNCTION journal_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN

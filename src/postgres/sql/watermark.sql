@@ -35,25 +35,24 @@ BEGIN
     SELECT COALESCE(max(order_number), 0) INTO v_ripe
       FROM watermark_sightings WHERE seen_ms <= v_now - p_keep_ms;
     DELETE FROM watermark_sightings WHERE order_number < v_ripe;
+    -- Only the last row of a shard is needed; the others are for people.
+    PERFORM journal_trim(10000);
     RETURN v_ripe;
 END
 $$;
 
--- Raises the watermark towards p_target, over at most p_rows transfers, and the external one over
--- at most p_rows operations. p_target comes from watermark_observe. The totals follow in the same
--- transaction.
+-- Raises the watermark towards p_target, over at most p_rows transfers and external operations.
+-- p_target comes from watermark_observe. The totals follow in the same transaction.
 --
 -- It stops before a transfer that is not terminal, or became so within p_keep_ms by this server's
 -- clock. A row with a time of the future does not stop it: while the clock ran ahead, rows got such
 -- times. p_target covers them, because everything below it has been terminal for p_keep_ms of lived
 -- time.
 --
--- The long part takes no lock, because nothing below p_target can change. Then comes a table lock,
--- with which every fence conflicts. It waits for all batches, and later batches wait for it, in
--- their order. A row lock would not do: new shared locks overtake a waiting exclusive one, without
--- end if there are enough of them. Under the lock there is one count, and one row to write.
+-- It takes no table lock. Nothing below p_target can change: a number that is in use in a worker,
+-- from its first moment until its row is terminal or proven absent, is at or above p_target.
 --
--- A repeat, or an earlier call that was given up and arrives late, finds the positions moved and
+-- A repeat, or an earlier call that was given up and arrives late, finds the watermark moved and
 -- changes nothing. While the service is halted, nothing is raised.
 --
 -- Returns the watermark, whether a further call would find more, and the age of the oldest transfer
@@ -70,13 +69,8 @@ DECLARE
     v_held          BIGINT;
     v_found         BIGINT;
     v_recount       BIGINT;
-    v_external_old  BIGINT;
-    v_external_new  BIGINT;
-    v_settled       BIGINT;
-    v_external_next BIGINT;
 BEGIN
-    SELECT halted, watermark, external_watermark, external_settled
-      INTO v_halted, v_old, v_external_old, v_settled
+    SELECT halted, watermark INTO v_halted, v_old
       FROM engine_state WHERE incarnation = p_incarnation;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'incarnation % has been superseded', p_incarnation USING ERRCODE = 'UB001';
@@ -84,13 +78,18 @@ BEGIN
     IF v_halted THEN
         -- An operator has to find the cause, so nothing may be forgotten.
         p_target := v_old;
-        v_settled := v_external_old;
     END IF;
 
     -- One page of order numbers, and the first transfer of it that holds the watermark.
     SELECT max(order_number) + 1 INTO v_new
-      FROM (SELECT order_number FROM transfers_tb
-             WHERE order_number >= v_old AND order_number < p_target
+      FROM (SELECT order_number FROM (
+                (SELECT order_number FROM transfers_tb
+                  WHERE order_number >= v_old AND order_number < p_target
+                  ORDER BY order_number LIMIT p_rows)
+                UNION ALL
+                (SELECT order_number FROM external_operations
+                  WHERE order_number >= v_old AND order_number < p_target
+                  ORDER BY order_number LIMIT p_rows)) AS both_kinds
              ORDER BY order_number LIMIT p_rows) AS page
     HAVING count(*) = p_rows;
     o_more := v_new IS NOT NULL;
@@ -111,13 +110,8 @@ BEGIN
         o_more := FALSE;
     END IF;
 
-    SELECT max(position) + 1 INTO v_external_new
-      FROM (SELECT position FROM external_operations
-             WHERE position >= v_external_old AND position < v_settled
-             ORDER BY position LIMIT p_rows) AS page
-    HAVING count(*) = p_rows;
-    o_more := o_more OR v_external_new IS NOT NULL;
-    v_external_new := COALESCE(v_external_new, v_settled);
+    SELECT v_found + count(*) INTO v_found
+      FROM external_operations WHERE order_number >= v_old AND order_number < v_new;
 
     INSERT INTO watermark_totals AS totals
     SELECT user_id, asset_id,
@@ -141,7 +135,7 @@ BEGIN
         UNION ALL
         SELECT user_id, asset_id, 'outside', op, amount
           FROM external_operations
-         WHERE position >= v_external_old AND position < v_external_new AND outcome = 1
+         WHERE order_number >= v_old AND order_number < v_new AND outcome = 1
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -154,25 +148,20 @@ BEGIN
         external_deposited = totals.external_deposited + EXCLUDED.external_deposited,
         external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn;
 
-    SELECT COALESCE(max(position), 0) + 1 INTO v_external_next FROM external_operations;
-    IF NOT v_halted AND (v_new > v_old OR v_external_new > v_external_old
-                         OR v_external_next > v_settled) THEN
-        LOCK TABLE engine_state IN EXCLUSIVE MODE;
-        -- No further row may have joined those that were added up.
-        SELECT count(*) INTO v_recount
-          FROM transfers_tb WHERE order_number >= v_old AND order_number < v_new;
+    IF NOT v_halted AND v_new > v_old THEN
+        -- The workers promise that no flight brings a number below p_target. This is the same
+        -- promise once more.
+        SELECT (SELECT count(*) FROM transfers_tb
+                 WHERE order_number >= v_old AND order_number < v_new)
+               + (SELECT count(*) FROM external_operations
+                   WHERE order_number >= v_old AND order_number < v_new)
+          INTO v_recount;
         IF v_recount <> v_found THEN
-            RAISE EXCEPTION
-                'between order numbers % and % there were % transfers, and now there are %',
+            RAISE EXCEPTION 'between order numbers % and % there were % rows, and now there are %',
                 v_old, v_new, v_found, v_recount USING ERRCODE = 'UB003';
         END IF;
-        -- No batch is under way: later ones take a position above every present one.
-        SELECT COALESCE(max(position), 0) + 1 INTO v_external_next FROM external_operations;
-        UPDATE engine_state
-           SET watermark = v_new, external_watermark = v_external_new,
-               external_settled = GREATEST(external_settled, v_external_next)
-         WHERE incarnation = p_incarnation AND NOT halted
-           AND watermark = v_old AND external_watermark = v_external_old;
+        UPDATE engine_state SET watermark = v_new
+         WHERE incarnation = p_incarnation AND NOT halted AND watermark = v_old;
         IF NOT FOUND THEN
             PERFORM fence_incarnation(p_incarnation);
             RAISE EXCEPTION
@@ -202,7 +191,7 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
         UNION ALL
         SELECT x.user_id, x.asset_id, 'outside' || x.op, x.amount
           FROM external_operations x, engine_state e
-         WHERE x.position < e.external_watermark AND x.outcome = 1
+         WHERE x.order_number < e.watermark AND x.outcome = 1
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES

@@ -1,0 +1,334 @@
+//! One flight: everything that one commit of one shard writes.
+//!
+//! The process decides, and PostgreSQL writes without a decision of its own. A flight therefore
+//! names each row as the process holds it, before and after. If one of those rows differs in
+//! PostgreSQL, nothing is written ([`Stopped::Differs`]).
+//!
+//! Flights of a shard are numbered without gaps, and the key (shard, number) of `journal_tb` is the
+//! fence: two writers meet at the same number, and one of them gets a unique violation. The same
+//! key settles a flight of unknown end: an empty flight under its number commits, and then the
+//! other one never will, or it finds the number in use.
+//!
+//! [`Journal`] carries flights out: PostgreSQL in production, a model in the simulation.
+
+pub mod draft;
+pub mod memory;
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use wal::Sequence;
+
+use super::store::{External, Failure, Page, Transfer, Unfinished};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Op, ReqId, State};
+
+/// A Funding balance as PostgreSQL holds it, smallest units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// The amount that the user can move.
+    pub available: u128,
+    /// The amount set apart. No operation changes it yet.
+    pub frozen: u128,
+    /// Rises by one with each flight that changes the row.
+    pub version: u64,
+}
+
+/// The writes of one commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flight {
+    /// Its number in the shard, without gaps.
+    pub number: u64,
+    /// Tells flights of one number apart: no two of an incarnation have the same.
+    pub attempt: u64,
+    /// The highest log sequence that this process has seen durable.
+    pub durable: Sequence,
+    /// The time of everything in it, by the process's clock.
+    pub at: Timestamp,
+    /// New transfers.
+    pub accepted: Vec<Written>,
+    /// Transfers that go on.
+    pub moved: Vec<Moved>,
+    /// Transfers that are tried again later.
+    pub deferred: Vec<Deferred>,
+    /// The history of both.
+    pub passed: Vec<Passed>,
+    /// Decisions of Funding's operations.
+    pub operations: Vec<Operation>,
+    /// Decided external operations.
+    pub externals: Vec<Decided>,
+    /// Accounts that the decisions rest on, by user.
+    pub accounts: Vec<AccountRow>,
+    /// Balances that the decisions rest on, by user and asset.
+    pub balances: Vec<BalanceRow>,
+    /// Entries for the auditors.
+    pub audited: Vec<Audited>,
+}
+
+/// A transfer as it stands at the end of a flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// All of it.
+    pub transfer: Transfer,
+    /// When it is tried again, if a try of its state has failed.
+    pub next_retry_at: Option<Timestamp>,
+}
+
+/// A transfer that goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Where it must stand.
+    pub from: State,
+    /// As it stands afterwards.
+    pub to: Written,
+}
+
+/// A try that did not move a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// Which transfer.
+    pub req_id: ReqId,
+    /// Where it must stand; elsewhere nothing is written.
+    pub state: State,
+    /// Tries so far.
+    pub retry_count: u32,
+    /// When it is tried again.
+    pub next_retry_at: Timestamp,
+}
+
+/// The states that one commit takes a transfer through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Which transfer.
+    pub req_id: ReqId,
+    /// In the order passed.
+    pub states: Vec<State>,
+    /// Tries before.
+    pub attempt: u32,
+    /// Why a participant refused.
+    pub reason: Option<Code>,
+}
+
+/// A decision of Funding about an operation of a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Which transfer.
+    pub req_id: ReqId,
+    /// WITHDRAW, DEPOSIT or REFUND.
+    pub op: Op,
+    /// The account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: Amount,
+    /// Success or refusal.
+    pub decision: Decision,
+    /// The available balance after a success, smallest units. `None` where it was read back.
+    pub balance_after: Option<u128>,
+}
+
+/// A decided external operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The request.
+    pub external: External,
+    /// Success or refusal.
+    pub decision: Decision,
+    /// The available balance after a success, smallest units.
+    pub balance_after: Option<u128>,
+}
+
+/// A Funding account: compared with `before`, and set to `after` if that is another status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountRow {
+    /// The owner.
+    pub user: UserId,
+    /// `None`: there is none.
+    pub before: Option<AccountStatus>,
+    /// `None`: there is none afterwards either.
+    pub after: Option<AccountStatus>,
+}
+
+/// A Funding balance: compared with `before`, and written if it has an `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceRow {
+    /// The owner.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// `None`: there is no row.
+    pub before: Option<Balance>,
+    /// `None`: a decision rests on it, and it stays.
+    pub after: Option<Balance>,
+}
+
+/// An entry of `admin_audit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    /// The person or part that asked for it.
+    pub actor: String,
+    /// The kind of change.
+    pub action: &'static str,
+    /// The changed account.
+    pub subject: String,
+    /// The change.
+    pub detail: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Rows to be read before a decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Accounts, each once.
+    pub accounts: Vec<UserId>,
+    /// Balances, each once.
+    pub balances: Vec<(UserId, AssetId)>,
+    /// Transfers by name.
+    pub transfers: Vec<ReqId>,
+    /// Transfers by their users' idempotency keys.
+    pub cids: Vec<(UserId, Cid)>,
+    /// Decisions of Funding.
+    pub operations: Vec<(ReqId, Op)>,
+    /// External operations by their idempotency keys.
+    pub externals: Vec<String>,
+}
+
+impl Wanted {
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        *self == Wanted::default()
+    }
+}
+
+/// The rows that were read. A row that was wanted and is not here does not exist.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Statuses.
+    pub accounts: Vec<(UserId, AccountStatus)>,
+    /// Balances.
+    pub balances: Vec<(UserId, AssetId, Balance)>,
+    /// Transfers.
+    pub transfers: Vec<Transfer>,
+    /// Decisions of Funding.
+    pub operations: Vec<Operation>,
+    /// External operations.
+    pub externals: Vec<Decided>,
+    /// Rows that exist and cannot be read, with the reason.
+    pub unreadable: Vec<(Key, String)>,
+}
+
+/// The key by which a row was wanted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// A transfer's name.
+    ReqId(ReqId),
+    /// A user's idempotency key.
+    Cid(UserId, Cid),
+    /// A Funding operation.
+    Operation(ReqId, Op),
+    /// An external operation's idempotency key.
+    External(String),
+    /// An account or a balance.
+    User(UserId),
+}
+
+/// A kind of rows that a flight is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// A transfer is elsewhere, or not there.
+    Transfers,
+    /// An account has another status.
+    Accounts,
+    /// A balance is another one.
+    Balances,
+}
+
+/// Why a flight was not committed, or may not have been.
+#[derive(Debug)]
+pub enum Stopped {
+    /// Nothing was written: the shard's last row is not the flight before this one.
+    Predecessor,
+    /// Nothing was written: this incarnation has written a flight of this number.
+    Number,
+    /// Nothing was written: another incarnation owns the shard.
+    Superseded,
+    /// Nothing was written: a name, a cid, an idempotency key or an order number is in use.
+    Taken(Source),
+    /// Nothing was written: PostgreSQL holds other rows than the process.
+    Differs(Compared),
+    /// Nothing was written: other sessions hold rows of these users or transfers, or of none that
+    /// can be named.
+    Held {
+        /// By account.
+        users: Vec<UserId>,
+        /// By transfer.
+        req_ids: Vec<ReqId>,
+        /// What PostgreSQL answered.
+        source: Source,
+    },
+    /// Nothing was written: PostgreSQL refuses the contents.
+    Refused {
+        /// Whether they break a rule of the protocol.
+        violation: bool,
+        /// What PostgreSQL answered.
+        source: Source,
+    },
+    /// Nothing was written: PostgreSQL cannot be reached, or lacks a resource.
+    Unreachable(Source),
+    /// It may have been written, or may still be.
+    Unknown(Source),
+}
+
+impl Stopped {
+    /// [`Stopped::Held`] if no row can be named.
+    pub fn held_by_none(source: Source) -> Stopped {
+        Stopped::Held { users: Vec::new(), req_ids: Vec::new(), source }
+    }
+}
+
+/// An error with its causes.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A shard's last flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Last {
+    /// See [`Flight::number`].
+    pub number: u64,
+    /// See [`Flight::attempt`].
+    pub attempt: u64,
+}
+
+/// Carries flights out, for one shard of one incarnation.
+pub trait Journal: Send + 'static {
+    /// The shard's last flight; `None` if a later incarnation has written it.
+    ///
+    /// # Errors
+    /// [`Failure`]: not known.
+    fn last(&mut self) -> impl Future<Output = Result<Option<Last>, Failure>> + Send;
+
+    /// Commits a flight as one transaction.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    fn fly(&mut self, flight: &Flight) -> impl Future<Output = Result<(), Stopped>> + Send;
+
+    /// Reads rows.
+    ///
+    /// # Errors
+    /// [`Failure`]: nothing was read.
+    fn read(&mut self, wanted: &Wanted) -> impl Future<Output = Result<Found, Failure>> + Send;
+
+    /// One page of the transfers that are not terminal.
+    ///
+    /// # Errors
+    /// [`Failure`]: nothing was read.
+    fn unfinished(
+        &mut self,
+        filter: Unfinished,
+    ) -> impl Future<Output = Result<Page, Failure>> + Send;
+}

@@ -1,0 +1,668 @@
+//! The decisions of a batch: from calls, and the rows that they rest on, to a flight and replies.
+//!
+//! Nothing here does I/O. The calls are decided in the order in which they are given, each on the
+//! rows that the calls before it leave.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::{SignedDuration, Timestamp};
+use wal::Sequence;
+
+use super::memory::Memory;
+use super::{
+    AccountRow, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, Key, Moved,
+    Operation, Passed, Wanted, Written,
+};
+use crate::postgres::store::{Call, External, Reply, Sought, Transfer, TransitionPath};
+use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
+use domain::asset::{AssetId, Catalog};
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId};
+
+/// Rows that were read for one batch, beyond accounts and balances.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Every row that the calls name is read first. A batch begins without it: a row is new, and a
+    /// transfer stands where its worker holds it. If PostgreSQL refuses that, it is decided anew.
+    pub careful: bool,
+    transfers: HashMap<ReqId, Transfer>,
+    cids: HashMap<(UserId, Cid), ReqId>,
+    operations: HashMap<(ReqId, Op), Operation>,
+    externals: HashMap<String, Decided>,
+    unreadable: BTreeMap<Key, String>,
+    read: BTreeSet<Key>,
+}
+
+impl Known {
+    /// Learns rows.
+    pub fn learn(&mut self, wanted: &Wanted, found: Found) {
+        self.read.extend(wanted.transfers.iter().map(|req_id| Key::ReqId(*req_id)));
+        self.read.extend(wanted.cids.iter().map(|(user, cid)| Key::Cid(*user, cid.clone())));
+        self.read.extend(wanted.operations.iter().map(|(req_id, op)| Key::Operation(*req_id, *op)));
+        self.read.extend(wanted.externals.iter().map(|key| Key::External(key.clone())));
+        for transfer in found.transfers {
+            let intent = &transfer.intent;
+            if let Some(cid) = &intent.cid {
+                self.cids.insert((intent.user, cid.clone()), intent.req_id);
+            }
+            self.transfers.insert(intent.req_id, transfer);
+        }
+        for row in found.operations {
+            self.operations.insert((row.req_id, row.op), row);
+        }
+        for row in found.externals {
+            self.externals.insert(row.external.idem_key.clone(), row);
+        }
+        self.unreadable.extend(found.unreadable);
+    }
+
+    /// The transfer that is sought.
+    pub fn sought(&self, sought: &Sought) -> Reply {
+        let (key, req_id) = match sought {
+            Sought::ReqId(req_id) => (Key::ReqId(*req_id), Some(*req_id)),
+            Sought::Cid(user, cid) => {
+                let named = self.cids.get(&(*user, cid.clone())).copied();
+                (Key::Cid(*user, cid.clone()), named)
+            }
+        };
+        if let Some(why) = self.unreadable.get(&key) {
+            return Reply::Unreadable(why.clone());
+        }
+        let found = req_id.and_then(|req_id| self.transfers.get(&req_id));
+        Reply::Found(found.map(|transfer| Box::new(transfer.clone())))
+    }
+
+    /// The decision that is recorded for an operation.
+    pub fn decision(&self, req_id: ReqId, op: Op) -> Reply {
+        match self.unreadable.get(&Key::Operation(req_id, op)) {
+            Some(why) => Reply::Unreadable(why.clone()),
+            None => Reply::Operation(self.operations.get(&(req_id, op)).map(|row| row.decision)),
+        }
+    }
+
+    /// The decision that is recorded for an external operation.
+    pub fn external(&self, external: &External, catalog: &Catalog) -> Reply {
+        match self.unreadable.get(&Key::External(external.idem_key.clone())) {
+            Some(why) => Reply::Unreadable(why.clone()),
+            None => match self.externals.get(&external.idem_key) {
+                Some(decided) => external_reply(decided, external, catalog),
+                None => Reply::Found(None),
+            },
+        }
+    }
+}
+
+/// A call that cannot be part of any flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objection {
+    /// Which call of the batch.
+    pub index: usize,
+    /// Whether it breaks a rule of the protocol.
+    pub violation: bool,
+    /// The reason.
+    pub what: String,
+}
+
+/// The reply to a call, or the reads that answer it once the flight is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Decided.
+    Reply(Reply),
+    /// To be read behind the flight, so that the answer includes it.
+    Read,
+}
+
+/// The rows that must be read before `calls` can be decided.
+pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
+    let mut rows = Rows::default();
+    for call in calls {
+        match call {
+            Call::Accept { intent, transition, .. } => {
+                if known.careful {
+                    rows.transfers.insert(intent.req_id);
+                    rows.cids.extend(intent.cid.clone().map(|cid| (intent.user, cid)));
+                }
+                rows.of_transition(intent, transition, known.careful);
+            }
+            Call::Step { transfer, transition, .. } => {
+                if known.careful {
+                    rows.transfers.insert(transfer.intent.req_id);
+                }
+                rows.of_transition(&transfer.intent, transition, known.careful);
+            }
+            Call::Operate { op, intent, .. } => rows.of_operation(*op, intent, true),
+            Call::External(external) => {
+                if known.careful {
+                    rows.externals.insert(external.idem_key.clone());
+                }
+                rows.accounts.insert(external.user);
+                rows.balances.insert((external.user, external.asset));
+            }
+            Call::SetFundingStatus { user, .. } => drop(rows.accounts.insert(*user)),
+            Call::Defer { .. }
+            | Call::QueryOperation { .. }
+            | Call::Find(_)
+            | Call::FindExternal(_) => {}
+        }
+    }
+    let mut wanted = rows.wanted();
+    wanted.accounts.retain(|user| memory.account(*user).is_none());
+    wanted.balances.retain(|(user, asset)| memory.balance(*user, *asset).is_none());
+    wanted.transfers.retain(|req_id| !known.read.contains(&Key::ReqId(*req_id)));
+    wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
+    wanted.operations.retain(|(req_id, op)| !known.read.contains(&Key::Operation(*req_id, *op)));
+    wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
+    wanted
+}
+
+/// The rows that answer the reading calls of a batch.
+pub fn wanted_behind(calls: &[Call]) -> Wanted {
+    let mut rows = Rows::default();
+    for call in calls {
+        match call {
+            Call::QueryOperation { req_id, op } => drop(rows.operations.insert((*req_id, *op))),
+            Call::Find(Sought::ReqId(req_id)) => drop(rows.transfers.insert(*req_id)),
+            Call::Find(Sought::Cid(user, cid)) => drop(rows.cids.insert((*user, cid.clone()))),
+            Call::FindExternal(external) => {
+                rows.externals.insert(external.idem_key.clone());
+            }
+            Call::Accept { .. }
+            | Call::Step { .. }
+            | Call::Defer { .. }
+            | Call::Operate { .. }
+            | Call::External(_)
+            | Call::SetFundingStatus { .. } => {}
+        }
+    }
+    rows.wanted()
+}
+
+/// [`Wanted`] with each row once.
+#[derive(Default)]
+struct Rows {
+    accounts: BTreeSet<UserId>,
+    balances: BTreeSet<(UserId, AssetId)>,
+    transfers: BTreeSet<ReqId>,
+    cids: BTreeSet<(UserId, Cid)>,
+    operations: BTreeSet<(ReqId, Op)>,
+    externals: BTreeSet<String>,
+}
+
+impl Rows {
+    fn of_transition(&mut self, intent: &Intent, transition: &TransitionPath, careful: bool) {
+        if let Some(part) = &transition.funding {
+            self.of_operation(part.op, intent, careful);
+        }
+    }
+
+    /// `recorded`: an earlier decision is looked for.
+    fn of_operation(&mut self, op: Op, intent: &Intent, recorded: bool) {
+        self.accounts.insert(intent.user);
+        self.balances.insert((intent.user, intent.asset));
+        if recorded {
+            self.operations.insert((intent.req_id, op));
+        }
+        self.operations.extend(op.row().undoes.map(|undone| (intent.req_id, undone)));
+    }
+
+    fn wanted(self) -> Wanted {
+        Wanted {
+            accounts: self.accounts.into_iter().collect(),
+            balances: self.balances.into_iter().collect(),
+            transfers: self.transfers.into_iter().collect(),
+            cids: self.cids.into_iter().collect(),
+            operations: self.operations.into_iter().collect(),
+            externals: self.externals.into_iter().collect(),
+        }
+    }
+}
+
+/// A flight under construction.
+pub struct Draft<'a> {
+    memory: &'a Memory,
+    known: &'a Known,
+    catalog: &'a Catalog,
+    flight: Flight,
+    accounts: BTreeMap<UserId, AccountRow>,
+    balances: BTreeMap<(UserId, AssetId), BalanceRow>,
+    /// Transfers that this flight writes: their places, and their names by cid.
+    written: HashMap<ReqId, Place>,
+    cids: HashMap<(UserId, Cid), ReqId>,
+    deferred: BTreeMap<ReqId, Deferred>,
+    /// Operations and external operations that this flight decides.
+    operations: HashMap<(ReqId, Op), usize>,
+    externals: HashMap<String, usize>,
+}
+
+/// Where a flight has a transfer.
+#[derive(Clone, Copy)]
+enum Place {
+    Accepted(usize),
+    Moved(usize),
+}
+
+/// Why a call cannot be decided; [`Objection`] without its index.
+struct Objected {
+    violation: bool,
+    what: String,
+}
+
+fn violation(what: String) -> Objected {
+    Objected { violation: true, what }
+}
+
+impl<'a> Draft<'a> {
+    /// An empty flight without a number. Everything of [`wanted`] must be in `memory` and `known`.
+    pub fn new(
+        memory: &'a Memory,
+        known: &'a Known,
+        catalog: &'a Catalog,
+        at: Timestamp,
+    ) -> Draft<'a> {
+        Draft {
+            memory,
+            known,
+            catalog,
+            flight: Flight { at, ..Flight::default() },
+            accounts: BTreeMap::new(),
+            balances: BTreeMap::new(),
+            written: HashMap::new(),
+            cids: HashMap::new(),
+            deferred: BTreeMap::new(),
+            operations: HashMap::new(),
+            externals: HashMap::new(),
+        }
+    }
+
+    /// Decides all calls, in their order. Returns the flight and an answer for each.
+    ///
+    /// # Errors
+    /// [`Objection`]: one call cannot be part of it.
+    pub fn decide(mut self, calls: &[Call]) -> Result<(Flight, Vec<Answer>), Objection> {
+        let mut answers = Vec::with_capacity(calls.len());
+        for (index, call) in calls.iter().enumerate() {
+            let answer = self.call(call);
+            answers.push(answer.map_err(|Objected { violation, what }| Objection {
+                index,
+                violation,
+                what,
+            })?);
+        }
+        self.flight.deferred = self.deferred.into_values().collect();
+        self.flight.accounts = self.accounts.into_values().collect();
+        self.flight.balances = self.balances.into_values().collect();
+        assert_eq!(answers.len(), calls.len(), "an answer for each call");
+        assert!(self.flight.balances.is_sorted_by_key(|row| (row.user, row.asset)));
+        Ok((self.flight, answers))
+    }
+
+    fn call(&mut self, call: &Call) -> Result<Answer, Objected> {
+        Ok(Answer::Reply(match call {
+            Call::Accept { intent, fingerprint, transition } => {
+                self.accept(intent, fingerprint, transition)?
+            }
+            Call::Step { transfer, transition, code, log_sequence, attempt } => {
+                self.step(transfer, transition, *code, *log_sequence, *attempt)?
+            }
+            Call::Defer { req_id, state, retry_count, delay_ms, .. } => {
+                let delay =
+                    SignedDuration::from_millis(i64::try_from(*delay_ms).unwrap_or(i64::MAX));
+                // A time that no clock reaches is as late as one can say.
+                let next_retry_at = self.flight.at.saturating_add(delay).unwrap_or(Timestamp::MAX);
+                // As PostgreSQL's INTEGER keeps it.
+                let retry_count = (*retry_count).min(i32::MAX.unsigned_abs());
+                let (req_id, state) = (*req_id, *state);
+                self.defer(Deferred { req_id, state, retry_count, next_retry_at });
+                Reply::Done
+            }
+            Call::Operate { op, intent, refuse } => {
+                Reply::Operation(Some(self.operate(*op, *refuse, intent)?))
+            }
+            Call::External(external) => self.external(external)?,
+            Call::SetFundingStatus { user, status, actor, reason } => {
+                self.account(*user).after = Some(*status);
+                self.flight.audited.push(Audited {
+                    actor: actor.clone(),
+                    action: "account status",
+                    subject: format!("{user} FUNDING"),
+                    detail: (*status as u8).to_string(),
+                    reason: reason.clone(),
+                });
+                Reply::Done
+            }
+            Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => {
+                return Ok(Answer::Read);
+            }
+        }))
+    }
+
+    fn accept(
+        &mut self,
+        intent: &Intent,
+        fingerprint: &str,
+        transition: &TransitionPath,
+    ) -> Result<Reply, Objected> {
+        if let Some(earlier) = self.earlier(intent) {
+            return Ok(earlier);
+        }
+        let Some(&reached) = transition.path.last() else {
+            return Err(Objected { violation: false, what: "an accept without a state".into() });
+        };
+        let transfer = Transfer {
+            transfer_id: i64::try_from(intent.order_number).expect("below 2^63"),
+            intent: intent.clone(),
+            fingerprint: fingerprint.to_owned(),
+            state: reached,
+            code: None,
+            retry_count: 0,
+            log_sequence: None,
+            created_at: self.flight.at,
+            updated_at: self.flight.at,
+        };
+        let transfer = self.pass(transfer, transition, None, 0)?;
+        self.written.insert(intent.req_id, Place::Accepted(self.flight.accepted.len()));
+        self.cids.extend(intent.cid.clone().map(|cid| ((intent.user, cid), intent.req_id)));
+        let written = Written { transfer: transfer.clone(), next_retry_at: None };
+        self.flight.accepted.push(written);
+        Ok(Reply::Transfer(Box::new(transfer)))
+    }
+
+    /// The transfer that already has this name, or this user's cid.
+    fn earlier(&self, intent: &Intent) -> Option<Reply> {
+        let known = self.known;
+        let cid = intent.cid.clone().map(|cid| (intent.user, cid));
+        if let Some(transfer) = self.current(intent.req_id) {
+            return Some(Reply::Transfer(Box::new(transfer)));
+        }
+        let why = known.unreadable.get(&Key::ReqId(intent.req_id));
+        let why = why.or_else(|| {
+            let (user, cid) = cid.clone()?;
+            known.unreadable.get(&Key::Cid(user, cid))
+        });
+        if let Some(why) = why {
+            return Some(Reply::Unreadable(why.clone()));
+        }
+        let cid = cid?;
+        let named = self.cids.get(&cid).or_else(|| known.cids.get(&cid))?;
+        Some(Reply::Transfer(Box::new(self.current(*named)?)))
+    }
+
+    /// A transfer as this flight has it so far, or as it was read.
+    fn current(&self, req_id: ReqId) -> Option<Transfer> {
+        if let Some(place) = self.written.get(&req_id) {
+            return Some(self.at(*place).transfer.clone());
+        }
+        let mut transfer = self.known.transfers.get(&req_id)?.clone();
+        if let Some(deferred) = self.deferred.get(&req_id)
+            && deferred.state == transfer.state
+        {
+            transfer.retry_count = deferred.retry_count;
+        }
+        Some(transfer)
+    }
+
+    fn at(&self, place: Place) -> &Written {
+        match place {
+            Place::Accepted(place) => &self.flight.accepted[place],
+            Place::Moved(place) => &self.flight.moved[place].to,
+        }
+    }
+
+    fn at_mut(&mut self, place: Place) -> &mut Written {
+        match place {
+            Place::Accepted(place) => &mut self.flight.accepted[place],
+            Place::Moved(place) => &mut self.flight.moved[place].to,
+        }
+    }
+
+    fn defer(&mut self, deferred: Deferred) {
+        match self.written.get(&deferred.req_id).copied() {
+            None => drop(self.deferred.insert(deferred.req_id, deferred)),
+            Some(place) => {
+                let written = self.at_mut(place);
+                if written.transfer.state == deferred.state {
+                    written.transfer.retry_count = deferred.retry_count;
+                    written.next_retry_at = Some(deferred.next_retry_at);
+                }
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        held: &Transfer,
+        transition: &TransitionPath,
+        code: Option<Code>,
+        log_sequence: Option<Sequence>,
+        attempt: u32,
+    ) -> Result<Reply, Objected> {
+        let req_id = held.intent.req_id;
+        let place = self.written.get(&req_id).copied();
+        let mut transfer = held.clone();
+        if self.known.careful || place.is_some() {
+            if let Some(why) = self.known.unreadable.get(&Key::ReqId(req_id)) {
+                return Ok(Reply::Unreadable(why.clone()));
+            }
+            match self.current(req_id) {
+                None => return Err(violation(format!("there is no transfer {req_id}"))),
+                Some(found) if found.state != held.state => {
+                    return Ok(Reply::Transfer(Box::new(found)));
+                }
+                Some(found) if found.intent != held.intent => {
+                    return Err(violation(format!("transfer {req_id} has another body")));
+                }
+                Some(found) => transfer = found,
+            }
+        }
+        let from = transfer.state;
+        transfer.log_sequence = log_sequence.or(transfer.log_sequence);
+        let transfer = self.pass(transfer, transition, code, attempt)?;
+        // A move ends the wait for a next try.
+        self.deferred.remove(&req_id);
+        let to = Written { transfer: transfer.clone(), next_retry_at: None };
+        match place {
+            Some(place) => *self.at_mut(place) = to,
+            None => {
+                self.written.insert(req_id, Place::Moved(self.flight.moved.len()));
+                self.flight.moved.push(Moved { from, to });
+            }
+        }
+        Ok(Reply::Transfer(Box::new(transfer)))
+    }
+
+    /// Takes a transfer through the states of a transition, with Funding's part.
+    fn pass(
+        &mut self,
+        mut transfer: Transfer,
+        transition: &TransitionPath,
+        code: Option<Code>,
+        attempt: u32,
+    ) -> Result<Transfer, Objected> {
+        let req_id = transfer.intent.req_id;
+        let mut states = transition.path.clone();
+        let mut refused = None;
+        if let Some(part) = &transition.funding {
+            let decision = self.operate(part.op, part.refuse, &transfer.intent)?;
+            refused = decision.code();
+            states.extend(if refused.is_none() { &part.on_success } else { &part.on_refused });
+        }
+        let Some(&state) = states.last() else {
+            return Err(Objected { violation: false, what: format!("no state for {req_id}") });
+        };
+        if transfer.state != state && !transfer.state.leads_to(state) {
+            let from = transfer.state.name();
+            let what = format!("transfer {req_id} cannot go from {from} to {}", state.name());
+            return Err(violation(what));
+        }
+        transfer.state = state;
+        transfer.code = transfer.code.or(code).or(refused);
+        transfer.retry_count = 0;
+        transfer.updated_at = self.flight.at;
+        let reason = code.or(refused);
+        self.flight.passed.push(Passed { req_id, states, attempt, reason });
+        Ok(transfer)
+    }
+
+    /// Decides an operation of a transfer, once: an earlier decision is returned as it is.
+    fn operate(&mut self, op: Op, refuse: bool, intent: &Intent) -> Result<Decision, Objected> {
+        let req_id = intent.req_id;
+        if refuse && !op.row().refusable {
+            return Err(violation(format!("{op} of {req_id} is never refused")));
+        }
+        let same = |row: &Operation| {
+            (row.user, row.asset, row.amount) == (intent.user, intent.asset, intent.amount)
+        };
+        if let Some(row) = self.recorded(req_id, op)? {
+            return match same(row) {
+                true => Ok(row.decision),
+                false => Err(violation(format!("{op} of {req_id} is recorded with another body"))),
+            };
+        }
+        if let Some(undone) = op.row().undoes {
+            let row = self.recorded(req_id, undone)?;
+            let succeeded = row.is_some_and(|row| same(row) && row.decision == Decision::Success);
+            if !succeeded {
+                return Err(violation(format!("{op} of {req_id}, which has no {undone}")));
+            }
+        }
+        let (decision, balance_after) = match refuse {
+            true => (Decision::Refused(Code::ResolvedByOperator), None),
+            false => self.book(op, intent.user, intent.asset, intent.amount)?,
+        };
+        self.operations.insert((req_id, op), self.flight.operations.len());
+        self.flight.operations.push(Operation {
+            req_id,
+            op,
+            user: intent.user,
+            asset: intent.asset,
+            amount: intent.amount,
+            decision,
+            balance_after,
+        });
+        Ok(decision)
+    }
+
+    /// The earlier decision, of this flight or of one before it.
+    fn recorded(&self, req_id: ReqId, op: Op) -> Result<Option<&Operation>, Objected> {
+        if let Some(place) = self.operations.get(&(req_id, op)) {
+            return Ok(Some(&self.flight.operations[*place]));
+        }
+        match self.known.unreadable.get(&Key::Operation(req_id, op)) {
+            Some(why) => Err(Objected { violation: false, what: why.clone() }),
+            None => Ok(self.known.operations.get(&(req_id, op))),
+        }
+    }
+
+    /// Decides by account and balance, and books a success. Returns the balance afterwards.
+    fn book(
+        &mut self,
+        op: Op,
+        user: UserId,
+        asset: AssetId,
+        amount: Amount,
+    ) -> Result<(Decision, Option<u128>), Objected> {
+        let units = u128::from(amount.units());
+        if let Some(why) = self.known.unreadable.get(&Key::User(user)) {
+            return Err(Objected { violation: false, what: why.clone() });
+        }
+        let status = self.account(user).after;
+        let available = self.available(user, asset);
+        let enough = available >= units;
+        if op.takes() && status.is_some() {
+            // Also a refusal rests on the balance.
+            self.balance(user, asset);
+        }
+        if let Err(code) = op.verdict(Participant::Funding, status, enough) {
+            return Ok((Decision::Refused(code), None));
+        }
+        let Some(after) = op.row().available.of(available, units) else {
+            let what = format!("{op} of {units} units does not fit the balance {available}");
+            return Err(Objected { violation: false, what });
+        };
+        if op.row().side == domain::transfer::op::Side::Outside && status.is_none() {
+            // The first deposit makes the account.
+            self.account(user).after = Some(AccountStatus::Active);
+        }
+        let row = self.balance(user, asset);
+        let (frozen, version) = row.before.map_or((0, 0), |before| (before.frozen, before.version));
+        row.after = Some(Balance { available: after, frozen, version: version + 1 });
+        Ok((Decision::Success, Some(after)))
+    }
+
+    fn external(&mut self, external: &External) -> Result<Reply, Objected> {
+        let key = Key::External(external.idem_key.clone());
+        if let Some(why) = self.known.unreadable.get(&key) {
+            return Ok(Reply::Unreadable(why.clone()));
+        }
+        let here = self.externals.get(&external.idem_key);
+        let here = here.map(|place| &self.flight.externals[*place]);
+        if let Some(decided) = here.or_else(|| self.known.externals.get(&external.idem_key)) {
+            return Ok(external_reply(decided, external, self.catalog));
+        }
+        let External { op, user, asset, amount, .. } = *external;
+        let (decision, balance_after) = self.book(op, user, asset, amount)?;
+        let precision = precision(self.catalog, asset);
+        let outcome = decision.code().map_or("SUCCESS", Code::name);
+        self.flight.audited.push(Audited {
+            actor: external.actor.clone(),
+            action: if op.takes() { "withdrawal" } else { "deposit" },
+            subject: user.to_string(),
+            detail: format!(
+                "asset {} amount {} idem_key {} outcome {outcome}",
+                asset.0,
+                amount.decimal(precision),
+                external.idem_key
+            ),
+            reason: "external".to_owned(),
+        });
+        let decided = Decided { external: external.clone(), decision, balance_after };
+        let reply = external_reply(&decided, external, self.catalog);
+        self.externals.insert(external.idem_key.clone(), self.flight.externals.len());
+        self.flight.externals.push(decided);
+        Ok(reply)
+    }
+
+    /// The row of an account, which the flight rests on from now on.
+    fn account(&mut self, user: UserId) -> &mut AccountRow {
+        let memory = self.memory;
+        self.accounts.entry(user).or_insert_with(|| {
+            let before = memory.account(user).expect("read before the decision");
+            AccountRow { user, before, after: before }
+        })
+    }
+
+    /// The row of a balance, which the flight rests on from now on.
+    fn balance(&mut self, user: UserId, asset: AssetId) -> &mut BalanceRow {
+        let memory = self.memory;
+        self.balances.entry((user, asset)).or_insert_with(|| {
+            let before = memory.balance(user, asset).expect("read before the decision");
+            BalanceRow { user, asset, before, after: None }
+        })
+    }
+
+    fn available(&self, user: UserId, asset: AssetId) -> u128 {
+        let before = match self.balances.get(&(user, asset)) {
+            Some(row) => row.after.or(row.before),
+            None => self.memory.balance(user, asset).expect("read before the decision"),
+        };
+        before.map_or(0, |balance| balance.available)
+    }
+}
+
+fn precision(catalog: &Catalog, asset: AssetId) -> u8 {
+    catalog.by_id(asset).expect("checked at accept; assets are never removed").precision
+}
+
+fn external_reply(decided: &Decided, asked: &External, catalog: &Catalog) -> Reply {
+    let body = |external: &External| (external.op, external.user, external.asset, external.amount);
+    let precision = precision(catalog, decided.external.asset);
+    Reply::External {
+        decision: decided.decision,
+        balance_after: decided
+            .balance_after
+            .map(|units| domain::amount::units_text(units, precision)),
+        conflict: body(&decided.external) != body(asked),
+        order_number: Some(decided.external.order_number),
+    }
+}

@@ -1,0 +1,423 @@
+//! The store that decides in the process and writes each batch as one flight.
+//!
+//! ```text
+//!   calls --> rows that are missing are read --> Draft decides --> Journal commits the flight
+//!     ^                                                                  |
+//!     +--- PostgreSQL holds other rows: they are read, and it is decided anew
+//! ```
+//!
+//! A flight of unknown end is settled first, by an empty flight under its number. Until then
+//! nothing is decided, because the rows of that flight may still change. Every batch flies, also
+//! one that only reads: its commit proves that no later incarnation has begun, and that no flight
+//! given up before it can follow.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tracing::{error, warn};
+use wal::Sequence;
+
+use super::flight::draft::{Answer, Draft, Known, Objection, wanted, wanted_behind};
+use super::flight::memory::Memory;
+use super::flight::{Compared, Flight, Journal, Last, Source, Stopped};
+use super::store::{Call, Failure, Page, Reply, Store, Unfinished};
+use crate::clock::Clock;
+use crate::telemetry::chain;
+use domain::asset::Catalog;
+
+/// Decisions of one batch. The first rests on rows in memory, the second on rows that were read for
+/// it. Two more cover rows that changed in between; then the batch waits.
+const DECISIONS_MAX: usize = 4;
+
+/// See the head of this file.
+pub struct FlightStore<J> {
+    journal: J,
+    catalog: Arc<ArcSwap<Catalog>>,
+    clock: Arc<dyn Clock>,
+    memory: Memory,
+    /// The number of the shard's last flight; `None`: to be read.
+    last: Option<u64>,
+    /// A flight that may have been committed.
+    unknown: Option<Flight>,
+    /// Flights sent so far.
+    attempts: u64,
+}
+
+/// The store cannot decide it now.
+#[derive(Debug, thiserror::Error)]
+enum Undecided {
+    #[error("PostgreSQL holds other rows than this process, again and again")]
+    Changing,
+    #[error("the last flight of this shard is not the one of this process")]
+    Predecessor,
+    #[error("a call cannot be part of a flight: {0}")]
+    Objection(String),
+}
+
+impl<J: Journal> FlightStore<J> {
+    /// A store over `journal`. `users_max`: the most users in its memory.
+    pub fn new(
+        journal: J,
+        catalog: Arc<ArcSwap<Catalog>>,
+        clock: Arc<dyn Clock>,
+        users_max: usize,
+    ) -> FlightStore<J> {
+        let memory = Memory::new(users_max);
+        FlightStore { journal, catalog, clock, memory, last: None, unknown: None, attempts: 0 }
+    }
+
+    /// Settles a flight of unknown end. Returns the number of the last flight.
+    async fn settle(&mut self, durable: Sequence) -> Result<u64, Failure> {
+        if let Some(unknown) = &self.unknown {
+            let number = unknown.number;
+            // One of the two commits, and the other one never can.
+            self.attempts += 1;
+            let (attempt, at) = (self.attempts, self.now());
+            let empty = Flight { number, attempt, durable, at, ..Flight::default() };
+            let last = match self.journal.fly(&empty).await {
+                Ok(()) => Last { number, attempt },
+                // An earlier empty flight may have the number. Or PostgreSQL has gone back, and the
+                // audit has accepted its rows: the connection has passed its check.
+                Err(Stopped::Number | Stopped::Predecessor) => {
+                    self.journal.last().await?.ok_or(Failure::Fenced)?
+                }
+                Err(stopped) => return Err(failure(stopped)),
+            };
+            let stands = last == Last { number, attempt: unknown.attempt };
+            warn!(
+                flight = number,
+                last = last.number,
+                stands,
+                "a flight of unknown end is settled"
+            );
+            match stands {
+                true => self.memory.advance(unknown),
+                false if last.number < number => self.memory.forget(unknown),
+                false => {}
+            }
+            self.last = Some(last.number);
+            self.unknown = None;
+        }
+        if self.last.is_none() {
+            let last = self.journal.last().await?.ok_or(Failure::Fenced)?;
+            self.last = Some(last.number);
+        }
+        Ok(self.last.expect("set above"))
+    }
+
+    /// The time, as exact as PostgreSQL keeps it.
+    fn now(&self) -> Timestamp {
+        let us = i64::try_from(self.clock.now_ns() / 1_000).expect("a time before the year 294247");
+        Timestamp::from_microsecond(us).expect("a time after 1970")
+    }
+
+    /// Reads the rows that the decision of these calls lacks.
+    async fn read(&mut self, calls: &[Call], known: &mut Known) -> Result<(), Failure> {
+        let missing = wanted(calls, &self.memory, known);
+        if !missing.is_empty() {
+            let found = self.journal.read(&missing).await?;
+            self.memory.learn(&missing, &found);
+            known.learn(&missing, found);
+        }
+        assert!(wanted(calls, &self.memory, known).is_empty(), "everything wanted is read");
+        Ok(())
+    }
+
+    /// The replies of a committed flight. Calls that only read are answered behind it.
+    async fn answer(
+        &mut self,
+        calls: &[Call],
+        answers: Vec<Answer>,
+    ) -> Result<Vec<Reply>, Failure> {
+        let wanted = wanted_behind(calls);
+        let mut known = Known::default();
+        if !wanted.is_empty() {
+            // The flight is committed, and its callers have no answer.
+            let found = self.journal.read(&wanted).await.map_err(|failure| match failure {
+                Failure::Unreachable(source) | Failure::Retry { source, .. } => {
+                    Failure::Unknown(source)
+                }
+                failure => failure,
+            })?;
+            known.learn(&wanted, found);
+        }
+        let catalog = self.catalog.load();
+        let replies = calls.iter().zip(answers).map(|(call, answer)| match (answer, call) {
+            (Answer::Reply(reply), _) => reply,
+            (Answer::Read, Call::Find(sought)) => known.sought(sought),
+            (Answer::Read, Call::QueryOperation { req_id, op }) => known.decision(*req_id, *op),
+            (Answer::Read, Call::FindExternal(external)) => known.external(external, &catalog),
+            (Answer::Read, call) => unreachable!("{} is no read", call.name()),
+        });
+        Ok(replies.collect())
+    }
+}
+
+/// The failure of a batch because of one call in it.
+fn objected(Objection { index, violation, what }: Objection) -> Failure {
+    Failure::Refused { index, violation, source: Undecided::Objection(what).into() }
+}
+
+/// The first call of a batch that touches a row which another session holds.
+fn blocked(calls: &[Call], stopped: &Stopped) -> Option<usize> {
+    let Stopped::Held { users, req_ids, .. } = stopped else { return None };
+    let is_blocked = |call: &Call| {
+        let user = call.lock_order().map(|(user, _)| user);
+        call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
+            || user.is_some_and(|user| users.contains(&user))
+    };
+    calls.iter().position(is_blocked)
+}
+
+/// The failure of a batch as a whole.
+fn failure(stopped: Stopped) -> Failure {
+    match stopped {
+        Stopped::Superseded => Failure::Fenced,
+        // Another incarnation, or PostgreSQL has gone back. The next connection shows.
+        Stopped::Predecessor | Stopped::Number => {
+            Failure::Unreachable(Undecided::Predecessor.into())
+        }
+        Stopped::Differs(_) => Failure::Retry { index: None, source: Undecided::Changing.into() },
+        Stopped::Taken(source) | Stopped::Held { source, .. } | Stopped::Refused { source, .. } => {
+            Failure::Retry { index: None, source }
+        }
+        Stopped::Unreachable(source) => Failure::Unreachable(source),
+        Stopped::Unknown(source) => Failure::Unknown(source),
+    }
+}
+
+impl<J: Journal> Store for FlightStore<J> {
+    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
+        let number = self.settle(durable).await? + 1;
+        let mut known = Known::default();
+        for _ in 0..DECISIONS_MAX {
+            self.read(calls, &mut known).await?;
+            let at = self.now();
+            let catalog = self.catalog.load_full();
+            let draft = Draft::new(&self.memory, &known, &catalog, at);
+            let (mut flight, answers) = match draft.decide(calls) {
+                Ok(decided) => decided,
+                Err(objection) if known.careful => return Err(objected(objection)),
+                // What PostgreSQL holds may give another answer.
+                Err(_) => {
+                    known.careful = true;
+                    continue;
+                }
+            };
+            self.attempts += 1;
+            (flight.number, flight.attempt, flight.durable) = (number, self.attempts, durable);
+            let stopped = match self.journal.fly(&flight).await {
+                Ok(()) => {
+                    self.memory.advance(&flight);
+                    self.last = Some(number);
+                    return self.answer(calls, answers).await;
+                }
+                Err(stopped) => stopped,
+            };
+            let index = blocked(calls, &stopped);
+            match stopped {
+                Stopped::Taken(_)
+                | Stopped::Refused { .. }
+                | Stopped::Differs(Compared::Transfers)
+                    if !known.careful =>
+                {
+                    known.careful = true;
+                }
+                Stopped::Taken(source) => return Err(refused(calls, false, source)),
+                Stopped::Refused { violation, source } => {
+                    return Err(refused(calls, violation, source));
+                }
+                Stopped::Differs(compared) => {
+                    warn!(flight = number, ?compared, "PostgreSQL holds other rows; reading them");
+                    self.memory.forget(&flight);
+                }
+                Stopped::Held { source, .. } => {
+                    return Err(match (index, calls.len()) {
+                        (Some(_), _) => Failure::Retry { index, source },
+                        (None, 1) => Failure::Retry { index: Some(0), source },
+                        // Smaller flights show which call waits, and the others go on.
+                        (None, _) => Failure::Split(source),
+                    });
+                }
+                Stopped::Unknown(source) => {
+                    self.unknown = Some(flight);
+                    return Err(Failure::Unknown(source));
+                }
+                stopped => {
+                    self.last = None;
+                    return Err(failure(stopped));
+                }
+            }
+        }
+        error!(flight = number, "PostgreSQL holds other rows than this process, again and again");
+        Err(failure(Stopped::Differs(Compared::Transfers)))
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
+        self.journal.unfinished(filter).await
+    }
+}
+
+/// PostgreSQL refuses the contents of a flight, and does not name the call. One call is refused;
+/// several are tried again in smaller flights.
+fn refused(calls: &[Call], violation: bool, source: Source) -> Failure {
+    match calls {
+        [_] => Failure::Refused { index: 0, violation, source },
+        _ => {
+            warn!(calls = calls.len(), why = chain(source.as_ref()), "a flight is refused");
+            Failure::Split(source)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::super::flight::{Balance, Found, Wanted};
+    use super::*;
+    use crate::clock::SystemClock;
+    use domain::account::{AccountStatus, UserId};
+    use domain::amount::Amount;
+    use domain::asset::AssetId;
+    use domain::transfer::Op;
+
+    use crate::commands::dev;
+    use crate::postgres::store::External;
+
+    /// A journal that plays a script, and keeps the flights that it gets.
+    #[derive(Default)]
+    struct Scripted {
+        flown: Vec<Flight>,
+        ends: VecDeque<Result<(), Stopped>>,
+        lasts: VecDeque<Last>,
+        balances: VecDeque<Balance>,
+    }
+
+    impl Journal for Scripted {
+        async fn last(&mut self) -> Result<Option<Last>, Failure> {
+            Ok(self.lasts.pop_front())
+        }
+
+        async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
+            self.flown.push(flight.clone());
+            self.ends.pop_front().unwrap_or(Ok(()))
+        }
+
+        async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+            let accounts = wanted.accounts.iter().map(|user| (*user, AccountStatus::Active));
+            let mut found = Found { accounts: accounts.collect(), ..Found::default() };
+            for (user, asset) in &wanted.balances {
+                let balance = self.balances.pop_front().expect("a balance in the script");
+                found.balances.push((*user, *asset, balance));
+            }
+            Ok(found)
+        }
+
+        async fn unfinished(&mut self, _filter: Unfinished) -> Result<Page, Failure> {
+            Ok(Page::default())
+        }
+    }
+
+    const FIRST: Last = Last { number: 7, attempt: 0 };
+    const HELD: Balance = Balance { available: 100, frozen: 0, version: 3 };
+
+    fn store(ends: impl IntoIterator<Item = Result<(), Stopped>>) -> FlightStore<Scripted> {
+        let (ends, lasts) = (ends.into_iter().collect(), VecDeque::from([FIRST]));
+        let script = Scripted { ends, lasts, balances: [HELD].into(), ..Scripted::default() };
+        let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
+        FlightStore::new(script, catalog, Arc::new(SystemClock::new()), 16)
+    }
+
+    /// Takes 30 units out of the balance.
+    fn withdrawal(number: u64) -> [Call; 1] {
+        [Call::External(External {
+            idem_key: format!("key-{number}"),
+            op: Op::ExtWithdraw,
+            user: UserId::new(1).expect("not zero"),
+            asset: AssetId(3),
+            amount: Amount::new(30).expect("not zero"),
+            actor: "a test".to_owned(),
+            order_number: number,
+        })]
+    }
+
+    fn unknown() -> Result<(), Stopped> {
+        Err(Stopped::Unknown("the connection is lost".into()))
+    }
+
+    /// The balance that the last flight found, and its number.
+    fn last_flown(store: &FlightStore<Scripted>) -> (u128, u64) {
+        let flight = store.journal.flown.last().expect("a flight");
+        (flight.balances[0].before.expect("a row").available, flight.number)
+    }
+
+    #[tokio::test]
+    async fn an_empty_flight_that_commits_ends_the_one_of_unknown_end() {
+        let mut store = store([unknown()]);
+        let lost = store.commit(0, &withdrawal(1)).await;
+        assert!(matches!(lost, Err(Failure::Unknown(_))), "{lost:?}");
+        store.commit(0, &withdrawal(2)).await.expect("committed");
+        let [lost, empty, next] = store.journal.flown.as_slice() else { panic!("three flights") };
+        assert_eq!((lost.number, empty.number, next.number), (8, 8, 9));
+        assert!(empty.balances.is_empty() && empty.attempt != lost.attempt);
+        assert_eq!(last_flown(&store), (100, 9), "the first one took nothing");
+    }
+
+    #[tokio::test]
+    async fn a_flight_of_unknown_end_that_stands_is_followed() {
+        let mut store = store([unknown(), Err(Stopped::Number)]);
+        store.commit(0, &withdrawal(1)).await.expect_err("lost");
+        let attempt = store.journal.flown[0].attempt;
+        store.journal.lasts.push_back(Last { number: 8, attempt });
+        store.commit(0, &withdrawal(2)).await.expect("committed");
+        assert_eq!(last_flown(&store), (70, 9), "it took 30");
+    }
+
+    /// The empty flight can have an unknown end too. Then it may be the one that has the number.
+    #[tokio::test]
+    async fn a_number_in_use_by_an_empty_flight_ends_the_first_one() {
+        let mut store = store([unknown(), unknown(), Err(Stopped::Number)]);
+        store.commit(0, &withdrawal(1)).await.expect_err("lost");
+        store.commit(0, &withdrawal(2)).await.expect_err("the empty one is lost");
+        let attempt = store.journal.flown[1].attempt;
+        store.journal.lasts.push_back(Last { number: 8, attempt });
+        store.commit(0, &withdrawal(3)).await.expect("committed");
+        assert_eq!(last_flown(&store), (100, 9), "the first one took nothing");
+    }
+
+    /// The audit has accepted a server that lacks flights of this process.
+    #[tokio::test]
+    async fn a_server_that_has_gone_back_ends_a_flight_of_unknown_end() {
+        let mut store = store([unknown(), Err(Stopped::Predecessor)]);
+        store.commit(0, &withdrawal(1)).await.expect_err("lost");
+        store.journal.lasts.push_back(Last { number: 4, attempt: 1 });
+        store.journal.balances.push_back(Balance { available: 50, ..HELD });
+        store.commit(0, &withdrawal(2)).await.expect("committed");
+        assert_eq!(last_flown(&store), (50, 5), "the rows are read again");
+    }
+
+    #[tokio::test]
+    async fn a_balance_that_differs_is_read_and_decided_anew() {
+        let mut store = store([Err(Stopped::Differs(Compared::Balances))]);
+        let less = Balance { available: 20, frozen: 0, version: 4 };
+        store.journal.balances.push_back(less);
+        let replies = store.commit(0, &withdrawal(1)).await.expect("committed");
+        let [Reply::External { decision, .. }] = replies.as_slice() else { panic!("{replies:?}") };
+        assert_eq!(decision.code(), Some(domain::code::Code::InsufficientBalance));
+        let flight = store.journal.flown.last().expect("a flight");
+        assert_eq!((flight.balances[0].before, flight.balances[0].after), (Some(less), None));
+    }
+
+    #[tokio::test]
+    async fn a_contents_that_postgresql_refuses_is_split() {
+        let refused = || Err(Stopped::Refused { violation: false, source: "too large".into() });
+        let mut store = store([refused(), refused(), refused(), refused()]);
+        let two = [withdrawal(1), withdrawal(2)].concat();
+        let split = store.commit(0, &two).await;
+        assert!(matches!(split, Err(Failure::Split(_))), "{split:?}");
+        let alone = store.commit(0, &withdrawal(1)).await;
+        assert!(matches!(alone, Err(Failure::Refused { index: 0, .. })), "{alone:?}");
+    }
+}

@@ -1,0 +1,462 @@
+//! The model of PostgreSQL as the production store sees it: flights that are written blind, and
+//! reads. A connection loses and delays messages.
+//!
+//! A flight is carried out at one moment, whole or not at all, whether or not its client still
+//! listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::account::AccountStatus;
+use domain::amount::Amount;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Decision, Op, ReqId};
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use ubscore::postgres::flight::{
+    Balance, Compared, Decided, Flight, Found, Journal, Last, Operation, Stopped, Wanted,
+};
+use ubscore::postgres::store::{Failure, Page, Unfinished};
+
+use super::law::Law;
+use super::postgres::{Fact, Fate, Passed, Postgres, Row, admits, said};
+use super::process::Process;
+use super::world::{Bug, Point, World};
+use domain::account::UserId;
+
+/// A client's time limit for a flight.
+const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
+
+/// One flight on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Carried {
+    incarnation: u64,
+    shard: u32,
+    flight: Flight,
+}
+
+impl Postgres {
+    /// Carries out a flight, and rolls it back at the end if its fate demands it. Committed changes
+    /// are shown to the judge.
+    pub(super) fn fly(
+        &mut self,
+        carried: &Carried,
+        law: &mut Law,
+        fate: Fate,
+        bug: Option<Bug>,
+    ) -> Result<(), Stopped> {
+        let Carried { incarnation, shard, flight } = carried;
+        let done = self.pass_fence(carried, fate, bug).and_then(|()| self.write(flight, bug));
+        let commit = done.is_ok() && !matches!(fate, Fate::HeldUp | Fate::Refused);
+        self.end(commit);
+        if commit {
+            law.wrote(*incarnation, self.incarnation, *shard, flight.number);
+            self.show_facts(law);
+        }
+        self.facts.clear();
+        match done {
+            Ok(()) if commit || bug == Some(Bug::CommitIgnored) => Ok(()),
+            Ok(()) if fate == Fate::HeldUp => {
+                let users = flight.balances.last().map(|row| row.user).into_iter().collect();
+                let req_ids = flight.moved.last().map(|row| row.to.transfer.intent.req_id);
+                let req_ids = req_ids.into_iter().collect();
+                Err(Stopped::Held { users, req_ids, source: said("lock timeout") })
+            }
+            Ok(()) => Err(Stopped::Refused { violation: false, source: said("out of range") }),
+            Err(stopped) => {
+                if let Stopped::Refused { violation: true, .. } = stopped {
+                    // It is refused, and no correct process sends it.
+                    law.breach("no caller breaks the protocol", format!("{flight:?}"));
+                }
+                Err(stopped)
+            }
+        }
+    }
+
+    fn pass_fence(
+        &mut self,
+        carried: &Carried,
+        fate: Fate,
+        bug: Option<Bug>,
+    ) -> Result<(), Stopped> {
+        let Carried { incarnation, shard, flight } = carried;
+        if fate == Fate::FenceHeld {
+            return Err(Stopped::held_by_none(said("lock timeout")));
+        }
+        let last = self.journal.get(shard).copied().unwrap_or_default();
+        let durable = last.durable.max(flight.durable);
+        let row = Row { flight: flight.number, attempt: flight.attempt, durable, ..last };
+        match bug {
+            Some(Bug::FenceUnchecked) if last.incarnation != *incarnation => {
+                self.journal.set(*shard, Row { flight: last.flight + 1, ..row });
+            }
+            Some(Bug::LateFlightCommitted) if last.flight >= flight.number => {
+                self.journal.set(*shard, Row { flight: last.flight + 1, ..row });
+            }
+            _ if last.incarnation > *incarnation => return Err(Stopped::Superseded),
+            _ if last.flight >= flight.number => return Err(Stopped::Number),
+            _ if last.flight + 1 < flight.number => return Err(Stopped::Predecessor),
+            _ => self.journal.set(*shard, row),
+        }
+        Ok(())
+    }
+
+    /// The rows of a flight. Unique keys come first, comparisons last.
+    fn write(&mut self, flight: &Flight, bug: Option<Bug>) -> Result<(), Stopped> {
+        for row in &flight.accepted {
+            let intent = &row.transfer.intent;
+            let (number, name) = (intent.order_number, intent.req_id.number());
+            let cid = intent.cid.as_ref();
+            let cid = cid.map(|cid| (intent.user.number(), cid.as_str().to_owned()));
+            let known = cid.as_ref().is_some_and(|cid| self.cids.get(cid).is_some());
+            let forgotten = known && bug == Some(Bug::CidForgotten);
+            let taken = self.transfers.get(&number).is_some() || self.names.get(&name).is_some();
+            if taken || known && !forgotten {
+                return Err(Stopped::Taken(said("duplicate key")));
+            }
+            self.names.set(name, number);
+            if let Some(cid) = cid {
+                self.cids.set(cid, number);
+            }
+            let next = row.next_retry_at.map(milliseconds);
+            self.transfers.set(number, (row.transfer.clone(), next));
+            self.facts.push(Fact::Accepted(intent.clone()));
+        }
+        let mut differs = None;
+        for moved in &flight.moved {
+            let to = &moved.to.transfer;
+            let number = to.intent.order_number;
+            let stands = self.transfers.get(&number).map(|(stands, _)| stands);
+            match stands {
+                Some(stands) if stands.state == moved.from && stands.intent == to.intent => {
+                    if !admits(moved.from, to.state) {
+                        return Err(Stopped::Refused { violation: true, source: said("no way") });
+                    }
+                    let next = moved.to.next_retry_at.map(milliseconds);
+                    let to = ubscore::postgres::store::Transfer {
+                        created_at: stands.created_at,
+                        fingerprint: stands.fingerprint.clone(),
+                        ..to.clone()
+                    };
+                    self.transfers.set(number, (to, next));
+                }
+                _ => differs = differs.or(Some(Compared::Transfers)),
+            }
+        }
+        for deferred in &flight.deferred {
+            let number = self.names.get(&deferred.req_id.number()).copied();
+            let row = number.and_then(|number| self.transfers.get(&number)).cloned();
+            if let Some((mut transfer, _)) = row
+                && transfer.state == deferred.state
+            {
+                transfer.retry_count = deferred.retry_count.min(i32::MAX.unsigned_abs());
+                let next = Some(milliseconds(deferred.next_retry_at));
+                self.transfers.set(transfer.intent.order_number, (transfer, next));
+            }
+        }
+        for row in &flight.operations {
+            self.write_operation(row, bug)?;
+        }
+        for row in &flight.passed {
+            let passed =
+                Passed { states: row.states.clone(), attempt: row.attempt, reason: row.reason };
+            self.facts.push(Fact::Passed(row.req_id.number(), passed));
+        }
+        for Decided { external, decision, balance_after } in &flight.externals {
+            if self.externals.get(&external.idem_key).is_some() {
+                return Err(Stopped::Taken(said("duplicate key")));
+            }
+            let effect = external.op.effect(*decision, external.amount.units());
+            if effect != 0 {
+                let (user, asset) = (external.user.number(), external.asset.0);
+                self.facts.push(Fact::External(user, asset, effect));
+            }
+            let row = (external.clone(), decision.code(), balance_after.unwrap_or(0));
+            self.externals.set(external.idem_key.clone(), row);
+        }
+        for row in &flight.accounts {
+            let stands = self.accounts.get(&row.user.number()).copied();
+            if stands != row.before {
+                differs = differs.or(Some(Compared::Accounts));
+            }
+            let forgets = bug == Some(Bug::StatusIgnored) && row.before.is_some();
+            if let Some(after) = row.after.filter(|_| row.after != row.before && !forgets) {
+                self.accounts.set(row.user.number(), after);
+            }
+        }
+        for row in &flight.balances {
+            let key = (row.user.number(), row.asset.0);
+            let stands = self.balances.get(&key).copied();
+            let before = row.before.map(|before| (before.available, before.version));
+            if stands != before {
+                differs = differs.or(Some(Compared::Balances));
+            }
+            if let Some(after) = row.after {
+                let undone = unpaid_refunds(flight, key, self, bug);
+                self.set_balance(key.0, key.1, after.available - undone);
+            }
+        }
+        let accepted = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
+        let externals = flight.externals.iter().map(|row| row.external.order_number);
+        if accepted.chain(externals).any(|number| number < self.watermark) {
+            return Err(Stopped::Refused { violation: true, source: said("below the watermark") });
+        }
+        differs.map_or(Ok(()), |compared| Err(Stopped::Differs(compared)))
+    }
+
+    fn write_operation(&mut self, row: &Operation, bug: Option<Bug>) -> Result<(), Stopped> {
+        let key = (row.req_id.number(), row.op.number());
+        if self.operations.get(&key).is_some() {
+            return Err(Stopped::Taken(said("duplicate key")));
+        }
+        let user = row.user.number();
+        let mut code = row.decision.code();
+        if is_unpaid(row, self, bug) && bug == Some(Bug::RefundRefused) {
+            code = Some(Code::AccountDisabled);
+        }
+        let forgets = match bug {
+            Some(Bug::RefundByReqIdOnly) => row.op == Op::Refund,
+            Some(Bug::RefusalNotRecorded) => code.is_some(),
+            Some(Bug::SelectWithoutInsert) => true,
+            _ => false,
+        };
+        if !forgets {
+            let operation = (user, row.asset.0, row.amount.units(), code);
+            self.operations.set(key, operation);
+            if let Some(after) = row.balance_after {
+                self.behind.set(key, after);
+            }
+            self.facts.push(Fact::Operation(key.0, row.op, operation));
+        }
+        Ok(())
+    }
+
+    /// Reads rows.
+    fn find(&self, wanted: &Wanted, bug: Option<Bug>) -> Found {
+        let mut found = Found::default();
+        for user in &wanted.accounts {
+            let status = self.accounts.get(&user.number());
+            found.accounts.extend(status.map(|status| (*user, *status)));
+        }
+        for (user, asset) in &wanted.balances {
+            let row = self.balances.get(&(user.number(), asset.0));
+            let balance = |&(available, version)| Balance { available, frozen: 0, version };
+            found.balances.extend(row.map(|row| (*user, *asset, balance(row))));
+        }
+        for req_id in &wanted.transfers {
+            found.transfers.extend(self.read(req_id.number()));
+        }
+        for (user, cid) in &wanted.cids {
+            let number = self.cids.get(&(user.number(), cid.as_str().to_owned()));
+            let number = number.filter(|_| bug != Some(Bug::CidForgotten));
+            let row = number.and_then(|number| self.transfers.get(number));
+            found.transfers.extend(row.map(|(transfer, _)| transfer.clone()));
+        }
+        for (req_id, op) in &wanted.operations {
+            let row = self.operations.get(&(req_id.number(), op.number()));
+            found.operations.extend(row.map(|row| operation(*req_id, *op, *row)));
+        }
+        for idem_key in &wanted.externals {
+            let row = self.externals.get(idem_key);
+            found.externals.extend(row.map(|(external, code, after)| Decided {
+                external: external.clone(),
+                decision: code.map_or(Decision::Success, Decision::Refused),
+                balance_after: code.is_none().then_some(*after),
+            }));
+        }
+        found
+    }
+}
+
+fn operation(
+    req_id: ReqId,
+    op: Op,
+    (user, asset, amount, code): (u64, u32, u64, Option<Code>),
+) -> Operation {
+    Operation {
+        req_id,
+        op,
+        user: UserId::new(user).expect("a user"),
+        asset: AssetId(asset),
+        amount: Amount::new(amount).expect("not zero"),
+        decision: code.map_or(Decision::Success, Decision::Refused),
+        balance_after: None,
+    }
+}
+
+/// Whether a planted bug keeps this refund from its account.
+fn is_unpaid(row: &Operation, postgres: &Postgres, bug: Option<Bug>) -> bool {
+    let status = postgres.accounts.get(&row.user.number());
+    row.op == Op::Refund
+        && match bug {
+            Some(Bug::RefundByReqIdOnly) => true,
+            Some(Bug::RefundRefused) => status != Some(&AccountStatus::Active),
+            _ => false,
+        }
+}
+
+/// The units that a planted bug keeps from a balance.
+fn unpaid_refunds(flight: &Flight, key: (u64, u32), postgres: &Postgres, bug: Option<Bug>) -> u128 {
+    let rows = flight.operations.iter().filter(|row| (row.user.number(), row.asset.0) == key);
+    let unpaid = rows.filter(|row| is_unpaid(row, postgres, bug));
+    unpaid.map(|row| u128::from(row.amount.units())).sum()
+}
+
+fn milliseconds(time: Timestamp) -> u64 {
+    u64::try_from(time.as_millisecond()).expect("after 1970")
+}
+
+/// A connection of one shard of one process.
+pub(super) struct Connection {
+    world: Arc<World>,
+    process: Arc<Process>,
+    shard: u32,
+}
+
+impl Connection {
+    pub(super) fn new(world: Arc<World>, process: Arc<Process>, shard: u32) -> Connection {
+        Connection { world, process, shard }
+    }
+
+    fn fate(&self) -> Fate {
+        use Fate::*;
+        let rate = self.world.plan.postgres_fault_one_in;
+        if !self.world.fault(rate) {
+            return Arrives;
+        }
+        self.world.pick(&[
+            NoConnection,
+            Lost,
+            AnswerLost,
+            AnswerLost,
+            Late,
+            Late,
+            Doubled,
+            FenceHeld,
+            HeldUp,
+            Refused,
+        ])
+    }
+
+    /// The way of a flight through the network and the server; it continues without its client.
+    async fn carry(
+        world: Arc<World>,
+        carried: Carried,
+        fate: Fate,
+        life: u64,
+        answer: oneshot::Sender<Result<(), Stopped>>,
+    ) {
+        let travel = world.chance().micros(50, world.plan.travel_us_max);
+        let late = FLIGHT_LIMIT * if fate == Fate::Late { 2 } else { 0 };
+        world.time.sleep(travel + late).await;
+        world.point(Point::FlightArrived);
+        if fate == Fate::Lost || world.postgres.lock().lives != life {
+            return;
+        }
+        let done = world.carry_out(&carried, fate);
+        world.point(Point::FlightDone);
+        // Only a flight that was written is recognized when it comes a second time.
+        if fate == Fate::Doubled && done.is_ok() {
+            let (world, late) = (Arc::clone(&world), world.chance().micros(10, 200_000));
+            let twin = carried.clone();
+            let server = Arc::clone(&world);
+            server.spawn(async move {
+                world.time.sleep(late).await;
+                if world.postgres.lock().lives == life {
+                    drop(world.carry_out(&twin, Fate::Arrives));
+                }
+            });
+        }
+        let travel = world.chance().micros(50, world.plan.travel_us_max);
+        world.time.sleep(travel).await;
+        // The server's end discards all answers that were not yet sent.
+        if fate != Fate::AnswerLost && world.postgres.lock().lives == life {
+            // A send error means that the client has given up.
+            drop(answer.send(done));
+        }
+    }
+
+    /// A question, with the fate of its answer.
+    async fn ask<T>(&self, read: impl FnOnce(&mut Postgres) -> T) -> Result<T, Failure> {
+        self.process.awake().await;
+        let fate = self.fate();
+        let travel = self.world.chance().micros(100, self.world.plan.travel_us_max * 2);
+        self.world.time.sleep(travel).await;
+        self.process.awake().await;
+        let mut postgres = self.world.postgres.lock();
+        if !postgres.up || matches!(fate, Fate::NoConnection) {
+            return Err(Failure::Unreachable(said("no connection")));
+        }
+        if matches!(fate, Fate::Lost | Fate::AnswerLost | Fate::Late) {
+            return Err(Failure::Unreachable(said("the connection is lost")));
+        }
+        postgres.set_time(self.world.time.now_ns());
+        Ok(read(&mut postgres))
+    }
+}
+
+impl World {
+    /// One transaction, at one moment.
+    fn carry_out(&self, carried: &Carried, fate: Fate) -> Result<(), Stopped> {
+        let mut postgres = self.postgres.lock();
+        postgres.set_time(self.time.now_ns());
+        let bug = self.plan.bug;
+        let done = postgres.fly(carried, &mut self.law.lock(), fate, bug);
+        let Carried { incarnation, shard, flight } = carried;
+        self.trace(format_args!(
+            "flight {incarnation}/{shard}/{}: {} accepted, {} moved, {} external: {done:?}",
+            flight.number,
+            flight.accepted.len(),
+            flight.moved.len(),
+            flight.externals.len(),
+        ));
+        done
+    }
+}
+
+impl Journal for Connection {
+    async fn last(&mut self) -> Result<Option<Last>, Failure> {
+        let (shard, incarnation) = (self.shard, self.process.number);
+        self.ask(move |postgres| {
+            let row = postgres.journal.get(&shard).copied().expect("every shard has begun");
+            let last = Last { number: row.flight, attempt: row.attempt };
+            (row.incarnation == incarnation).then_some(last)
+        })
+        .await
+    }
+
+    async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
+        self.process.awake().await;
+        let fate = self.fate();
+        let (up, life) = {
+            let postgres = self.world.postgres.lock();
+            (postgres.up, postgres.lives)
+        };
+        if !up || fate == Fate::NoConnection {
+            let knock = self.world.chance().micros(100, 5_000);
+            self.world.time.sleep(knock).await;
+            self.process.awake().await;
+            return Err(Stopped::Unreachable(said("no connection")));
+        }
+        let (incarnation, shard) = (self.process.number, self.shard);
+        let carried = Carried { incarnation, shard, flight: flight.clone() };
+        let (answer_to, answer) = oneshot::channel();
+        let world = Arc::clone(&self.world);
+        self.world.spawn(Connection::carry(world, carried, fate, life, answer_to));
+        match self.process.within(FLIGHT_LIMIT, answer).await {
+            Some(Ok(done)) => done,
+            Some(Err(_)) => Err(Stopped::Unknown(said("the connection is lost"))),
+            None => Err(Stopped::Unknown(said("no answer in time"))),
+        }
+    }
+
+    async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+        let (wanted, bug) = (wanted.clone(), self.world.plan.bug);
+        self.ask(move |postgres| postgres.find(&wanted, bug)).await
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
+        self.ask(move |postgres| postgres.page(filter)).await
+    }
+}
