@@ -1,6 +1,7 @@
 //! Flights: what PostgreSQL compares before it writes one, and which of several stands.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,7 +17,7 @@ use ubscore::postgres::flight::{
 use ubscore::postgres::incarnation;
 use ubscore::postgres::{self, Limits};
 
-use crate::harness::{Site, Way, block_on};
+use crate::harness::{Site, Way, block_on, eventually};
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
@@ -118,6 +119,41 @@ fn a_flight_rests_on_rows_that_are_as_they_are_held() {
     block_on(journal.fly(&payment(before + 1, 7, HELD, account(ACTIVE)))).expect("written");
     assert_eq!(site.sql(stands), [["11.00000000", "2"]]);
     assert_eq!(last(&mut journal), Some(Last { number: before + 1, attempt: 7 }));
+}
+
+/// Goal: a row that another session changes while the flight waits for it is not overwritten. Method:
+/// a session changes balance and status and commits when the flight waits for one of them.
+#[test]
+fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
+    for (change, compared) in [
+        ("balances_tb SET available = 3, version = version + 1", Compared::Balances),
+        ("accounts_tb SET status = 2", Compared::Accounts),
+    ] {
+        let site = site();
+        let mut journal = begin(&site);
+        let number = last(&mut journal).expect("ours").number + 1;
+        let disabled = AccountRow { after: Some(AccountStatus::Disabled), ..account(ACTIVE) };
+        let flight = payment(number, 1, HELD, disabled);
+        let other = site.session();
+        other.sql(&format!("BEGIN; UPDATE {change} WHERE user_id = {USER}"));
+        let stopped = thread::scope(|scope| {
+            let flown = scope.spawn(|| block_on(journal.fly(&flight)));
+            eventually("the flight to wait", || {
+                let waiting = "SELECT count(*) FROM pg_stat_activity \
+                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                (site.sql_value(waiting) != "0").then_some(())
+            });
+            other.sql("COMMIT");
+            flown.join().expect("no panic").expect_err("another row")
+        });
+        assert!(matches!(stopped, Stopped::Differs(what) if what == compared), "{stopped:?}");
+        let stands = "SELECT available, status FROM balances_tb JOIN accounts_tb USING (user_id)";
+        let want = match compared {
+            Compared::Balances => ["3.00000000", "1"],
+            Compared::Accounts | Compared::Transfers => ["10.00000000", "2"],
+        };
+        assert_eq!(site.sql(stands), [want]);
+    }
 }
 
 /// Goal: of two flights of one number the first stands, and a flight without its predecessor is

@@ -75,6 +75,7 @@ WITH journal AS (
       FROM journal CROSS JOIN accounts a
      WHERE t.user_id = a.user_id AND t.account_type = 1 AND t.status = a.before
        AND a.after <> a.before
+    RETURNING 1
 ), balances AS (
     SELECT b.user_id, b.asset_id, b.before::numeric AS before, b.frozen::numeric AS frozen,
            b.version, b.after::numeric AS after
@@ -101,9 +102,11 @@ WITH journal AS (
 SELECT flight_guard(
     (SELECT count(*) FROM journal), $67::bigint,
     (SELECT count(*) FROM moved), cardinality($19),
-    (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
+    (SELECT count(*) FROM changed)
+    + (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
         SELECT FROM accounts_tb t
-         WHERE t.user_id = a.user_id AND t.account_type = 1 AND t.status = a.before OFFSET 0) AS f),
+         WHERE a.after = a.before AND t.user_id = a.user_id AND t.account_type = 1
+           AND t.status = a.before OFFSET 0) AS f),
     (SELECT count(*) FROM accounts WHERE before IS NOT NULL),
     (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
         SELECT FROM accounts_tb t
