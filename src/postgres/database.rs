@@ -160,10 +160,11 @@ impl Database {
     }
 }
 
-/// A connection or a read that failed. Nothing was written.
+/// A connection or a read that failed. Nothing was written. If the server has answered, the next call
+/// may be luckier with other rows.
 fn unanswered(error: Error) -> Failure {
     match &error {
-        Error::Query(cause) if verdict(cause) == Verdict::Retry => {
+        Error::Query(cause) if !is_going_away(cause) && verdict(cause) != Verdict::Unavailable => {
             Failure::Retry { index: None, source: error.into() }
         }
         _ => Failure::Unreachable(error.into()),
@@ -261,10 +262,14 @@ impl Journal for Database {
             Failure::Retry { source, .. } => Stopped::held_by_none(source),
             failure => Stopped::Unreachable(failure.into()),
         })?;
+        let limit = self.flight_limit();
+        let elapsed = || Error::Timeout(limit);
         // Plans grow with the tables: a plan for a small table may use the index of all rows of a
         // user.
         if flight.number.is_power_of_two() {
-            let discarded = session.client.batch_execute("DISCARD PLANS").await;
+            let discarded =
+                tokio::time::timeout(limit, session.client.batch_execute("DISCARD PLANS"));
+            let discarded = discarded.await.map_err(|_| Stopped::Unreachable(elapsed().into()))?;
             discarded.map_err(|error| Stopped::Unreachable(error.into()))?;
         }
         let columns = Columns::of(flight, &self.catalog.load());
@@ -274,7 +279,6 @@ impl Journal for Database {
         let attempt = bigint(flight.attempt);
         let mut values = columns.values(head, &self.actor);
         values.push(&attempt);
-        let limit = self.flight_limit();
         let flown = tokio::time::timeout(limit, session.client.query(&session.flight, &values));
         match flown.await {
             // The rows end when the server is ready for the next statement, which is after the
@@ -287,7 +291,10 @@ impl Journal for Database {
                 Ok(())
             }
             Ok(Err(error)) => {
-                let stopped = self.stopped(&session, flight, error).await;
+                // Nothing was written, or the answer needs no question.
+                let stopped = self.stopped(&session, flight, error);
+                let stopped = tokio::time::timeout(limit, stopped).await;
+                let stopped = stopped.unwrap_or_else(|_| Stopped::Unreachable(elapsed().into()));
                 match &stopped {
                     Stopped::Superseded => telemetry::count_fenced_write(),
                     // The next connection is compared with the server of the process's pin.
@@ -297,7 +304,7 @@ impl Journal for Database {
                 Err(stopped)
             }
             // A flight given up still runs on the server: its end is unknown.
-            Err(_elapsed) => Err(Stopped::Unknown(Error::Timeout(limit).into())),
+            Err(_) => Err(Stopped::Unknown(elapsed().into())),
         }
     }
 

@@ -130,27 +130,37 @@ impl<J: Journal> FlightStore<J> {
         calls: &[Call],
         answers: Vec<Answer>,
     ) -> Result<Vec<Reply>, Failure> {
-        let wanted = wanted_behind(calls);
+        let mut replies = Vec::with_capacity(calls.len());
+        for (call, answer) in calls.iter().zip(answers) {
+            replies.push(match answer {
+                Answer::Reply(reply) => reply,
+                Answer::Read => self.look(call).await?,
+            });
+        }
+        Ok(replies)
+    }
+
+    /// The reply to a call that only reads.
+    async fn look(&mut self, call: &Call) -> Result<Reply, Failure> {
+        let wanted = wanted_behind(std::slice::from_ref(call));
         let mut known = Known::default();
-        if !wanted.is_empty() {
+        match self.journal.read(&wanted).await {
+            Ok(found) => known.learn(&wanted, found),
+            // The rows of this call alone cannot be read.
+            Err(Failure::Retry { source, .. }) => {
+                return Ok(Reply::Unreadable(chain(source.as_ref())));
+            }
             // The flight is committed, and its callers have no answer.
-            let found = self.journal.read(&wanted).await.map_err(|failure| match failure {
-                Failure::Unreachable(source) | Failure::Retry { source, .. } => {
-                    Failure::Unknown(source)
-                }
-                failure => failure,
-            })?;
-            known.learn(&wanted, found);
+            Err(Failure::Unreachable(source)) => return Err(Failure::Unknown(source)),
+            Err(failure) => return Err(failure),
         }
         let catalog = self.catalog.load();
-        let replies = calls.iter().zip(answers).map(|(call, answer)| match (answer, call) {
-            (Answer::Reply(reply), _) => reply,
-            (Answer::Read, Call::Find(sought)) => known.sought(sought),
-            (Answer::Read, Call::QueryOperation { req_id, op }) => known.decision(*req_id, *op),
-            (Answer::Read, Call::FindExternal(external)) => known.external(external, &catalog),
-            (Answer::Read, call) => unreachable!("{} is no read", call.name()),
-        });
-        Ok(replies.collect())
+        Ok(match call {
+            Call::Find(sought) => known.sought(sought),
+            Call::QueryOperation { req_id, op } => known.decision(*req_id, *op),
+            Call::FindExternal(external) => known.external(external, &catalog),
+            call => unreachable!("{} is no read", call.name()),
+        })
     }
 }
 
@@ -192,7 +202,10 @@ impl<J: Journal> Store for FlightStore<J> {
         let number = self.settle(durable).await? + 1;
         let mut known = Known::default();
         for _ in 0..DECISIONS_MAX {
-            self.read(calls, &mut known).await?;
+            self.read(calls, &mut known).await.map_err(|failure| match failure {
+                Failure::Retry { index: None, source } => unnamed(calls, source),
+                failure => failure,
+            })?;
             let at = self.now();
             let catalog = self.catalog.load_full();
             let draft = Draft::new(&self.memory, &known, &catalog, at);
@@ -231,13 +244,12 @@ impl<J: Journal> Store for FlightStore<J> {
                 Stopped::Differs(compared) => {
                     warn!(flight = number, ?compared, "PostgreSQL holds other rows; reading them");
                     self.memory.forget(&flight);
+                    known = known.forgotten();
                 }
                 Stopped::Held { source, .. } => {
-                    return Err(match (index, calls.len()) {
-                        (Some(_), _) => Failure::Retry { index, source },
-                        (None, 1) => Failure::Retry { index: Some(0), source },
-                        // Smaller flights show which call waits, and the others go on.
-                        (None, _) => Failure::Split(source),
+                    return Err(match index {
+                        Some(_) => Failure::Retry { index, source },
+                        None => unnamed(calls, source),
                     });
                 }
                 Stopped::Unknown(source) => {
@@ -251,11 +263,20 @@ impl<J: Journal> Store for FlightStore<J> {
             }
         }
         error!(flight = number, "PostgreSQL holds other rows than this process, again and again");
-        Err(failure(Stopped::Differs(Compared::Transfers)))
+        Err(unnamed(calls, Undecided::Changing.into()))
     }
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
         self.journal.unfinished(filter).await
+    }
+}
+
+/// A call of a batch waits, or its rows cannot be read, and PostgreSQL does not name it. One call waits
+/// alone; several are tried again in smaller flights, so that the others go on.
+fn unnamed(calls: &[Call], source: Source) -> Failure {
+    match calls {
+        [_] => Failure::Retry { index: Some(0), source },
+        _ => Failure::Split(source),
     }
 }
 

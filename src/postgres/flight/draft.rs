@@ -35,6 +35,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// Nothing, as carefully as before: the rows have changed.
+    pub fn forgotten(&self) -> Known {
+        Known { careful: self.careful, ..Known::default() }
+    }
+
     /// Learns rows.
     pub fn learn(&mut self, wanted: &Wanted, found: Found) {
         self.read.extend(wanted.transfers.iter().map(|req_id| Key::ReqId(*req_id)));
@@ -321,6 +326,9 @@ impl<'a> Draft<'a> {
             }
             Call::External(external) => self.external(external)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
+                if let Some(why) = self.known.unreadable.get(&Key::User(*user)) {
+                    return Err(Objected { violation: false, what: why.clone() });
+                }
                 self.account(*user).after = Some(*status);
                 self.flight.audited.push(Audited {
                     actor: actor.clone(),

@@ -61,7 +61,12 @@ pub(super) async fn write_repair(
     let ExternalRepair { operation, way, .. } = repair;
     let (user, asset) = (operation.user.bigint(), asset_number(operation.asset));
     let repaired = match way {
-        Way::Renumber => renumber(transaction, operation).await?,
+        Way::Renumber => {
+            let repaired = renumber(transaction, operation).await?;
+            // The new number may be on the other side of the watermark.
+            recount_below(transaction, user, asset).await?;
+            repaired
+        }
         Way::Carry | Way::WriteDown => {
             forget_in_audit(transaction, user, asset).await?;
             let repaired = write(transaction, repair, catalog).await?;
@@ -167,12 +172,15 @@ async fn forget_in_audit(
 
 /// The same for what has passed below the watermark: a row that is written again is counted once.
 async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> Result<(), Error> {
-    let recount = "UPDATE watermark_totals w SET (external_deposited, external_withdrawn) = ( \
-            SELECT COALESCE(sum(amount) FILTER (WHERE op = 4), 0), COALESCE(sum(amount) FILTER (WHERE op = 5), 0) \
-              FROM external_operations x \
-             WHERE x.user_id = $1 AND x.asset_id = $2 AND x.outcome = 1 \
-               AND x.order_number < (SELECT watermark FROM engine_state)) \
-          WHERE w.user_id = $1 AND w.asset_id = $2";
+    let recount = "INSERT INTO watermark_totals (user_id, asset_id, external_deposited, external_withdrawn) \
+          SELECT $1, $2, COALESCE(sum(amount) FILTER (WHERE op = 4), 0), \
+                 COALESCE(sum(amount) FILTER (WHERE op = 5), 0) \
+            FROM external_operations x \
+           WHERE x.user_id = $1 AND x.asset_id = $2 AND x.outcome = 1 \
+             AND x.order_number < (SELECT watermark FROM engine_state) \
+          ON CONFLICT (user_id, asset_id) DO UPDATE \
+          SET external_deposited = EXCLUDED.external_deposited, \
+              external_withdrawn = EXCLUDED.external_withdrawn";
     transaction.execute(recount, &[&user, &asset]).await?;
     Ok(())
 }
