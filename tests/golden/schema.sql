@@ -315,7 +315,7 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 -- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION journal_trim(p_keep bigint) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION journal_trim(p_keep bigint, p_rows bigint) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
