@@ -121,8 +121,8 @@ fn a_flight_rests_on_rows_that_are_as_they_are_held() {
     assert_eq!(last(&mut journal), Some(Last { number: before + 1, attempt: 7 }));
 }
 
-/// Goal: a row that another session changes while the flight waits for it is not overwritten. Method:
-/// a session changes balance and status and commits when the flight waits for one of them.
+/// Goal: a row that another session changes while the flight waits for it is not overwritten.
+/// Method: a session changes a balance, or a status, and commits when the flight waits for it.
 #[test]
 fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
     for (change, compared) in [

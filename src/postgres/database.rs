@@ -160,8 +160,8 @@ impl Database {
     }
 }
 
-/// A connection or a read that failed. Nothing was written. If the server has answered, the next call
-/// may be luckier with other rows.
+/// A connection or a read that failed. Nothing was written. If the server has answered, other rows
+/// may be readable.
 fn unanswered(error: Error) -> Failure {
     match &error {
         Error::Query(cause) if !is_going_away(cause) && verdict(cause) != Verdict::Unavailable => {

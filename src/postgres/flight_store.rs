@@ -271,8 +271,8 @@ impl<J: Journal> Store for FlightStore<J> {
     }
 }
 
-/// A call of a batch waits, or its rows cannot be read, and PostgreSQL does not name it. One call waits
-/// alone; several are tried again in smaller flights, so that the others go on.
+/// A call of a batch waits, or its rows cannot be read, and PostgreSQL does not name it. One call
+/// waits alone; several are tried again in smaller flights, so that the others go on.
 fn unnamed(calls: &[Call], source: Source) -> Failure {
     match calls {
         [_] => Failure::Retry { index: Some(0), source },
