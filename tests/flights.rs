@@ -6,15 +6,20 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
+use domain::transfer::Op;
 use jiff::Timestamp;
 use serde_json::json;
+use ubscore::clock::SystemClock;
 use ubscore::commands::dev;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::{
     AccountRow, Balance, BalanceRow, Compared, Flight, Journal, Last, Stopped,
 };
+use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation;
+use ubscore::postgres::store::{Call, External, Failure, Store};
 use ubscore::postgres::{self, Limits};
 
 use crate::harness::{Site, Way, block_on, eventually};
@@ -45,12 +50,39 @@ fn site() -> Site {
     site
 }
 
+fn catalog() -> Arc<ArcSwap<Catalog>> {
+    Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
+}
+
 /// The journal of shard 0 for a new incarnation.
 fn begin(site: &Site) -> Database {
+    begin_within(site, LIMITS)
+}
+
+fn begin_within(site: &Site, limits: Limits) -> Database {
     let begun = block_on(incarnation::begin(&site.target(), &LIMITS, None, None, 1));
     let incarnation = begun.expect("a new incarnation").number;
-    let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
-    Database::new(site.target(), LIMITS, Writer { incarnation, shard: 0 }, catalog)
+    Database::new(site.target(), limits, Writer { incarnation, shard: 0 }, catalog())
+}
+
+/// A store that waits only briefly for a lock.
+fn store(site: &Site) -> FlightStore<Database> {
+    let limits = Limits { lock_timeout: Duration::from_millis(100), ..LIMITS };
+    let clock = Arc::new(SystemClock::new());
+    FlightStore::new(begin_within(site, limits), catalog(), clock, 64)
+}
+
+/// A deposit of one unit from the outside.
+fn deposit(number: u64, to: u64) -> Call {
+    Call::External(External {
+        idem_key: format!("key-{number}"),
+        op: Op::ExtDeposit,
+        user: user(to),
+        asset: USDT,
+        amount: Amount::new(1).expect("not zero"),
+        actor: "a test".to_owned(),
+        order_number: number,
+    })
 }
 
 fn last(journal: &mut Database) -> Option<Last> {
@@ -212,4 +244,36 @@ fn a_row_that_is_changed_by_hand_is_read_again() {
     assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
     let left = format!("SELECT available FROM balances_tb WHERE user_id = {USER} AND asset_id = 3");
     assert_eq!(site.sql_value(&left), "3.00000000");
+}
+
+/// Goal: one lock time-out names the calls of every held row, and no other call. Method: of four
+/// users, another session holds the balance of one and the account of another; each gets a deposit,
+/// and the first a change of status too.
+#[test]
+fn a_lock_time_out_names_every_call_that_meets_a_held_row() {
+    let site = site();
+    let users: Vec<u64> = (USER..USER + 4).collect();
+    let mut store = store(&site);
+    let first: Vec<Call> = (1..).zip(&users).map(|(n, user)| deposit(n, *user)).collect();
+    block_on(store.commit(0, &first)).expect("each user has its rows");
+    let held = site.session();
+    held.sql(&format!(
+        "BEGIN; SELECT FROM balances_tb WHERE user_id = {} FOR UPDATE; \
+         SELECT FROM accounts_tb WHERE user_id = {} FOR UPDATE",
+        users[1], users[3]
+    ));
+    let mut calls: Vec<Call> = (5..).zip(&users).map(|(n, user)| deposit(n, *user)).collect();
+    calls.push(Call::SetFundingStatus {
+        user: user(users[3]),
+        status: AccountStatus::Frozen,
+        actor: "a test".to_owned(),
+        reason: "a lock".to_owned(),
+    });
+    let blocked = block_on(store.commit(0, &calls));
+    let Err(Failure::Blocked { indices, .. }) = blocked else { panic!("{blocked:?}") };
+    assert_eq!(indices, [1, 3, 4]);
+    let others = [calls[0].clone(), calls[2].clone()];
+    block_on(store.commit(0, &others)).expect("the others go on at once");
+    held.sql("ROLLBACK");
+    block_on(store.commit(0, &calls)).expect("the rows are free");
 }

@@ -165,7 +165,7 @@ impl Database {
 fn unanswered(error: Error) -> Failure {
     match &error {
         Error::Query(cause) if !is_going_away(cause) && verdict(cause) != Verdict::Unavailable => {
-            Failure::Retry { index: None, source: error.into() }
+            Failure::Retry(error.into())
         }
         _ => Failure::Unreachable(error.into()),
     }
@@ -259,7 +259,7 @@ impl Journal for Database {
 
     async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
         let session = self.session().await.map_err(|error| match unanswered(error) {
-            Failure::Retry { source, .. } => Stopped::held_by_none(source),
+            Failure::Retry(source) => Stopped::held_by_none(source),
             failure => Stopped::Unreachable(failure.into()),
         })?;
         let limit = self.flight_limit();

@@ -24,7 +24,9 @@ use super::flight::{Compared, Flight, Journal, Last, Source, Stopped};
 use super::store::{Call, Failure, Page, Reply, Store, Unfinished};
 use crate::clock::Clock;
 use crate::telemetry::chain;
+use domain::account::UserId;
 use domain::asset::Catalog;
+use domain::transfer::ReqId;
 
 /// Decisions of one batch. The first rests on rows in memory, the second on rows that were read for
 /// it. Two more cover rows that changed in between; then the batch waits.
@@ -147,7 +149,7 @@ impl<J: Journal> FlightStore<J> {
         match self.journal.read(&wanted).await {
             Ok(found) => known.learn(&wanted, found),
             // The rows of this call alone cannot be read.
-            Err(Failure::Retry { source, .. }) => {
+            Err(Failure::Retry(source)) => {
                 return Ok(Reply::Unreadable(chain(source.as_ref())));
             }
             // The flight is committed, and its callers have no answer.
@@ -169,15 +171,18 @@ fn objected(Objection { index, violation, what }: Objection) -> Failure {
     Failure::Refused { index, violation, source: Undecided::Objection(what).into() }
 }
 
-/// The first call of a batch that touches a row which another session holds.
-fn blocked(calls: &[Call], stopped: &Stopped) -> Option<usize> {
-    let Stopped::Held { users, req_ids, .. } = stopped else { return None };
-    let is_blocked = |call: &Call| {
-        let user = call.lock_order().map(|(user, _)| user);
-        call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
-            || user.is_some_and(|user| users.contains(&user))
+/// The calls of a batch that write a row of these users or transfers, ascending. A deferral writes
+/// no row of its user.
+fn writers(calls: &[Call], users: &[UserId], req_ids: &[ReqId]) -> Vec<usize> {
+    let is_writer = |call: &Call| match (call.lock_order(), call) {
+        (None, _) => false,
+        (Some(_), Call::Defer { req_id, .. }) => req_ids.contains(req_id),
+        (Some((user, _)), _) => {
+            users.contains(&user) || call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
+        }
     };
-    calls.iter().position(is_blocked)
+    let indices = calls.iter().enumerate().filter(|(_, call)| is_writer(call));
+    indices.map(|(index, _)| index).collect()
 }
 
 /// The failure of a batch as a whole.
@@ -188,9 +193,9 @@ fn failure(stopped: Stopped) -> Failure {
         Stopped::Predecessor | Stopped::Number => {
             Failure::Unreachable(Undecided::Predecessor.into())
         }
-        Stopped::Differs(_) => Failure::Retry { index: None, source: Undecided::Changing.into() },
+        Stopped::Differs(_) => Failure::Retry(Undecided::Changing.into()),
         Stopped::Taken(source) | Stopped::Held { source, .. } | Stopped::Refused { source, .. } => {
-            Failure::Retry { index: None, source }
+            Failure::Retry(source)
         }
         Stopped::Unreachable(source) => Failure::Unreachable(source),
         Stopped::Unknown(source) => Failure::Unknown(source),
@@ -203,7 +208,7 @@ impl<J: Journal> Store for FlightStore<J> {
         let mut known = Known::default();
         for _ in 0..DECISIONS_MAX {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
-                Failure::Retry { index: None, source } => unnamed(calls, source),
+                Failure::Retry(source) => unnamed(calls, source),
                 failure => failure,
             })?;
             let at = self.now();
@@ -228,7 +233,6 @@ impl<J: Journal> Store for FlightStore<J> {
                 }
                 Err(stopped) => stopped,
             };
-            let index = blocked(calls, &stopped);
             match stopped {
                 Stopped::Taken(_)
                 | Stopped::Refused { .. }
@@ -246,10 +250,11 @@ impl<J: Journal> Store for FlightStore<J> {
                     self.memory.forget(&flight);
                     known = known.forgotten();
                 }
-                Stopped::Held { source, .. } => {
-                    return Err(match index {
-                        Some(_) => Failure::Retry { index, source },
-                        None => unnamed(calls, source),
+                Stopped::Held { users, req_ids, source } => {
+                    let indices = writers(calls, &users, &req_ids);
+                    return Err(match indices.is_empty() {
+                        true => unnamed(calls, source),
+                        false => Failure::Blocked { indices, source },
                     });
                 }
                 Stopped::Unknown(source) => {
@@ -275,7 +280,7 @@ impl<J: Journal> Store for FlightStore<J> {
 /// waits alone; several are tried again in smaller flights, so that the others go on.
 fn unnamed(calls: &[Call], source: Source) -> Failure {
     match calls {
-        [_] => Failure::Retry { index: Some(0), source },
+        [_] => Failure::Blocked { indices: vec![0], source },
         _ => Failure::Split(source),
     }
 }
@@ -299,7 +304,7 @@ mod tests {
     use super::super::flight::{Balance, Found, Wanted};
     use super::*;
     use crate::clock::SystemClock;
-    use domain::account::{AccountStatus, UserId};
+    use domain::account::AccountStatus;
     use domain::amount::Amount;
     use domain::asset::AssetId;
     use domain::transfer::Op;

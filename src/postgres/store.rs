@@ -313,10 +313,13 @@ pub enum Failure {
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing happened, and the same batch may succeed later.
     #[error("the store asks for another try")]
-    Retry {
-        /// The call that was held up, where it is one: the others may succeed without it at once.
-        index: Option<usize>,
-        /// What the store said.
+    Retry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened: some calls of the batch are blocked. The others may succeed at once.
+    #[error("the store blocks {} calls of the batch", indices.len())]
+    Blocked {
+        /// Which calls, ascending, at least one.
+        indices: Vec<usize>,
+        /// The answer of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

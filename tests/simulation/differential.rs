@@ -144,7 +144,8 @@ fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
 enum Said {
     Replies(Vec<Reply>),
     Unreachable,
-    Retry(Option<usize>),
+    Retry,
+    Blocked(Vec<usize>),
     Refused(usize, bool),
     /// One of several calls is refused.
     Split,
@@ -157,7 +158,8 @@ impl Said {
         match done {
             Ok(replies) => Said::Replies(replies.into_iter().map(timeless_reply).collect()),
             Err(Failure::Unreachable(_)) => Said::Unreachable,
-            Err(Failure::Retry { index, .. }) => Said::Retry(index),
+            Err(Failure::Retry(_)) => Said::Retry,
+            Err(Failure::Blocked { indices, .. }) => Said::Blocked(indices),
             Err(Failure::Refused { index, violation, .. }) => Said::Refused(index, violation),
             Err(Failure::Split(_)) => Said::Split,
             Err(Failure::Fenced) => Said::Fenced,
@@ -166,13 +168,16 @@ impl Said {
     }
 }
 
-/// Whether the store gave the answer of the model, which decides in the server. The store names the
-/// first call that meets a locked row, and names no call that only the server refuses. Of several
+/// Whether the store gave the answer of the model, which decides in the server. The store names
+/// every call that meets a locked row, and names no call that only the server refuses. Of several
 /// refused calls it may name another one.
 fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
     match (real, modeled) {
-        (Said::Retry(_), Said::Retry(_)) => true,
-        (Said::Split, Said::Refused(..) | Said::Retry(_)) => true,
+        (Said::Blocked(real), Said::Blocked(modeled)) => {
+            modeled.iter().all(|index| real.contains(index))
+        }
+        (Said::Blocked(_), Said::Retry) => true,
+        (Said::Split, Said::Refused(..) | Said::Retry) => true,
         (Said::Refused(..), Said::Refused(..)) if calls > 1 => true,
         // Refused before anything is sent.
         (Said::Refused(_, true), Said::Fenced) => true,
@@ -364,8 +369,8 @@ impl Pair {
         let replies = match said {
             Said::Replies(replies) => replies,
             Said::Unreachable => return self.count("unreachable"),
-            Said::Retry(None) => return self.count("another try"),
-            Said::Retry(Some(_)) => return self.count("blocked"),
+            Said::Retry => return self.count("another try"),
+            Said::Blocked(_) => return self.count("blocked"),
             Said::Refused(_, true) => return self.count("violation"),
             Said::Refused(_, false) | Said::Split => return self.count("refused"),
             Said::Fenced => return self.count("fenced"),

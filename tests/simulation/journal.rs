@@ -58,9 +58,10 @@ impl Postgres {
         match done {
             Ok(()) if commit || bug == Some(Bug::CommitIgnored) => Ok(()),
             Ok(()) if fate == Fate::HeldUp => {
-                let users = flight.balances.last().map(|row| row.user).into_iter().collect();
-                let req_ids = flight.moved.last().map(|row| row.to.transfer.intent.req_id);
-                let req_ids = req_ids.into_iter().collect();
+                // Another session holds rows of several users.
+                let users = flight.balances.iter().rev().take(2).map(|row| row.user).collect();
+                let moved = flight.moved.iter().rev().take(2);
+                let req_ids = moved.map(|moved| moved.to.transfer.intent.req_id).collect();
                 Err(Stopped::Held { users, req_ids, source: said("lock timeout") })
             }
             Ok(()) => Err(Stopped::Refused { violation: false, source: said("out of range") }),

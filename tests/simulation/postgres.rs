@@ -399,15 +399,15 @@ impl Postgres {
         match done {
             Ok(replies) if commit => Ok(replies),
             Ok(_) => Err(match fate {
-                Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
+                Fate::HeldUp => {
+                    Failure::Blocked { indices: vec![last], source: said("lock timeout") }
+                }
                 _ => {
                     let source = said("out of range");
                     Failure::Refused { index: last, violation: false, source }
                 }
             }),
-            Err(Refusal::FenceHeld) => {
-                Err(Failure::Retry { index: None, source: said("lock timeout") })
-            }
+            Err(Refusal::FenceHeld) => Err(Failure::Retry(said("lock timeout"))),
             Err(Refusal::Fenced) => Err(Failure::Fenced),
             Err(Refusal::NoShard) => Err(Failure::Unreachable(said("no row of the shard"))),
             Err(refusal @ (Refusal::Violation(index) | Refusal::Unforeseen(index))) => {

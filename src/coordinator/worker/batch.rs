@@ -65,9 +65,9 @@ pub(super) enum CommitEnd {
         batch: Vec<Queued>,
         source: Source,
     },
-    /// Nothing happened. One call is blocked; the others go back.
+    /// Nothing happened. Some calls are blocked; the others go back.
     Blocked {
-        blamed: Queued,
+        blamed: Vec<Queued>,
         others: Vec<Queued>,
         source: Source,
     },
@@ -91,9 +91,12 @@ impl CommitEnd {
                 CommitEnd::Refused { blamed, others: batch, violation, source }
             }
             Err(Failure::Split(source)) => CommitEnd::Split { batch, source },
-            Err(Failure::Retry { index: Some(index), source }) => {
-                let blamed = batch.remove(index);
-                CommitEnd::Blocked { blamed, others: batch, source }
+            Err(Failure::Blocked { indices, source }) => {
+                assert!(!indices.is_empty() && indices.is_sorted(), "{indices:?}");
+                let mut place = 0..;
+                let is_blamed = |_: &Queued| place.next().is_some_and(|p| indices.contains(&p));
+                let (blamed, others) = batch.into_iter().partition(is_blamed);
+                CommitEnd::Blocked { blamed, others, source }
             }
             Err(failure) => CommitEnd::Failed { batch, failure },
         }
@@ -188,12 +191,12 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((names(&[blamed]), names(&others)), (vec![2], vec![1, 3]));
-        let blocked = Failure::Retry { index: Some(2), source: source() };
+        let blocked = Failure::Blocked { indices: vec![0, 2], source: source() };
         let CommitEnd::Blocked { blamed, others, .. } = CommitEnd::of(calls(), Err(blocked)) else {
             panic!("blocked")
         };
-        assert_eq!((names(&[blamed]), names(&others)), (vec![3], vec![1, 2]));
-        let retry = Failure::Retry { index: None, source: source() };
+        assert_eq!((names(&blamed), names(&others)), (vec![1, 3], vec![2]));
+        let retry = Failure::Retry(source());
         let whole = CommitEnd::of(calls(), Err(retry));
         assert!(matches!(whole, CommitEnd::Failed { batch, .. } if names(&batch) == [1, 2, 3]));
         let replies = vec![Reply::Done, Reply::Found(None), Reply::Done];
@@ -212,7 +215,7 @@ mod tests {
         let source = || -> Source { "a reason".into() };
         let unknown = || Failure::Unknown(source());
         let unreachable = || Failure::Unreachable(source());
-        let retry = || Failure::Retry { index: None, source: source() };
+        let retry = || Failure::Retry(source());
         for (failure, maybe, now, want) in [
             (retry(), false, 9, (Again::Commit, false)),
             (retry(), false, 10, (Again::GiveUp, false)),

@@ -115,7 +115,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             CommitEnd::Blocked { blamed, others, source } => {
                 self.queue.put_all_back(others.into_iter());
-                self.on_blocked(blamed, source.as_ref());
+                // From the last one, because a cut step goes back to the front.
+                for queued in blamed.into_iter().rev() {
+                    self.on_blocked(queued, source.as_ref());
+                }
             }
             CommitEnd::Failed { batch, failure } => {
                 self.store_failed(&failure)?;
@@ -144,7 +147,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         self.outage.failed(now, &mut self.backoff);
         let why = telemetry::chain(failure);
-        if self.outage.is_short() && matches!(failure, Failure::Retry { .. }) {
+        if self.outage.is_short() && matches!(failure, Failure::Retry(_)) {
             debug!(shard = self.shard, why, "the store asks for another try");
         } else {
             alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
@@ -178,7 +181,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// The store has blocked this one call, for example by a lock. Nothing of it was done.
+    /// The store has blocked this call, for example by a lock. Nothing of it was done.
     fn on_blocked(&mut self, mut queued: Queued, source: &(dyn Error + 'static)) {
         if queued.call.end_before_funding() {
             // The states before Funding takes part are committed before the next try.
