@@ -35,6 +35,8 @@ pub enum Alert {
     ConservationViolated,
     /// Another process has taken over.
     Fenced,
+    /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a table.
+    FundingBlocked,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
     /// The table of Spot accounts or of balances is nearly full.
@@ -63,13 +65,14 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 17] = [
+    pub const ALL: [Alert; 18] = [
         Alert::AssetUnreadable,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
         Alert::ConservationViolated,
         Alert::Fenced,
+        Alert::FundingBlocked,
         Alert::NotTakingTransfers,
         Alert::PlacesLow,
         Alert::PostgresChanged,
@@ -92,6 +95,7 @@ impl Alert {
             Alert::ConservationStalled => "conservation_stalled",
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
+            Alert::FundingBlocked => "funding_blocked",
             Alert::NotTakingTransfers => "not_taking_transfers",
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
@@ -119,6 +123,7 @@ impl Alert {
             | Alert::ProtocolViolation
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
+            | Alert::FundingBlocked
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::PlacesLow
@@ -145,6 +150,7 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
+            Alert::FundingBlocked => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",

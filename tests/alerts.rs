@@ -108,6 +108,41 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     site.assert_in_order(&server);
 }
 
+/// Goal: a lock on a table stops every commit and parks no transfer, and the alert names the session
+/// that holds it. Method: a session locks the balances; clients of two users send meanwhile.
+#[test]
+fn a_lock_on_a_table_is_said_with_its_session() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__REPEAT_MS", 0);
+    let server = site.start();
+    let session = site.session();
+    let pid = session.sql("SELECT pg_backend_pid()")[0][0].clone();
+    session.sql("BEGIN; LOCK TABLE balances_tb IN SHARE MODE");
+    eventually("the alert with the session", || {
+        for user in [USER, USER + 2] {
+            let reply = server.transfer(user, Way::ToSpot, "1");
+            assert_eq!(reply.status, 503, "{reply:?}");
+        }
+        let about = |body: &&Value| body["alert"] == Alert::FundingBlocked.name();
+        let bodies = webhook.bodies();
+        let named = bodies.iter().filter(about).any(|body| {
+            body["message"].as_str().is_some_and(|m| m.contains(&format!("blocked by pid {pid} (")))
+        });
+        named.then_some(())
+    });
+    assert_raised(&server, &webhook, Alert::FundingBlocked);
+    assert_only(&server, &[Alert::FundingBlocked]);
+    assert!(!server.said().contains("blocked; others go on"), "{}", server.said());
+    session.sql("ROLLBACK");
+    eventually("its end", || {
+        let reply = server.transfer(USER, Way::ToSpot, "1");
+        (reply.status < 300).then_some(())
+    });
+    server.says("the store takes commits again");
+    site.wait_for_rest();
+    site.assert_in_order(&server);
+}
+
 /// Goal: an audit that cannot run raises an alert, since silence must not look like success.
 /// Method: the audit's own table is moved out of reach, and back.
 #[test]

@@ -21,6 +21,7 @@ use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation;
 use ubscore::postgres::store::{Call, External, Failure, Store};
 use ubscore::postgres::{self, Limits};
+use ubscore::telemetry::chain;
 
 use crate::harness::{Site, Way, block_on, eventually};
 
@@ -276,4 +277,54 @@ fn a_lock_time_out_names_every_call_that_meets_a_held_row() {
     block_on(store.commit(0, &others)).expect("the others go on at once");
     held.sql("ROLLBACK");
     block_on(store.commit(0, &calls)).expect("the rows are free");
+}
+
+/// Goal: a lock on a table blocks the batch as a whole, and the error names the session that holds
+/// it. Method: a report locks a table that a flight writes, and then one that only the search for
+/// held rows reads too.
+#[test]
+fn a_lock_on_a_table_blames_no_call_and_names_its_session() {
+    let site = site();
+    let mut store = store(&site);
+    let calls = [deposit(1, USER), deposit(2, USER + 1)];
+    let report = site.session();
+    report.sql("SET application_name = 'a report'");
+    let pid = report.sql("SELECT pg_backend_pid()")[0][0].clone();
+    for lock in ["balances_tb IN SHARE MODE", "transfers_tb IN ACCESS EXCLUSIVE MODE"] {
+        report.sql(&format!("BEGIN; LOCK TABLE {lock}"));
+        // The look at the blockers may come too late for one wait.
+        eventually("the session to be named", || {
+            let blocked = block_on(store.commit(0, &calls));
+            let Err(Failure::Retry(source)) = blocked else { panic!("{blocked:?}") };
+            let said = chain(source.as_ref());
+            let named = format!("pid {pid} (\"a report\", idle in transaction, query started at ");
+            (said.contains(&named) && said.contains("lock timeout")).then_some(())
+        });
+        report.sql("ROLLBACK");
+    }
+    block_on(store.commit(0, &calls)).expect("the tables are free");
+}
+
+/// Goal: a key that another session inserts stops only the call that needs it. Method: a session
+/// inserts an account and does not commit; one of two deposits opens the same account.
+#[test]
+fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
+    let site = site();
+    let mut store = store(&site);
+    let calls = [deposit(1, USER), deposit(2, USER + 1)];
+    let other = site.session();
+    other.sql(&format!(
+        "BEGIN; INSERT INTO accounts_tb (user_id, account_type) VALUES ({}, 1)",
+        USER + 1
+    ));
+    let both = block_on(store.commit(0, &calls));
+    assert!(matches!(both, Err(Failure::Split(_))), "{both:?}");
+    block_on(store.commit(0, &calls[..1])).expect("it needs another key");
+    let alone = block_on(store.commit(0, &calls[1..]));
+    assert!(
+        matches!(&alone, Err(Failure::Blocked { indices, .. }) if *indices == [0]),
+        "{alone:?}"
+    );
+    other.sql("COMMIT");
+    block_on(store.commit(0, &calls[1..])).expect("the account is there");
 }

@@ -1,5 +1,7 @@
 //! The journal of flights in PostgreSQL: one flight is one statement, and so one transaction.
 
+mod held;
+
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info};
 
+use self::held::{GONE, blocked_by, held, watched};
 use super::columns::{self, asset_number, bigint};
 use super::flight::{
     Balance, Compared, Decided, Flight, Found, Journal, Key, Last, Moved, Operation, Stopped,
@@ -51,6 +54,8 @@ pub struct Database {
 
 struct Session {
     client: Client,
+    /// The backend's process number, by which PostgreSQL names who blocks it.
+    pid: i32,
     flight: Statement,
     reads: Reads,
 }
@@ -68,13 +73,14 @@ impl Database {
     }
 
     /// The open session, or a new one.
-    async fn session(&mut self) -> Result<Session, Error> {
+    async fn session(&mut self) -> Result<Session, Failure> {
         match self.session.take() {
             Some(session) if !session.client.is_closed() => Ok(session),
             Some(_) | None => {
                 let (open, limit) =
                     (Session::open(&self.config, &self.limits), self.flight_limit());
-                tokio::time::timeout(limit, open).await.unwrap_or(Err(Error::Timeout(limit)))
+                let open = tokio::time::timeout(limit, open).await;
+                open.unwrap_or_else(|_| Err(Failure::Unreachable(Error::Timeout(limit).into())))
             }
         }
     }
@@ -89,10 +95,12 @@ impl Database {
         &mut self,
         read: impl AsyncFnOnce(&Session) -> Result<T, Error>,
     ) -> Result<T, Failure> {
-        let session = self.session().await.map_err(unanswered)?;
+        let session = self.session().await?;
         let limit = self.flight_limit();
-        let done = tokio::time::timeout(limit, read(&session)).await;
-        let done = done.unwrap_or(Err(Error::Timeout(limit))).map_err(unanswered)?;
+        let done = tokio::time::timeout(limit, read(&session));
+        let (done, blockers) = watched((&self.config, &self.limits), session.pid, done).await;
+        let done = done.unwrap_or(Err(Error::Timeout(limit)));
+        let done = done.map_err(|error| unanswered(error, blockers))?;
         self.session = Some(session);
         Ok(done)
     }
@@ -114,6 +122,7 @@ impl Database {
         &self,
         session: &Session,
         flight: &Flight,
+        blockers: String,
         error: tokio_postgres::Error,
     ) -> Stopped {
         let fatal = error.as_db_error().and_then(|error| error.parsed_severity());
@@ -126,13 +135,14 @@ impl Database {
             "UB007" => return Stopped::Differs(Compared::Accounts),
             "UB008" => return Stopped::Differs(Compared::Balances),
             "23505" => return self.taken(session, flight, error).await,
-            "55P03" | "57014" | "40P01" => return held(session, flight, error).await,
+            "55P03" | "57014" | "40P01" => return held(session, flight, blockers, error).await,
             _ => {}
         }
         match verdict(&error) {
             Verdict::Fenced => Stopped::Superseded,
             Verdict::Violation => Stopped::Refused { violation: true, source: error.into() },
-            Verdict::Retry => Stopped::held_by_none(error.into()),
+            // Such as a page that cannot be read: the other rows are there.
+            Verdict::Retry => Stopped::Unnamed(error.into()),
             Verdict::Unavailable => Stopped::Unreachable(error.into()),
             Verdict::Unknown => Stopped::Refused { violation: false, source: error.into() },
         }
@@ -161,71 +171,15 @@ impl Database {
 }
 
 /// A connection or a read that failed. Nothing was written. If the server has answered, other rows
-/// may be readable.
-fn unanswered(error: Error) -> Failure {
-    match &error {
-        Error::Query(cause) if !is_going_away(cause) && verdict(cause) != Verdict::Unavailable => {
-            Failure::Retry(error.into())
-        }
-        _ => Failure::Unreachable(error.into()),
+/// may be readable. A read waits only for a table, which all reads wait for.
+fn unanswered(error: Error, blockers: String) -> Failure {
+    let Error::Query(cause) = &error else { return Failure::Unreachable(error.into()) };
+    match (cause.code().map_or("", SqlState::code), verdict(cause)) {
+        _ if is_going_away(cause) => Failure::Unreachable(error.into()),
+        (_, Verdict::Unavailable) => Failure::Unreachable(error.into()),
+        ("55P03" | "57014" | "40P01", _) => Failure::Retry(blocked_by(blockers, error.into())),
+        _ => Failure::Split(error.into()),
     }
-}
-
-/// The rows of a flight that other sessions hold. The ones that can be locked at once are free.
-const FREE: [&str; 3] = [
-    "SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
-       FOR NO KEY UPDATE SKIP LOCKED",
-    "SELECT place FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
-      CROSS JOIN LATERAL (SELECT FROM balances_tb b WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id \
-       AND b.account_type = 1 FOR NO KEY UPDATE SKIP LOCKED) AS free",
-    "SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED",
-];
-
-/// Finds out which rows of a flight other sessions hold.
-async fn held(session: &Session, flight: &Flight, error: tokio_postgres::Error) -> Stopped {
-    let (mut users, mut req_ids) = (Vec::new(), Vec::new());
-    if let Err(probe) = look_for_held(&session.client, flight, &mut users, &mut req_ids).await {
-        info!(%probe, "the held rows of a flight are not known");
-        (users, req_ids) = (Vec::new(), Vec::new());
-    }
-    Stopped::Held { users, req_ids, source: error.into() }
-}
-
-async fn look_for_held(
-    client: &Client,
-    flight: &Flight,
-    users: &mut Vec<UserId>,
-    req_ids: &mut Vec<ReqId>,
-) -> Result<(), tokio_postgres::Error> {
-    // Each statement is a transaction of its own, so its locks are gone when it returns.
-    let changed =
-        flight.accounts.iter().filter(|row| row.before.is_some() && row.after != row.before);
-    let changed: Vec<UserId> = changed.map(|row| row.user).collect();
-    let numbers: Vec<i64> = changed.iter().map(|user| user.bigint()).collect();
-    let free: Vec<i64> = firsts(client.query(FREE[0], &[&numbers]).await?)?;
-    users.extend(changed.into_iter().filter(|user| !free.contains(&user.bigint())));
-
-    let booked = flight.balances.iter().filter(|row| row.before.is_some() && row.after.is_some());
-    let booked: Vec<_> = booked.map(|row| (row.user, row.asset)).collect();
-    let numbers: (Vec<i64>, Vec<i32>) =
-        booked.iter().map(|(user, asset)| (user.bigint(), asset_number(*asset))).unzip();
-    let free: Vec<i64> = firsts(client.query(FREE[1], &[&numbers.0, &numbers.1]).await?)?;
-    let held = (1..).zip(booked).filter(|(place, _)| !free.contains(place));
-    users.extend(held.map(|(_, (user, _))| user));
-
-    let moved = flight.moved.iter().map(|moved| moved.to.transfer.intent.req_id);
-    let moved: Vec<ReqId> = moved.chain(flight.deferred.iter().map(|row| row.req_id)).collect();
-    let names: Vec<String> = moved.iter().map(ReqId::to_string).collect();
-    let free: Vec<String> = firsts(client.query(FREE[2], &[&names]).await?)?;
-    let held = moved.into_iter().zip(names).filter(|(_, name)| !free.contains(name));
-    req_ids.extend(held.map(|(req_id, _)| req_id));
-    Ok(())
-}
-
-fn firsts<T: for<'a> tokio_postgres::types::FromSql<'a>>(
-    rows: Vec<Row>,
-) -> Result<Vec<T>, tokio_postgres::Error> {
-    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 impl Journal for Database {
@@ -258,8 +212,8 @@ impl Journal for Database {
     }
 
     async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
-        let session = self.session().await.map_err(|error| match unanswered(error) {
-            Failure::Retry(source) => Stopped::held_by_none(source),
+        let session = self.session().await.map_err(|failure| match failure {
+            Failure::Retry(source) | Failure::Split(source) => Stopped::Blocked(source),
             failure => Stopped::Unreachable(failure.into()),
         })?;
         let limit = self.flight_limit();
@@ -280,7 +234,8 @@ impl Journal for Database {
         let mut values = columns.values(head, &self.actor);
         values.push(&attempt);
         let flown = tokio::time::timeout(limit, session.client.query(&session.flight, &values));
-        match flown.await {
+        let (flown, blockers) = watched((&self.config, &self.limits), session.pid, flown).await;
+        match flown {
             // The rows end when the server is ready for the next statement, which is after the
             // commit.
             Ok(Ok(_)) => {
@@ -292,7 +247,7 @@ impl Journal for Database {
             }
             Ok(Err(error)) => {
                 // Nothing was written, or the answer needs no question.
-                let stopped = self.stopped(&session, flight, error);
+                let stopped = self.stopped(&session, flight, blockers, error);
                 let stopped = tokio::time::timeout(limit, stopped).await;
                 let stopped = stopped.unwrap_or_else(|_| Stopped::Unreachable(elapsed().into()));
                 match &stopped {
@@ -336,12 +291,22 @@ impl Journal for Database {
 }
 
 impl Session {
-    async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
-        let client = connect_by_keys(config, limits).await?;
-        let flight = client.prepare(include_str!("flight/flight.sql")).await?;
-        let reads = Reads::prepare(&client).await?;
+    async fn open(config: &Address, limits: &Limits) -> Result<Session, Failure> {
+        let connected = async {
+            let client = connect_by_keys(config, limits).await?;
+            let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
+            Ok((client, pid))
+        };
+        let (client, pid) = connected.await.map_err(|error| unanswered(error, GONE.to_owned()))?;
+        // Also the plan of a statement waits for its tables.
+        let prepare = async {
+            let flight = client.prepare(include_str!("flight/flight.sql")).await?;
+            Ok((flight, Reads::prepare(&client).await?))
+        };
+        let (prepared, blockers) = watched((config, limits), pid, prepare).await;
+        let (flight, reads) = prepared.map_err(|error| unanswered(error, blockers))?;
         info!("connected to PostgreSQL");
-        Ok(Session { client, flight, reads })
+        Ok(Session { client, pid, flight, reads })
     }
 }
 

@@ -261,8 +261,7 @@ pub enum Stopped {
     Taken(Source),
     /// Nothing was written: PostgreSQL holds other rows than the process.
     Differs(Compared),
-    /// Nothing was written: other sessions hold rows of these users or transfers, or of none that
-    /// can be named.
+    /// Nothing was written: other sessions hold rows of these users or transfers.
     Held {
         /// By account.
         users: Vec<UserId>,
@@ -271,6 +270,11 @@ pub enum Stopped {
         /// What PostgreSQL answered.
         source: Source,
     },
+    /// Nothing was written: a row stops it that PostgreSQL does not name, such as a key that another
+    /// session inserts, or a page that cannot be read.
+    Unnamed(Source),
+    /// Nothing was written: other sessions stop it as a whole, for example by a lock on a table.
+    Blocked(Source),
     /// Nothing was written: PostgreSQL refuses the contents.
     Refused {
         /// Whether they break a rule of the protocol.
@@ -282,13 +286,6 @@ pub enum Stopped {
     Unreachable(Source),
     /// It may have been written, or may still be.
     Unknown(Source),
-}
-
-impl Stopped {
-    /// [`Stopped::Held`] if no row can be named.
-    pub fn held_by_none(source: Source) -> Stopped {
-        Stopped::Held { users: Vec::new(), req_ids: Vec::new(), source }
-    }
 }
 
 /// An error with its causes.

@@ -149,11 +149,13 @@ impl<J: Journal> FlightStore<J> {
         match self.journal.read(&wanted).await {
             Ok(found) => known.learn(&wanted, found),
             // The rows of this call alone cannot be read.
-            Err(Failure::Retry(source)) => {
+            Err(Failure::Split(source)) => {
                 return Ok(Reply::Unreadable(chain(source.as_ref())));
             }
             // The flight is committed, and its callers have no answer.
-            Err(Failure::Unreachable(source)) => return Err(Failure::Unknown(source)),
+            Err(Failure::Unreachable(source) | Failure::Retry(source)) => {
+                return Err(Failure::Unknown(source));
+            }
             Err(failure) => return Err(failure),
         }
         let catalog = self.catalog.load();
@@ -194,9 +196,11 @@ fn failure(stopped: Stopped) -> Failure {
             Failure::Unreachable(Undecided::Predecessor.into())
         }
         Stopped::Differs(_) => Failure::Retry(Undecided::Changing.into()),
-        Stopped::Taken(source) | Stopped::Held { source, .. } | Stopped::Refused { source, .. } => {
-            Failure::Retry(source)
-        }
+        Stopped::Taken(source)
+        | Stopped::Held { source, .. }
+        | Stopped::Unnamed(source)
+        | Stopped::Blocked(source)
+        | Stopped::Refused { source, .. } => Failure::Retry(source),
         Stopped::Unreachable(source) => Failure::Unreachable(source),
         Stopped::Unknown(source) => Failure::Unknown(source),
     }
@@ -208,7 +212,7 @@ impl<J: Journal> Store for FlightStore<J> {
         let mut known = Known::default();
         for _ in 0..DECISIONS_MAX {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
-                Failure::Retry(source) => unnamed(calls, source),
+                Failure::Split(source) => unnamed(calls, source),
                 failure => failure,
             })?;
             let at = self.now();
@@ -257,6 +261,9 @@ impl<J: Journal> Store for FlightStore<J> {
                         false => Failure::Blocked { indices, source },
                     });
                 }
+                Stopped::Unnamed(source) => return Err(unnamed(calls, source)),
+                // The same calls, and no fewer, are tried again.
+                Stopped::Blocked(source) => return Err(Failure::Retry(source)),
                 Stopped::Unknown(source) => {
                     self.unknown = Some(flight);
                     return Err(Failure::Unknown(source));

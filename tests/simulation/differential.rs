@@ -176,8 +176,7 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
         (Said::Blocked(real), Said::Blocked(modeled)) => {
             modeled.iter().all(|index| real.contains(index))
         }
-        (Said::Blocked(_), Said::Retry) => true,
-        (Said::Split, Said::Refused(..) | Said::Retry) => true,
+        (Said::Split, Said::Refused(..)) => true,
         (Said::Refused(..), Said::Refused(..)) if calls > 1 => true,
         // Refused before anything is sent.
         (Said::Refused(_, true), Said::Fenced) => true,

@@ -83,7 +83,7 @@ impl Postgres {
     ) -> Result<(), Stopped> {
         let Carried { incarnation, shard, flight } = carried;
         if fate == Fate::FenceHeld {
-            return Err(Stopped::held_by_none(said("lock timeout")));
+            return Err(Stopped::Blocked(said("lock timeout")));
         }
         let last = self.journal.get(shard).copied().unwrap_or_default();
         let durable = last.durable.max(flight.durable);

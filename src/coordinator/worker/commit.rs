@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use tracing::field::display;
-use tracing::{Instrument, debug, debug_span, error, warn};
+use tracing::{Instrument, debug, debug_span, error, info, warn};
 
 use super::batch::{Again, Batch, CommitEnd, Member};
 use super::queue::{Next, Queued};
@@ -91,8 +91,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     ) -> Result<(), Superseded> {
         let end = CommitEnd::of(batch, result);
         // If the store blames one call, it can be reached, though every call of it may fail.
-        if !matches!(end, CommitEnd::Failed { .. }) {
-            self.outage.ended();
+        if !matches!(end, CommitEnd::Failed { .. }) && self.outage.ended() {
+            info!(shard = self.shard, "the store takes commits again");
         }
         match end {
             CommitEnd::Committed(replies) => {
@@ -147,10 +147,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         self.outage.failed(now, &mut self.backoff);
         let why = telemetry::chain(failure);
-        if self.outage.is_short() && matches!(failure, Failure::Retry(_)) {
-            debug!(shard = self.shard, why, "the store asks for another try");
-        } else {
-            alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
+        let what = format_args!("shard {}: {why}", self.shard);
+        match failure {
+            Failure::Retry(_) if self.outage.is_short() => {
+                debug!(shard = self.shard, why, "the store asks for another try");
+            }
+            Failure::Retry(_) => alert(Alert::FundingBlocked, what),
+            _ => alert(Alert::PostgresUnreachable, what),
         }
         Ok(())
     }

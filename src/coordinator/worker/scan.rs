@@ -115,7 +115,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let why = telemetry::chain(&failure);
                 let what =
                     format_args!("shard {}: look for unfinished transfers: {why}", self.shard);
-                return alert(Alert::PostgresUnreachable, what);
+                return match failure {
+                    Failure::Retry(_) => alert(Alert::FundingBlocked, what),
+                    _ => alert(Alert::PostgresUnreachable, what),
+                };
             }
         };
         // In a later search they are stale, and no worker has them in hand.
