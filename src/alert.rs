@@ -25,6 +25,9 @@ use crate::telemetry;
 pub enum Alert {
     /// A row of `assets_tb` cannot be read, or contradicts UBSCore's record of the asset.
     AssetUnreadable,
+    /// Another session changes Funding accounts, balances or transfers while the service works with
+    /// them.
+    BalanceChangedOutside,
     /// PostgreSQL wrote times in the future: its clock ran ahead and was corrected.
     ClockAhead,
     /// The refund of a transfer keeps an unknown outcome.
@@ -65,8 +68,9 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 18] = [
+    pub const ALL: [Alert; 19] = [
         Alert::AssetUnreadable,
+        Alert::BalanceChangedOutside,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
@@ -90,6 +94,7 @@ impl Alert {
     pub fn name(self) -> &'static str {
         match self {
             Alert::AssetUnreadable => "asset_unreadable",
+            Alert::BalanceChangedOutside => "balance_changed_outside",
             Alert::ClockAhead => "clock_ahead",
             Alert::CompensationFailing => "compensation_failing",
             Alert::ConservationStalled => "conservation_stalled",
@@ -124,6 +129,7 @@ impl Alert {
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
             | Alert::FundingBlocked
+            | Alert::BalanceChangedOutside
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::PlacesLow
@@ -150,7 +156,9 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
-            Alert::FundingBlocked => "ubscore doctor; runbook, \"Another session is in the way\"",
+            Alert::BalanceChangedOutside | Alert::FundingBlocked => {
+                "ubscore doctor; runbook, \"Another session is in the way\""
+            }
             Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",

@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rustix::process::geteuid;
 use serde_json::{Value, json};
@@ -141,6 +143,39 @@ fn a_lock_on_a_table_is_said_with_its_session() {
     server.says("the store takes commits again");
     site.wait_for_rest();
     site.assert_in_order(&server);
+}
+
+/// Goal: a session that keeps writing into a balance is said, and its writes stand. Method: a session
+/// changes the balance of one user without a pause, while that user sends transfers.
+#[test]
+fn a_balance_that_others_keep_changing_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000);
+    let server = site.start();
+    let done = AtomicBool::new(false);
+    let session = site.session();
+    thread::scope(|scope| {
+        let meddler = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                session.sql(&format!(
+                    "UPDATE balances_tb SET available = available + 0.00000001 \
+                     WHERE user_id = {USER} AND asset_id = 3"
+                ));
+            }
+        });
+        let alert = eventually("the alert", || {
+            drop(server.transfer(USER, Way::ToSpot, "1"));
+            let name = Alert::BalanceChangedOutside.name();
+            webhook.bodies().into_iter().find(|body| body["alert"] == name)
+        });
+        done.store(true, Ordering::Relaxed);
+        meddler.join().expect("no panic");
+        let said = alert["message"].as_str().expect("text");
+        let named = format!("user {USER}, USDT: available ");
+        assert!(said.contains(&named) && said.contains(", now available "), "{said}");
+    });
+    assert_raised(&server, &webhook, Alert::BalanceChangedOutside);
+    assert_only(&server, &[Alert::BalanceChangedOutside]);
 }
 
 /// Goal: an audit that cannot run raises an alert, since silence must not look like success.

@@ -15,15 +15,15 @@ use ubscore::clock::SystemClock;
 use ubscore::commands::dev;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::{
-    AccountRow, Balance, BalanceRow, Compared, Flight, Journal, Last, Stopped,
+    AccountRow, Balance, BalanceRow, Compared, Flight, Found, Journal, Last, Stopped, Wanted,
 };
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation;
-use ubscore::postgres::store::{Call, External, Failure, Store};
+use ubscore::postgres::store::{Call, External, Failure, Page, Store, Unfinished};
 use ubscore::postgres::{self, Limits};
 use ubscore::telemetry::chain;
 
-use crate::harness::{Site, Way, block_on, eventually};
+use crate::harness::{Session, Site, Way, block_on, eventually};
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
@@ -68,9 +68,43 @@ fn begin_within(site: &Site, limits: Limits) -> Database {
 
 /// A store that waits only briefly for a lock.
 fn store(site: &Site) -> FlightStore<Database> {
-    let limits = Limits { lock_timeout: Duration::from_millis(100), ..LIMITS };
-    let clock = Arc::new(SystemClock::new());
-    FlightStore::new(begin_within(site, limits), catalog(), clock, 64)
+    store_over(brief(site))
+}
+
+fn brief(site: &Site) -> Database {
+    begin_within(site, Limits { lock_timeout: Duration::from_millis(100), ..LIMITS })
+}
+
+fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), 64)
+}
+
+/// A journal before each of whose flights another session runs a statement.
+struct Meddled {
+    journal: Database,
+    session: Arc<Session>,
+    statement: String,
+}
+
+impl Journal for Meddled {
+    async fn last(&mut self) -> Result<Option<Last>, Failure> {
+        self.journal.last().await
+    }
+
+    async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
+        let (session, statement) = (Arc::clone(&self.session), self.statement.clone());
+        let meddle = tokio::task::spawn_blocking(move || session.sql(&statement));
+        meddle.await.expect("no panic");
+        self.journal.fly(flight).await
+    }
+
+    async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+        self.journal.read(wanted).await
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
+        self.journal.unfinished(filter).await
+    }
 }
 
 /// A deposit of one unit from the outside.
@@ -327,4 +361,32 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
     );
     other.sql("COMMIT");
     block_on(store.commit(0, &calls[1..])).expect("the account is there");
+}
+
+/// Goal: a balance that another session changes again and again is never overwritten, and stops
+/// only the calls of its user. Method: before each flight a session adds 1 USDT to one of two users
+/// who get a deposit; then it stops.
+#[test]
+fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
+    let site = site();
+    let statement = format!(
+        "UPDATE balances_tb SET available = available + 1, version = version + 1 \
+         WHERE user_id = {USER}"
+    );
+    let session = Arc::new(site.session());
+    let mut store = store_over(Meddled { journal: brief(&site), session, statement });
+    let calls = [deposit(1, USER + 1), deposit(2, USER)];
+    let blocked = block_on(store.commit(0, &calls));
+    let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {
+        panic!("{blocked:?}")
+    };
+    assert_eq!(indices, [1]);
+    let said = chain(source.as_ref());
+    let values = format!(
+        "user {USER}, USDT: available 11 frozen 0 version 2, now available 12 frozen 0 version 3"
+    );
+    assert!(said.contains(&values), "{said}");
+    block_on(store.commit(0, &calls[..1])).expect("the other user's call");
+    let available = format!("SELECT available FROM balances_tb WHERE user_id = {USER}");
+    assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
 }

@@ -11,6 +11,7 @@
 //!
 //! [`Journal`] carries flights out: PostgreSQL in production, a model in the simulation.
 
+pub mod difference;
 pub mod draft;
 pub mod memory;
 

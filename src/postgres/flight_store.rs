@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tracing::{error, warn};
+use tracing::warn;
 use wal::Sequence;
 
+use super::flight::difference::Differences;
 use super::flight::draft::{Answer, Draft, Known, Objection, wanted, wanted_behind};
 use super::flight::memory::Memory;
 use super::flight::{Compared, Flight, Journal, Last, Source, Stopped};
@@ -28,9 +29,9 @@ use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::transfer::ReqId;
 
-/// Decisions of one batch. The first rests on rows in memory, the second on rows that were read for
-/// it. Two more cover rows that changed in between; then the batch waits.
-const DECISIONS_MAX: usize = 4;
+/// Flights of one batch that may meet other rows. The first one rests on memory. The next one rests on
+/// rows that were just read, so their owner is in the way.
+const MISMATCHES_MAX: usize = 2;
 
 /// See the head of this file.
 pub struct FlightStore<J> {
@@ -49,8 +50,8 @@ pub struct FlightStore<J> {
 /// The store cannot decide it now.
 #[derive(Debug, thiserror::Error)]
 enum Undecided {
-    #[error("PostgreSQL holds other rows than this process, again and again")]
-    Changing,
+    #[error("another session changes rows of Funding: {0}")]
+    Changing(Differences),
     #[error("the last flight of this shard is not the one of this process")]
     Predecessor,
     #[error("a call cannot be part of a flight: {0}")]
@@ -195,7 +196,8 @@ fn failure(stopped: Stopped) -> Failure {
         Stopped::Predecessor | Stopped::Number => {
             Failure::Unreachable(Undecided::Predecessor.into())
         }
-        Stopped::Differs(_) => Failure::Retry(Undecided::Changing.into()),
+        // An empty flight rests on no rows.
+        Stopped::Differs(_) => Failure::Retry(Undecided::Changing(Differences::default()).into()),
         Stopped::Taken(source)
         | Stopped::Held { source, .. }
         | Stopped::Unnamed(source)
@@ -210,13 +212,22 @@ impl<J: Journal> Store for FlightStore<J> {
     async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
         let number = self.settle(durable).await? + 1;
         let mut known = Known::default();
-        for _ in 0..DECISIONS_MAX {
+        let (mut mismatches, mut differed) = (0, None::<Flight>);
+        // Each further round has made the batch careful or has counted a mismatch.
+        loop {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
                 Failure::Split(source) => unnamed(calls, source),
                 failure => failure,
             })?;
             let at = self.now();
             let catalog = self.catalog.load_full();
+            if let Some(flight) = differed.take() {
+                let differences = Differences::of(&flight, &self.memory, &known, &catalog);
+                warn!(flight = number, mismatches, %differences, "PostgreSQL holds other rows");
+                if mismatches == MISMATCHES_MAX {
+                    return Err(changed(calls, differences));
+                }
+            }
             let draft = Draft::new(&self.memory, &known, &catalog, at);
             let (mut flight, answers) = match draft.decide(calls) {
                 Ok(decided) => decided,
@@ -249,16 +260,17 @@ impl<J: Journal> Store for FlightStore<J> {
                 Stopped::Refused { violation, source } => {
                     return Err(refused(calls, violation, source));
                 }
-                Stopped::Differs(compared) => {
-                    warn!(flight = number, ?compared, "PostgreSQL holds other rows; reading them");
+                Stopped::Differs(_) => {
                     self.memory.forget(&flight);
                     known = known.forgotten();
+                    mismatches += 1;
+                    differed = Some(flight);
                 }
                 Stopped::Held { users, req_ids, source } => {
                     let indices = writers(calls, &users, &req_ids);
                     return Err(match indices.is_empty() {
                         true => unnamed(calls, source),
-                        false => Failure::Blocked { indices, source },
+                        false => Failure::Blocked { indices, changed: false, source },
                     });
                 }
                 Stopped::Unnamed(source) => return Err(unnamed(calls, source)),
@@ -274,8 +286,6 @@ impl<J: Journal> Store for FlightStore<J> {
                 }
             }
         }
-        error!(flight = number, "PostgreSQL holds other rows than this process, again and again");
-        Err(unnamed(calls, Undecided::Changing.into()))
     }
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
@@ -287,8 +297,19 @@ impl<J: Journal> Store for FlightStore<J> {
 /// waits alone; several are tried again in smaller flights, so that the others go on.
 fn unnamed(calls: &[Call], source: Source) -> Failure {
     match calls {
-        [_] => Failure::Blocked { indices: vec![0], source },
+        [_] => Failure::Blocked { indices: vec![0], changed: false, source },
         _ => Failure::Split(source),
+    }
+}
+
+/// Another session has changed rows again, right after they were read for this batch.
+fn changed(calls: &[Call], differences: Differences) -> Failure {
+    let indices = writers(calls, &differences.users, &differences.req_ids);
+    let source = Undecided::Changing(differences).into();
+    match indices.is_empty() {
+        // The rows are as before.
+        true => unnamed(calls, source),
+        false => Failure::Blocked { indices, changed: true, source },
     }
 }
 
@@ -441,6 +462,31 @@ mod tests {
         assert_eq!(decision.code(), Some(domain::code::Code::InsufficientBalance));
         let flight = store.journal.flown.last().expect("a flight");
         assert_eq!((flight.balances[0].before, flight.balances[0].after), (Some(less), None));
+    }
+
+    /// Only the calls of the changed row wait. The text has the row with both values.
+    #[tokio::test]
+    async fn a_balance_that_differs_twice_blocks_the_calls_of_its_user() {
+        let differs = || Err(Stopped::Differs(Compared::Balances));
+        let mut store = store([differs(), differs()]);
+        let [mut other] = withdrawal(2);
+        if let Call::External(external) = &mut other {
+            external.user = UserId::new(2).expect("not zero");
+        }
+        let calls = [[other].as_slice(), &withdrawal(1)].concat();
+        let of = |available, version| Balance { available, frozen: 0, version };
+        // Two users at first; the balance of the first one is not changed.
+        store.journal.balances = [HELD, HELD, of(90, 4), HELD, of(80, 5), HELD].into();
+        let blocked = store.commit(0, &calls).await;
+        let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {
+            panic!("{blocked:?}")
+        };
+        assert_eq!(indices, [1]);
+        let said = source.to_string();
+        let values = "user 1, USDT: available 0.00000090 frozen 0 version 4, \
+                      now available 0.00000080 frozen 0 version 5";
+        assert!(said.ends_with(values), "{said}");
+        assert_eq!(store.journal.flown.len(), 2);
     }
 
     #[tokio::test]

@@ -319,6 +319,8 @@ pub enum Failure {
     Blocked {
         /// Which calls, ascending, at least one.
         indices: Vec<usize>,
+        /// Whether others have changed rows of these calls, and not only hold them.
+        changed: bool,
         /// The answer of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -400,7 +400,8 @@ impl Postgres {
             Ok(replies) if commit => Ok(replies),
             Ok(_) => Err(match fate {
                 Fate::HeldUp => {
-                    Failure::Blocked { indices: vec![last], source: said("lock timeout") }
+                    let indices = vec![last];
+                    Failure::Blocked { indices, changed: false, source: said("lock timeout") }
                 }
                 _ => {
                     let source = said("out of range");

@@ -68,6 +68,8 @@ pub(super) enum CommitEnd {
     /// Nothing happened. Some calls are blocked; the others go back.
     Blocked {
         blamed: Vec<Queued>,
+        /// Whether others have changed their rows.
+        changed: bool,
         others: Vec<Queued>,
         source: Source,
     },
@@ -91,12 +93,12 @@ impl CommitEnd {
                 CommitEnd::Refused { blamed, others: batch, violation, source }
             }
             Err(Failure::Split(source)) => CommitEnd::Split { batch, source },
-            Err(Failure::Blocked { indices, source }) => {
+            Err(Failure::Blocked { indices, changed, source }) => {
                 assert!(!indices.is_empty() && indices.is_sorted(), "{indices:?}");
                 let mut place = 0..;
                 let is_blamed = |_: &Queued| place.next().is_some_and(|p| indices.contains(&p));
                 let (blamed, others) = batch.into_iter().partition(is_blamed);
-                CommitEnd::Blocked { blamed, others, source }
+                CommitEnd::Blocked { blamed, changed, others, source }
             }
             Err(failure) => CommitEnd::Failed { batch, failure },
         }
@@ -191,7 +193,8 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((names(&[blamed]), names(&others)), (vec![2], vec![1, 3]));
-        let blocked = Failure::Blocked { indices: vec![0, 2], source: source() };
+        let indices = vec![0, 2];
+        let blocked = Failure::Blocked { indices, changed: false, source: source() };
         let CommitEnd::Blocked { blamed, others, .. } = CommitEnd::of(calls(), Err(blocked)) else {
             panic!("blocked")
         };

@@ -113,7 +113,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.queue.put_all_back(others.into_iter());
                 self.on_refused(blamed, violation, source.as_ref());
             }
-            CommitEnd::Blocked { blamed, others, source } => {
+            CommitEnd::Blocked { blamed, changed, others, source } => {
+                if changed && let Some(subject) = blamed.first().map(|first| subject(&first.call)) {
+                    let why = telemetry::chain(source.as_ref());
+                    alert_about(Alert::BalanceChangedOutside, &subject, format_args!("{why}"));
+                }
                 self.queue.put_all_back(others.into_iter());
                 // From the last one, because a cut step goes back to the front.
                 for queued in blamed.into_iter().rev() {
