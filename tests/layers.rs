@@ -396,6 +396,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),
         gate: Arc::new(Gate::new(false)),
+        halt: Arc::new(|reason| panic!("halted: {reason}")),
         committed: Arc::default(),
         clean: None,
     };

@@ -34,7 +34,9 @@ impl<S: Store> Funding<S> {
             Err(Failure::Unreachable(_)) => Outcome::NetworkError,
             Err(Failure::Retry(_) | Failure::Blocked { .. }) => Outcome::Pending,
             Err(Failure::Refused { violation: true, .. }) => Outcome::Unknown(Reason::Violation),
-            Err(Failure::Refused { .. } | Failure::Split(_)) => Outcome::Unknown(Reason::Refused),
+            Err(Failure::Refused { .. } | Failure::Split(_) | Failure::Contradicted(_)) => {
+                Outcome::Unknown(Reason::Refused)
+            }
             Err(Failure::Fenced) => Outcome::Unknown(Reason::Fenced),
             Err(Failure::Unknown(_)) => Outcome::Unknown(Reason::CommitLost),
         };

@@ -60,6 +60,8 @@ pub struct Parts<T, F> {
     pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
+    /// Halts the service for this reason. Returns at once.
+    pub halt: Arc<dyn Fn(String) + Send + Sync>,
     /// Notified after each commit.
     pub committed: Arc<Notify>,
     /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.

@@ -33,6 +33,10 @@ use domain::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 pub(super) const TRANSFER_COLUMNS: &str = "order_number AS transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
      transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at";
 
+/// The unique keys of names and order numbers, which only this process gives.
+const OURS: [&str; 3] =
+    ["transfers_tb_pkey", "transfers_tb_req_id_key", "external_operations_order_number_key"];
+
 /// The writer of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer {
@@ -165,7 +169,10 @@ impl Database {
             }
             Some("accounts_tb_pkey") => Stopped::Differs(Compared::Accounts),
             Some("balances_tb_pkey") => Stopped::Differs(Compared::Balances),
-            _ => Stopped::Taken(error.into()),
+            constraint => {
+                let ours = constraint.is_some_and(|constraint| OURS.contains(&constraint));
+                Stopped::Taken { ours, source: error.into() }
+            }
         }
     }
 }

@@ -259,7 +259,12 @@ pub enum Stopped {
     /// Nothing was written: another incarnation owns the shard.
     Superseded,
     /// Nothing was written: a name, a cid, an idempotency key or an order number is in use.
-    Taken(Source),
+    Taken {
+        /// Whether it is a name or an order number, which only this process gives.
+        ours: bool,
+        /// What PostgreSQL answered.
+        source: Source,
+    },
     /// Nothing was written: PostgreSQL holds other rows than the process.
     Differs(Compared),
     /// Nothing was written: other sessions hold rows of these users or transfers.

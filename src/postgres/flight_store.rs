@@ -198,7 +198,7 @@ fn failure(stopped: Stopped) -> Failure {
         }
         // An empty flight rests on no rows.
         Stopped::Differs(_) => Failure::Retry(Undecided::Changing(Differences::default()).into()),
-        Stopped::Taken(source)
+        Stopped::Taken { source, .. }
         | Stopped::Held { source, .. }
         | Stopped::Unnamed(source)
         | Stopped::Blocked(source)
@@ -249,14 +249,16 @@ impl<J: Journal> Store for FlightStore<J> {
                 Err(stopped) => stopped,
             };
             match stopped {
-                Stopped::Taken(_)
+                Stopped::Taken { .. }
                 | Stopped::Refused { .. }
                 | Stopped::Differs(Compared::Transfers)
                     if !known.careful =>
                 {
                     known.careful = true;
                 }
-                Stopped::Taken(source) => return Err(refused(calls, false, source)),
+                // The careful reads have found no such row, and no other process gives these numbers.
+                Stopped::Taken { ours: true, source } => return Err(Failure::Contradicted(source)),
+                Stopped::Taken { source, .. } => return Err(refused(calls, false, source)),
                 Stopped::Refused { violation, source } => {
                     return Err(refused(calls, violation, source));
                 }
@@ -483,10 +485,23 @@ mod tests {
         };
         assert_eq!(indices, [1]);
         let said = source.to_string();
-        let values = "user 1, USDT: available 0.00000090 frozen 0 version 4, \
-                      now available 0.00000080 frozen 0 version 5";
+        let values = "user 1, USDT: available 0.0000009 frozen 0 version 4, \
+                      now available 0.0000008 frozen 0 version 5";
         assert!(said.ends_with(values), "{said}");
         assert_eq!(store.journal.flown.len(), 2);
+    }
+
+    /// A repeat of an accept whose commit was lost finds its number in use, and then its row. If
+    /// there is no row, PostgreSQL contradicts itself or this process.
+    #[tokio::test]
+    async fn a_number_in_use_without_its_row_is_a_contradiction() {
+        let taken = |ours| Err(Stopped::Taken { ours, source: "duplicate key".into() });
+        let mut store = store([taken(true), taken(true), taken(false), taken(false)]);
+        let contradicted = store.commit(0, &withdrawal(1)).await;
+        assert!(matches!(contradicted, Err(Failure::Contradicted(_))), "{contradicted:?}");
+        assert_eq!(store.journal.flown.len(), 2, "the second one is careful");
+        let refused = store.commit(0, &withdrawal(1)).await;
+        assert!(matches!(refused, Err(Failure::Refused { index: 0, .. })), "{refused:?}");
     }
 
     #[tokio::test]

@@ -340,6 +340,10 @@ pub enum Failure {
     /// show which.
     #[error("the store refused a batch of several calls")]
     Split(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened: a new name or order number is in use, though no row of it was found. No money
+    /// may move until an operator has found out why.
+    #[error("a new name or order number is in use")]
+    Contradicted(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing happened, and nothing will: this process has been superseded.
     #[error("this process has been superseded")]
     Fenced,

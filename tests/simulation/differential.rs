@@ -149,6 +149,8 @@ enum Said {
     Refused(usize, bool),
     /// One of several calls is refused.
     Split,
+    /// A new name or number is in use.
+    Contradicted,
     Fenced,
     Unknown,
 }
@@ -162,6 +164,7 @@ impl Said {
             Err(Failure::Blocked { indices, .. }) => Said::Blocked(indices),
             Err(Failure::Refused { index, violation, .. }) => Said::Refused(index, violation),
             Err(Failure::Split(_)) => Said::Split,
+            Err(Failure::Contradicted(_)) => Said::Contradicted,
             Err(Failure::Fenced) => Said::Fenced,
             Err(Failure::Unknown(_)) => Said::Unknown,
         }
@@ -176,7 +179,7 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
         (Said::Blocked(real), Said::Blocked(modeled)) => {
             modeled.iter().all(|index| real.contains(index))
         }
-        (Said::Split, Said::Refused(..)) => true,
+        (Said::Split | Said::Contradicted, Said::Refused(..)) => true,
         (Said::Refused(..), Said::Refused(..)) if calls > 1 => true,
         // Refused before anything is sent.
         (Said::Refused(_, true), Said::Fenced) => true,
@@ -371,7 +374,9 @@ impl Pair {
             Said::Retry => return self.count("another try"),
             Said::Blocked(_) => return self.count("blocked"),
             Said::Refused(_, true) => return self.count("violation"),
-            Said::Refused(_, false) | Said::Split => return self.count("refused"),
+            Said::Refused(_, false) | Said::Split | Said::Contradicted => {
+                return self.count("refused");
+            }
             Said::Fenced => return self.count("fenced"),
             Said::Unknown => return self.count("unknown"),
         };

@@ -114,7 +114,7 @@ impl Postgres {
             let forgotten = known && bug == Some(Bug::CidForgotten);
             let taken = self.transfers.get(&number).is_some() || self.names.get(&name).is_some();
             if taken || known && !forgotten {
-                return Err(Stopped::Taken(said("duplicate key")));
+                return Err(Stopped::Taken { ours: taken, source: said("duplicate key") });
             }
             self.names.set(name, number);
             if let Some(cid) = cid {
@@ -166,7 +166,7 @@ impl Postgres {
         }
         for Decided { external, decision, balance_after } in &flight.externals {
             if self.externals.get(&external.idem_key).is_some() {
-                return Err(Stopped::Taken(said("duplicate key")));
+                return Err(Stopped::Taken { ours: false, source: said("duplicate key") });
             }
             let effect = external.op.effect(*decision, external.amount.units());
             if effect != 0 {
@@ -209,7 +209,7 @@ impl Postgres {
     fn write_operation(&mut self, row: &Operation, bug: Option<Bug>) -> Result<(), Stopped> {
         let key = (row.req_id.number(), row.op.number());
         if self.operations.get(&key).is_some() {
-            return Err(Stopped::Taken(said("duplicate key")));
+            return Err(Stopped::Taken { ours: false, source: said("duplicate key") });
         }
         let user = row.user.number();
         let mut code = row.decision.code();

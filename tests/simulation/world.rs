@@ -452,6 +452,7 @@ impl World {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: Arc::clone(&gate),
+            halt: Arc::new(|reason| panic!("halted: {reason}")),
             committed: Arc::default(),
             clean: None,
         };

@@ -502,6 +502,7 @@ impl Start<'_> {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: settings.halt.gate(),
+            halt: halting(&settings.halt).into(),
             committed: Arc::clone(committed),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
@@ -680,11 +681,11 @@ struct Front {
     stopping: watch::Receiver<()>,
 }
 
-/// Halts the service from the checkpointer's thread.
-fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send> {
+/// Halts the service from the checkpointer's thread, or from a worker.
+fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send + Sync> {
     let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
     Box::new(move |reason| {
-        // The checkpointer calls this again and again while the cause lasts.
+        // It is called again and again while the cause lasts.
         if halt.needs_resume() {
             return;
         }

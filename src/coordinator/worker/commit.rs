@@ -21,6 +21,9 @@ use crate::postgres::store::{Call, Failure, Reply, Sought, Store};
 use crate::telemetry;
 use domain::code::Code;
 
+/// The reason for a halt: a name or an order number that this process gives is in use.
+const ORDER_NUMBER_TAKEN: &str = "order_number_taken";
+
 impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// The next batch. `admitted`: whether it may move money.
     pub(super) fn batch(&mut self, admitted: bool) -> Vec<Member> {
@@ -157,6 +160,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 debug!(shard = self.shard, why, "the store asks for another try");
             }
             Failure::Retry(_) => alert(Alert::FundingBlocked, what),
+            Failure::Contradicted(_) => {
+                alert(Alert::ProtocolViolation, what);
+                (self.parts.halt)(format!("{ORDER_NUMBER_TAKEN}: {why}"));
+            }
             _ => alert(Alert::PostgresUnreachable, what),
         }
         Ok(())
