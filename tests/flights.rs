@@ -390,3 +390,39 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     let available = format!("SELECT available FROM balances_tb WHERE user_id = {USER}");
     assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
 }
+
+/// Goal: a call that needs a row which cannot be read is refused for that row, without a flight, and
+/// uses the row once it is corrected. Method: a status and an amount that this version does not
+/// know, one after the other.
+#[test]
+fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
+    let site = site();
+    site.sql(
+        "ALTER TABLE accounts_tb DROP CONSTRAINT accounts_tb_status_check; \
+         ALTER TABLE balances_tb ALTER COLUMN available TYPE NUMERIC",
+    );
+    let flights = "SELECT max(flight) FROM journal_tb WHERE shard = 0";
+    for (number, bad, good, why) in [
+        (1, "accounts_tb SET status = 9", "accounts_tb SET status = 1", "status 9"),
+        (
+            2,
+            "balances_tb SET available = 0.000000001",
+            "balances_tb SET available = 1",
+            "balance of 1001 in asset 3",
+        ),
+    ] {
+        // A new store reads the row first.
+        let mut store = store(&site);
+        site.sql(&format!("UPDATE {bad} WHERE user_id = {USER}"));
+        let before = site.sql_value(flights);
+        let refused = block_on(store.commit(0, &[deposit(number, USER)]));
+        let Err(Failure::Refused { index: 0, violation: false, source }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(chain(source.as_ref()).contains(why), "{source}");
+        assert_eq!(site.sql_value(flights), before, "no flight");
+        block_on(store.commit(0, &[deposit(number + 10, USER + 1)])).expect("another user");
+        site.sql(&format!("UPDATE {good} WHERE user_id = {USER}"));
+        block_on(store.commit(0, &[deposit(number, USER)])).expect("the row is corrected");
+    }
+}

@@ -652,7 +652,7 @@ async fn read(session: &Session, wanted: &Wanted, catalog: &Catalog) -> Result<F
                 Some(status) => found.accounts.push((user, status)),
                 None => {
                     let what = format!("account of {user}: status {number}");
-                    found.unreadable.push((Key::User(user), what));
+                    found.unreadable.push((Key::Account(user), what));
                 }
             }
         }
@@ -667,7 +667,7 @@ async fn read(session: &Session, wanted: &Wanted, catalog: &Catalog) -> Result<F
                 Some(balance) => found.balances.push((user, asset, balance)),
                 None => {
                     let what = format!("balance of {user} in asset {}", asset.0);
-                    found.unreadable.push((Key::User(user), what));
+                    found.unreadable.push((Key::Balance(user, asset), what));
                 }
             }
         }

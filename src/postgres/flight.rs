@@ -206,7 +206,8 @@ impl Wanted {
     }
 }
 
-/// The rows that were read. A row that was wanted and is not here does not exist.
+/// The rows that were read. A row that was wanted and is not here, not even as unreadable, does not
+/// exist.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Statuses.
@@ -234,8 +235,10 @@ pub enum Key {
     Operation(ReqId, Op),
     /// An external operation's idempotency key.
     External(String),
-    /// An account or a balance.
-    User(UserId),
+    /// An account.
+    Account(UserId),
+    /// A balance.
+    Balance(UserId, AssetId),
 }
 
 /// A kind of rows that a flight is compared with.

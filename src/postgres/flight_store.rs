@@ -331,7 +331,7 @@ fn refused(calls: &[Call], violation: bool, source: Source) -> Failure {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::super::flight::{Balance, Found, Wanted};
+    use super::super::flight::{Balance, Found, Key, Wanted};
     use super::*;
     use crate::clock::SystemClock;
     use domain::account::AccountStatus;
@@ -349,6 +349,7 @@ mod tests {
         ends: VecDeque<Result<(), Stopped>>,
         lasts: VecDeque<Last>,
         balances: VecDeque<Balance>,
+        unreadable: Vec<(Key, String)>,
     }
 
     impl Journal for Scripted {
@@ -364,7 +365,12 @@ mod tests {
         async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
             let accounts = wanted.accounts.iter().map(|user| (*user, AccountStatus::Active));
             let mut found = Found { accounts: accounts.collect(), ..Found::default() };
+            found.unreadable = self.unreadable.clone();
+            let bad = |key: Key| self.unreadable.iter().any(|(bad, _)| *bad == key);
             for (user, asset) in &wanted.balances {
+                if bad(Key::Balance(*user, *asset)) {
+                    continue;
+                }
                 let balance = self.balances.pop_front().expect("a balance in the script");
                 found.balances.push((*user, *asset, balance));
             }
@@ -502,6 +508,23 @@ mod tests {
         assert_eq!(store.journal.flown.len(), 2, "the second one is careful");
         let refused = store.commit(0, &withdrawal(1)).await;
         assert!(matches!(refused, Err(Failure::Refused { index: 0, .. })), "{refused:?}");
+    }
+
+    /// No flight is needed to refuse a call because of an unreadable row, and none to use the row
+    /// once it is corrected.
+    #[tokio::test]
+    async fn a_row_that_cannot_be_read_costs_no_flight() {
+        let mut store = store([]);
+        let key = Key::Balance(UserId::new(1).expect("not zero"), AssetId(3));
+        store.journal.unreadable = vec![(key, "half a unit".to_owned())];
+        for number in 1..=2 {
+            let refused = store.commit(0, &withdrawal(number)).await;
+            assert!(matches!(refused, Err(Failure::Refused { index: 0, .. })), "{refused:?}");
+        }
+        assert!(store.journal.flown.is_empty(), "{:?}", store.journal.flown);
+        store.journal.unreadable.clear();
+        store.commit(0, &withdrawal(3)).await.expect("committed");
+        assert_eq!(last_flown(&store), (100, 8));
     }
 
     #[tokio::test]

@@ -152,8 +152,11 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
         }
     }
     let mut wanted = rows.wanted();
-    wanted.accounts.retain(|user| memory.account(*user).is_none());
-    wanted.balances.retain(|(user, asset)| memory.balance(*user, *asset).is_none());
+    let is_read = |key: Key| known.unreadable.contains_key(&key);
+    wanted.accounts.retain(|user| memory.account(*user).is_none() && !is_read(Key::Account(*user)));
+    wanted.balances.retain(|(user, asset)| {
+        memory.balance(*user, *asset).is_none() && !is_read(Key::Balance(*user, *asset))
+    });
     wanted.transfers.retain(|req_id| !known.read.contains(&Key::ReqId(*req_id)));
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
     wanted.operations.retain(|(req_id, op)| !known.read.contains(&Key::Operation(*req_id, *op)));
@@ -326,9 +329,7 @@ impl<'a> Draft<'a> {
             }
             Call::External(external) => self.external(external)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
-                if let Some(why) = self.known.unreadable.get(&Key::User(*user)) {
-                    return Err(Objected { violation: false, what: why.clone() });
-                }
+                self.readable(&Key::Account(*user))?;
                 self.account(*user).after = Some(*status);
                 self.flight.audited.push(Audited {
                     actor: actor.clone(),
@@ -556,9 +557,15 @@ impl<'a> Draft<'a> {
         if let Some(place) = self.operations.get(&(req_id, op)) {
             return Ok(Some(&self.flight.operations[*place]));
         }
-        match self.known.unreadable.get(&Key::Operation(req_id, op)) {
+        self.readable(&Key::Operation(req_id, op))?;
+        Ok(self.known.operations.get(&(req_id, op)))
+    }
+
+    /// Objects to a row that cannot be read.
+    fn readable(&self, key: &Key) -> Result<(), Objected> {
+        match self.known.unreadable.get(key) {
             Some(why) => Err(Objected { violation: false, what: why.clone() }),
-            None => Ok(self.known.operations.get(&(req_id, op))),
+            None => Ok(()),
         }
     }
 
@@ -571,9 +578,8 @@ impl<'a> Draft<'a> {
         amount: Amount,
     ) -> Result<(Decision, Option<u128>), Objected> {
         let units = u128::from(amount.units());
-        if let Some(why) = self.known.unreadable.get(&Key::User(user)) {
-            return Err(Objected { violation: false, what: why.clone() });
-        }
+        self.readable(&Key::Account(user))?;
+        self.readable(&Key::Balance(user, asset))?;
         let status = self.account(user).after;
         let available = self.available(user, asset);
         let enough = available >= units;
