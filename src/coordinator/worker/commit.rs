@@ -20,6 +20,7 @@ use crate::postgres::Superseded;
 use crate::postgres::store::{Call, Failure, Reply, Sought, Store};
 use crate::telemetry;
 use domain::code::Code;
+use domain::shortage::Shortage;
 
 /// The reason for a halt: a name or an order number that this process gives is in use.
 const ORDER_NUMBER_TAKEN: &str = "order_number_taken";
@@ -30,9 +31,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let mut members = Vec::new();
         while members.len() < self.parts.options.batch_max.min(self.batch_limit)
-            && let Some(next) = self.queue.next(now)
+            && let Some(next) = self.queue.next(now, self.parts.options.parked_calls_max)
         {
             match next {
+                Next::Crowded(queued) => {
+                    self.reject(queued, Rejection::overloaded(Shortage::Parked));
+                }
                 Next::Expired(queued) => self.reject(queued, Rejection::of(Code::SystemError)),
                 Next::Ready(mut queued) => {
                     if let Call::Step { transfer, transition, .. } = &mut queued.call
@@ -204,6 +208,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         match queued.ticket.reply_to {
             ReplyTo::Nothing => {}
+            // It has no row, and its client can send it again. It would only hold back later calls.
+            _ if queued.is_unbegun() => self.reject(queued, Rejection::of(Code::SystemError)),
             _ if self.now() >= queued.ticket.deadline_ns => self.give_up(queued),
             _ => self.park(queued, source),
         }
