@@ -42,6 +42,8 @@ pub enum Alert {
     FundingBlocked,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
+    /// So many transfers are parked, because other sessions hold their rows, that new ones are refused.
+    ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
     /// PostgreSQL is another server, or has an older state. No money moves until both stores are
@@ -68,7 +70,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 19] = [
+    pub const ALL: [Alert; 20] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -78,6 +80,7 @@ impl Alert {
         Alert::Fenced,
         Alert::FundingBlocked,
         Alert::NotTakingTransfers,
+        Alert::ParkedFull,
         Alert::PlacesLow,
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
@@ -102,6 +105,7 @@ impl Alert {
             Alert::Fenced => "fenced",
             Alert::FundingBlocked => "funding_blocked",
             Alert::NotTakingTransfers => "not_taking_transfers",
+            Alert::ParkedFull => "parked_full",
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
@@ -130,6 +134,7 @@ impl Alert {
             | Alert::TransferStuck
             | Alert::FundingBlocked
             | Alert::BalanceChangedOutside
+            | Alert::ParkedFull
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::PlacesLow
@@ -156,7 +161,7 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
-            Alert::BalanceChangedOutside | Alert::FundingBlocked => {
+            Alert::BalanceChangedOutside | Alert::FundingBlocked | Alert::ParkedFull => {
                 "ubscore doctor; runbook, \"Another session is in the way\""
             }
             Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",

@@ -382,6 +382,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
             queue_max: 16,
             active_max: 16,
             batch_max: 16,
+            parked_max: 16,
             parked_calls_max: 16,
             backoff_base_ms: 10,
             backoff_cap_ms: 100,

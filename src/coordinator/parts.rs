@@ -20,6 +20,8 @@ pub struct Options {
     pub batch_max: usize,
     /// Transfers one worker has under way.
     pub active_max: usize,
+    /// Transfers of one worker that are parked.
+    pub parked_max: usize,
     /// Calls of one user that wait behind a parked one.
     pub parked_calls_max: usize,
     /// The first back-off, milliseconds.

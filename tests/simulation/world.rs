@@ -438,6 +438,7 @@ impl World {
                 queue_max: 32,
                 batch_max: self.plan.batch_max,
                 active_max: 32,
+                parked_max: 4,
                 parked_calls_max: 3,
                 backoff_base_ms: self.plan.backoff_base_ms,
                 backoff_cap_ms: 400,

@@ -179,6 +179,11 @@ impl Queue {
         self.parked.push((due, queued));
     }
 
+    /// Parked steps of transfers.
+    pub(super) fn parked_transfers(&self) -> usize {
+        self.parked.iter().filter(|(_, queued)| queued.stepped().is_some()).count()
+    }
+
     /// Makes every parked call of a user due.
     pub(super) fn wake(&mut self, user: UserId) {
         for (due, queued) in &mut self.parked {
