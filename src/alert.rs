@@ -42,6 +42,8 @@ pub enum Alert {
     FundingBlocked,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
+    /// A session, prepared transaction or replication slot of PostgreSQL holds back vacuum.
+    OldSnapshot,
     /// So many transfers are parked, because other sessions hold their rows, that new ones are refused.
     ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
@@ -70,7 +72,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 20] = [
+    pub const ALL: [Alert; 21] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -80,6 +82,7 @@ impl Alert {
         Alert::Fenced,
         Alert::FundingBlocked,
         Alert::NotTakingTransfers,
+        Alert::OldSnapshot,
         Alert::ParkedFull,
         Alert::PlacesLow,
         Alert::PostgresChanged,
@@ -105,6 +108,7 @@ impl Alert {
             Alert::Fenced => "fenced",
             Alert::FundingBlocked => "funding_blocked",
             Alert::NotTakingTransfers => "not_taking_transfers",
+            Alert::OldSnapshot => "old_snapshot",
             Alert::ParkedFull => "parked_full",
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
@@ -141,6 +145,7 @@ impl Alert {
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
             | Alert::UserFrequencyAbnormal
+            | Alert::OldSnapshot
             | Alert::WalSpaceLow => WARNING,
         }
     }
@@ -161,9 +166,10 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
-            Alert::BalanceChangedOutside | Alert::FundingBlocked | Alert::ParkedFull => {
-                "ubscore doctor; runbook, \"Another session is in the way\""
-            }
+            Alert::BalanceChangedOutside
+            | Alert::FundingBlocked
+            | Alert::ParkedFull
+            | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",

@@ -6,7 +6,7 @@
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
-//! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
+//! there is of each asset), [`events`] (what users follow, copied from the history), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`development`] (the mark of a database that `--dev` made).
@@ -30,6 +30,7 @@ pub mod flight;
 pub mod flight_store;
 mod functions;
 pub mod funds;
+pub mod horizon;
 pub mod incarnation;
 pub mod movements;
 pub mod pin;
