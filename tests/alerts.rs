@@ -178,6 +178,61 @@ fn a_balance_that_others_keep_changing_is_said() {
     assert_only(&server, &[Alert::BalanceChangedOutside]);
 }
 
+/// Goal: transfers that wait for held rows have a bound, beyond which new ones are refused. Method:
+/// one worker with room for one parked transfer; a session holds a balance, and its user's deposit
+/// into Funding is parked; another user sends.
+#[test]
+fn too_many_parked_transfers_are_said_and_refuse_new_ones() {
+    let (site, webhook) = site();
+    let site = site
+        .with("UBSCORE__COORDINATOR__SHARDS", 1)
+        .with("UBSCORE__COORDINATOR__PARKED_MAX", 1)
+        .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 5_000)
+        .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 5_000);
+    let server = site.start();
+    for user in [USER, USER + 1] {
+        server.transfer_committed(user, Way::ToSpot, "5");
+    }
+    site.wait_for_rest();
+    let held = site.lock_usdt(&[USER]);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 202);
+    eventually("a refusal", || {
+        let reply = server.transfer(USER + 1, Way::ToSpot, "1");
+        (reply.json()["reason"] == "parked").then(|| {
+            assert_eq!((reply.status, &reply.json()["code"]), (503, &json!("OVERLOADED")));
+        })
+    });
+    assert_raised(&server, &webhook, Alert::ParkedFull);
+    assert_only(&server, &[Alert::ParkedFull]);
+    held.sql("ROLLBACK");
+    eventually("room again", || {
+        (server.transfer(USER + 1, Way::ToSpot, "1").status < 300).then_some(())
+    });
+    site.wait_for_rest();
+    site.assert_in_order(&server);
+}
+
+/// Goal: a session that holds back vacuum for too long is named, by the alert and by the doctor.
+/// Method: a session keeps a snapshot, and the limit is its least, a second.
+#[test]
+fn an_old_snapshot_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__OLD_SNAPSHOT_MS", 1_000);
+    let server = site.start();
+    let report = site.session();
+    report.sql("SET application_name = 'a report'");
+    let pid = report.sql("SELECT pg_backend_pid()")[0][0].clone();
+    report.sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM transfers_tb");
+    let named = format!("pid {pid} ('a report', idle in transaction)");
+    let body = assert_raised(&server, &webhook, Alert::OldSnapshot);
+    assert!(body["message"].as_str().is_some_and(|m| m.starts_with(&named)), "{body}");
+    eventually("the doctor's finding", || {
+        let output = site.tool(["doctor"]).output().expect("the binary");
+        let said = String::from_utf8(output.stdout).expect("text");
+        said.contains(&format!("vacuum is held back by {named} for ")).then_some(())
+    });
+}
+
 /// Goal: an audit that cannot run raises an alert, since silence must not look like success.
 /// Method: the audit's own table is moved out of reach, and back.
 #[test]

@@ -23,7 +23,7 @@ use ubscore::postgres::store::{Call, External, Failure, Page, Store, Unfinished}
 use ubscore::postgres::{self, Limits};
 use ubscore::telemetry::chain;
 
-use crate::harness::{Session, Site, Way, block_on, eventually};
+use crate::harness::{Session, Site, Way, block_on, crowd, eventually};
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
@@ -425,4 +425,37 @@ fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
         site.sql(&format!("UPDATE {good} WHERE user_id = {USER}"));
         block_on(store.commit(0, &[deposit(number, USER)])).expect("the row is corrected");
     }
+}
+
+/// Goal: a call that is blocked and has no row is answered at once, and no more than the configured
+/// calls wait behind a transfer that has one. Method: a session holds a balance. A transfer out of
+/// it has no row. A transfer into it has one, and a crowd of the same user comes behind it.
+#[test]
+fn only_a_transfer_with_a_row_waits_for_a_held_balance() {
+    let site = Site::new()
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__COORDINATOR__PARKED_CALLS_MAX", 1)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "10");
+    site.wait_for_rest();
+    let count = "SELECT count(*) FROM transfers_tb";
+    let held = site.lock_usdt(&[USER]);
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    assert_eq!((reply.status, &reply.json()["code"]), (503, &json!("SYSTEM_ERROR")), "{reply:?}");
+    assert_eq!(reply.json()["outcome"], json!(null), "{reply:?}");
+    assert_eq!(site.sql_value(count), "1", "it has no row");
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 202);
+    eventually("a call that is turned away", || {
+        let replies = crowd(6, |_| server.transfer(USER, Way::ToSpot, "1"));
+        assert!(replies.iter().all(|reply| reply.status == 503), "{replies:?}");
+        replies.iter().any(|reply| reply.json()["reason"] == "parked").then_some(())
+    });
+    assert_eq!(site.sql_value(count), "2");
+    server.transfer_committed(USER + 1, Way::ToSpot, "1");
+    held.sql("ROLLBACK");
+    site.wait_for_rest();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    site.assert_in_order(&server);
 }

@@ -686,7 +686,7 @@ mod tests {
         }
         let away = Unasked::Failed("no route".to_owned());
         for (why, want) in [(Unasked::NotRunning, Warn), (away, Bad)] {
-            let found = postgres(Err(&why), 15);
+            let found = postgres(Err(&why), 15, Duration::from_secs(600));
             assert_eq!(found.iter().map(|found| found.verdict).collect::<Vec<_>>(), [want]);
         }
     }
