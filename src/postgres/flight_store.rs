@@ -177,10 +177,10 @@ fn objected(Objection { index, violation, what }: Objection) -> Failure {
 /// The calls of a batch that write a row of these users or transfers, ascending. A deferral writes
 /// no row of its user.
 fn writers(calls: &[Call], users: &[UserId], req_ids: &[ReqId]) -> Vec<usize> {
-    let is_writer = |call: &Call| match (call.lock_order(), call) {
+    let is_writer = |call: &Call| match (call.user(), call) {
         (None, _) => false,
         (Some(_), Call::Defer { req_id, .. }) => req_ids.contains(req_id),
-        (Some((user, _)), _) => {
+        (Some(user), _) => {
             users.contains(&user) || call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
         }
     };

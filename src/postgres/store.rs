@@ -12,7 +12,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, Direction, Intent, Op, ReqId, State};
+use domain::transfer::{Cid, Decision, Intent, Op, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn differing_fields(one: &str, other: &str) -> Vec<&'static str> {
 }
 
 /// The states one commit takes a transfer through: `path`, and then, where Funding takes part, those of its decision.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitionPath {
     /// Known beforehand; may be empty only where Funding takes part.
     pub path: Vec<State>,
@@ -67,7 +67,7 @@ impl TransitionPath {
 }
 
 /// A Funding operation inside a [`TransitionPath`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FundingPart {
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
@@ -159,15 +159,6 @@ pub enum Call {
     },
 }
 
-/// See [`Call::batch_key`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BatchKey<'a> {
-    /// Steps from one state through the same states.
-    Step(State, &'a TransitionPath),
-    /// Accepts of one direction through the same states.
-    Accept(Direction, &'a TransitionPath),
-}
-
 /// How a transfer is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
@@ -241,39 +232,14 @@ impl Call {
         matches!(self, Call::Step { transition, .. } if transition.refuses())
     }
 
-    /// What it has in common with the calls that can be done together with it; `None` for what is done alone. Of Funding's
-    /// parts, accepts withdraw together and steps deposit together; what is refused goes alone.
-    pub fn batch_key(&self) -> Option<BatchKey<'_>> {
-        let (batch_key, transition, together) = match self {
-            Call::Accept { intent, transition, .. } => {
-                (BatchKey::Accept(intent.direction, transition), transition, Op::Withdraw)
-            }
-            Call::Step { transfer, transition, .. } => {
-                (BatchKey::Step(transfer.state, transition), transition, Op::Deposit)
-            }
-            _ => return None,
-        };
-        let plain = |part: &FundingPart| part.op == together && !part.refuse;
-        transition.funding.as_ref().is_none_or(plain).then_some(batch_key)
-    }
-
-    /// Its place in a batch: reads last, so that they see what the batch does; before them equal batch keys beside each other, in one order of
-    /// locks. Nobody has been answered before the batch is committed, so whose call takes effect first is not promised.
-    pub fn place(&self) -> impl Ord {
-        let locks = self.lock_order();
-        (locks.is_none(), self.batch_key(), locks)
-    }
-
-    /// What the call locks; `None` for a read.
-    pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
+    /// The user whose rows it writes; `None` for a read.
+    pub fn user(&self) -> Option<UserId> {
         match self {
-            Call::Accept { intent, .. } | Call::Operate { intent, .. } => {
-                Some((intent.user, intent.asset))
-            }
-            Call::Step { transfer, .. } => Some((transfer.intent.user, transfer.intent.asset)),
-            Call::Defer { user, asset, .. } => Some((*user, *asset)),
-            Call::External(external) => Some((external.user, external.asset)),
-            Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
+            Call::Accept { intent, .. } | Call::Operate { intent, .. } => Some(intent.user),
+            Call::Step { transfer, .. } => Some(transfer.intent.user),
+            Call::External(External { user, .. })
+            | Call::Defer { user, .. }
+            | Call::SetFundingStatus { user, .. } => Some(*user),
             Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => None,
         }
     }

@@ -389,22 +389,6 @@ impl Pair {
         if let [Call::Accept { .. } | Call::Step { .. }] = calls {
             self.count("alone");
         }
-        let batch_key = calls
-            .chunk_by(|one, next| one.batch_key().is_some() && one.batch_key() == next.batch_key());
-        let sets =
-            batch_key.filter(|run| run.len() > 4).map(|run| run[0].clone()).collect::<Vec<_>>();
-        for call in sets {
-            self.count(match call {
-                Call::Accept { transition: TransitionPath { funding: Some(_), .. }, .. } => {
-                    "set: withdraws"
-                }
-                Call::Accept { .. } => "set: accepts",
-                Call::Step { transition: TransitionPath { funding: Some(_), .. }, .. } => {
-                    "set: deposits"
-                }
-                _ => "set: steps",
-            });
-        }
         for (call, reply) in calls.iter().zip(replies) {
             let call_name = match call {
                 Call::Accept { .. } => "accept",
@@ -708,12 +692,12 @@ impl Pair {
 
     fn calls(&mut self, most: u64) -> Vec<Call> {
         let mut calls: Vec<Call> = (0..self.chance.between(1, most)).map(|_| self.call()).collect();
-        // As a worker sorts them: a read sees what its batch does.
-        calls.sort_by_key(|call| call.lock_order().is_none());
+        // The model reads at the call's place, and the store behind the flight.
+        calls.sort_by_key(|call| call.user().is_none());
         calls
     }
 
-    /// Many transfers at once, in a worker's order: neighbours of one batch key share a statement.
+    /// Many transfers at once.
     fn crowd(&mut self) -> Said {
         let count = self.chance.between(8, 40);
         let (mut calls, steps) = (Vec::new(), self.chance.below(4));
@@ -721,7 +705,6 @@ impl Pair {
             let step = self.chance.below(3) < steps;
             calls.push(if step { self.step() } else { self.accept() });
         }
-        calls.sort_by(|one, other| one.place().cmp(&other.place()));
         self.fly(None, 0, calls, Fate::Arrives, Loses::Nothing)
     }
 
@@ -941,8 +924,6 @@ const MUST: &[&str] = &[
     "find external: nothing",
     "set status: done",
     "alone",
-    "set: withdraws",
-    "set: accepts",
     "search: found",
     "search: nothing",
     "watermark",

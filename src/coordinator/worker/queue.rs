@@ -90,7 +90,7 @@ impl Queued {
         match &self.call {
             Call::Find(Sought::Cid(user, _)) => Some(*user),
             Call::Defer { .. } => None,
-            call => call.lock_order().map(|(user, _)| user),
+            call => call.user(),
         }
     }
 
