@@ -1,4 +1,4 @@
-//! The entries of a journal row: what one flight did to transfers and balances.
+//! The entries of a journal row: the changes of one flight to transfers and balances.
 //!
 //! ```text
 //!   row.entries:  version (1 byte) | entries (postcard) | CRC-32 (4 bytes, little-endian)
@@ -87,7 +87,7 @@ pub enum Damaged {
     Content {
         /// Of which entry, from 0.
         index: usize,
-        /// What is wrong.
+        /// The reason.
         what: &'static str,
     },
 }
