@@ -15,11 +15,12 @@ use ubscore::clock::SystemClock;
 use ubscore::commands::dev;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::{
-    AccountRow, Balance, BalanceRow, Compared, Flight, Found, Journal, Last, Stopped, Wanted,
+    AccountRow, Balance, BalanceRow, Compared, EventIds, Flight, Found, Journal, Last, Stopped,
+    Wanted,
 };
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation;
-use ubscore::postgres::store::{Call, External, Failure, Page, Store, Unfinished};
+use ubscore::postgres::store::{Call, External, Failure, Page, Standing, Store, Unfinished};
 use ubscore::postgres::{self, Limits};
 use ubscore::telemetry::chain;
 
@@ -76,7 +77,8 @@ fn brief(site: &Site) -> Database {
 }
 
 fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), 64)
+    let events = Arc::new(EventIds::new(1));
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, 64)
 }
 
 /// A journal before each of whose flights another session runs a statement.
@@ -290,7 +292,7 @@ fn a_lock_time_out_names_every_call_that_meets_a_held_row() {
     let users: Vec<u64> = (USER..USER + 4).collect();
     let mut store = store(&site);
     let first: Vec<Call> = (1..).zip(&users).map(|(n, user)| deposit(n, *user)).collect();
-    block_on(store.commit(0, &first)).expect("each user has its rows");
+    block_on(store.commit(Standing::default(), &first)).expect("each user has its rows");
     let held = site.session();
     held.sql(&format!(
         "BEGIN; SELECT FROM balances_tb WHERE user_id = {} FOR UPDATE; \
@@ -304,13 +306,13 @@ fn a_lock_time_out_names_every_call_that_meets_a_held_row() {
         actor: "a test".to_owned(),
         reason: "a lock".to_owned(),
     });
-    let blocked = block_on(store.commit(0, &calls));
+    let blocked = block_on(store.commit(Standing::default(), &calls));
     let Err(Failure::Blocked { indices, .. }) = blocked else { panic!("{blocked:?}") };
     assert_eq!(indices, [1, 3, 4]);
     let others = [calls[0].clone(), calls[2].clone()];
-    block_on(store.commit(0, &others)).expect("the others go on at once");
+    block_on(store.commit(Standing::default(), &others)).expect("the others go on at once");
     held.sql("ROLLBACK");
-    block_on(store.commit(0, &calls)).expect("the rows are free");
+    block_on(store.commit(Standing::default(), &calls)).expect("the rows are free");
 }
 
 /// Goal: a lock on a table blocks the batch as a whole, and the error names the session that holds
@@ -328,7 +330,7 @@ fn a_lock_on_a_table_blames_no_call_and_names_its_session() {
         report.sql(&format!("BEGIN; LOCK TABLE {lock}"));
         // The look at the blockers may come too late for one wait.
         eventually("the session to be named", || {
-            let blocked = block_on(store.commit(0, &calls));
+            let blocked = block_on(store.commit(Standing::default(), &calls));
             let Err(Failure::Retry(source)) = blocked else { panic!("{blocked:?}") };
             let said = chain(source.as_ref());
             let named = format!("pid {pid} (\"a report\", idle in transaction, query started at ");
@@ -336,7 +338,7 @@ fn a_lock_on_a_table_blames_no_call_and_names_its_session() {
         });
         report.sql("ROLLBACK");
     }
-    block_on(store.commit(0, &calls)).expect("the tables are free");
+    block_on(store.commit(Standing::default(), &calls)).expect("the tables are free");
 }
 
 /// Goal: a key that another session inserts stops only the call that needs it. Method: a session
@@ -351,16 +353,16 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
         "BEGIN; INSERT INTO accounts_tb (user_id, account_type) VALUES ({}, 1)",
         USER + 1
     ));
-    let both = block_on(store.commit(0, &calls));
+    let both = block_on(store.commit(Standing::default(), &calls));
     assert!(matches!(both, Err(Failure::Split(_))), "{both:?}");
-    block_on(store.commit(0, &calls[..1])).expect("it needs another key");
-    let alone = block_on(store.commit(0, &calls[1..]));
+    block_on(store.commit(Standing::default(), &calls[..1])).expect("it needs another key");
+    let alone = block_on(store.commit(Standing::default(), &calls[1..]));
     assert!(
         matches!(&alone, Err(Failure::Blocked { indices, .. }) if *indices == [0]),
         "{alone:?}"
     );
     other.sql("COMMIT");
-    block_on(store.commit(0, &calls[1..])).expect("the account is there");
+    block_on(store.commit(Standing::default(), &calls[1..])).expect("the account is there");
 }
 
 /// Goal: a balance that another session changes again and again is never overwritten, and stops
@@ -376,7 +378,7 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     let session = Arc::new(site.session());
     let mut store = store_over(Meddled { journal: brief(&site), session, statement });
     let calls = [deposit(1, USER + 1), deposit(2, USER)];
-    let blocked = block_on(store.commit(0, &calls));
+    let blocked = block_on(store.commit(Standing::default(), &calls));
     let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {
         panic!("{blocked:?}")
     };
@@ -386,7 +388,7 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
         "user {USER}, USDT: available 11 frozen 0 version 2, now available 12 frozen 0 version 3"
     );
     assert!(said.contains(&values), "{said}");
-    block_on(store.commit(0, &calls[..1])).expect("the other user's call");
+    block_on(store.commit(Standing::default(), &calls[..1])).expect("the other user's call");
     let available = format!("SELECT available FROM balances_tb WHERE user_id = {USER}");
     assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
 }
@@ -415,15 +417,17 @@ fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
         let mut store = store(&site);
         site.sql(&format!("UPDATE {bad} WHERE user_id = {USER}"));
         let before = site.sql_value(flights);
-        let refused = block_on(store.commit(0, &[deposit(number, USER)]));
+        let refused = block_on(store.commit(Standing::default(), &[deposit(number, USER)]));
         let Err(Failure::Refused { index: 0, violation: false, source }) = refused else {
             panic!("{refused:?}")
         };
         assert!(chain(source.as_ref()).contains(why), "{source}");
         assert_eq!(site.sql_value(flights), before, "no flight");
-        block_on(store.commit(0, &[deposit(number + 10, USER + 1)])).expect("another user");
+        block_on(store.commit(Standing::default(), &[deposit(number + 10, USER + 1)]))
+            .expect("another user");
         site.sql(&format!("UPDATE {good} WHERE user_id = {USER}"));
-        block_on(store.commit(0, &[deposit(number, USER)])).expect("the row is corrected");
+        block_on(store.commit(Standing::default(), &[deposit(number, USER)]))
+            .expect("the row is corrected");
     }
 }
 
