@@ -38,13 +38,15 @@ pub enum Alert {
     ConservationViolated,
     /// Another process has taken over.
     Fenced,
-    /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a table.
+    /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a
+    /// table.
     FundingBlocked,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
     /// A session, prepared transaction or replication slot of PostgreSQL holds back vacuum.
     OldSnapshot,
-    /// So many transfers are parked, because other sessions hold their rows, that new ones are refused.
+    /// So many transfers are parked, because other sessions hold their rows, that new ones are
+    /// refused.
     ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,

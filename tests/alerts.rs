@@ -110,8 +110,9 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     site.assert_in_order(&server);
 }
 
-/// Goal: a lock on a table stops every commit and parks no transfer, and the alert names the session
-/// that holds it. Method: a session locks the balances; clients of two users send meanwhile.
+/// Goal: a lock on a table stops every commit and parks no transfer, and the alert names the
+/// session that holds it. Method: a session locks the balances; clients of two users send
+/// meanwhile.
 #[test]
 fn a_lock_on_a_table_is_said_with_its_session() {
     let (site, webhook) = site();
@@ -145,8 +146,8 @@ fn a_lock_on_a_table_is_said_with_its_session() {
     site.assert_in_order(&server);
 }
 
-/// Goal: a session that keeps writing into a balance is said, and its writes stand. Method: a session
-/// changes the balance of one user without a pause, while that user sends transfers.
+/// Goal: a session that keeps writing into a balance is said, and its writes stand. Method: a
+/// session changes the balance of one user without a pause, while that user sends transfers.
 #[test]
 fn a_balance_that_others_keep_changing_is_said() {
     let (site, webhook) = site();

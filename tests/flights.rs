@@ -81,7 +81,7 @@ fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
     FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, 64)
 }
 
-/// A journal before each of whose flights another session runs a statement.
+/// A journal with another session that runs a statement before each flight.
 struct Meddled {
     journal: Database,
     session: Arc<Session>,
@@ -366,8 +366,8 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
 }
 
 /// Goal: a balance that another session changes again and again is never overwritten, and stops
-/// only the calls of its user. Method: before each flight a session adds 1 USDT to one of two users
-/// who get a deposit; then it stops.
+/// only the calls of its user. Method: two users get a deposit; before each flight a session adds
+/// 1 USDT to one of them.
 #[test]
 fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     let site = site();
@@ -393,8 +393,8 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
 }
 
-/// Goal: a call that needs a row which cannot be read is refused for that row, without a flight, and
-/// uses the row once it is corrected. Method: a status and an amount that this version does not
+/// Goal: a call that needs a row which cannot be read is refused for that row, without a flight,
+/// and uses the row once it is corrected. Method: a status and an amount that this version does not
 /// know, one after the other.
 #[test]
 fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {

@@ -670,7 +670,10 @@ fn an_order_number_in_use_halts() {
     assert!(file(&site).exists());
     let after = site.sql("SELECT user_id, asset_id, available FROM balances_tb ORDER BY 1, 2");
     assert_eq!(after, before);
-    site.sql(&format!("DELETE FROM transfers_tb WHERE req_id = '{by_hand}'"));
+    site.sql(&format!(
+        "SET session_replication_role = replica; \
+         DELETE FROM transfers_tb WHERE req_id = '{by_hand}'"
+    ));
     eventually("a resume", || {
         let reply = server.resume("the row is gone");
         (reply.status == 200).then_some(())

@@ -21,8 +21,8 @@ pub struct Coordinator {
     pub active_max: usize,
     /// The most transfers of one worker that are parked; above it, new transfers are refused.
     pub parked_max: usize,
-    /// The most calls of one user that wait behind a parked transfer of that user; above it, new ones
-    /// are refused.
+    /// The most calls of one user that wait behind a parked transfer of that user; above it, new
+    /// ones are refused.
     pub parked_calls_max: usize,
     /// The most users in the memory of all workers, with their Funding accounts and balances.
     pub users_max: usize,

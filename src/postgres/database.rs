@@ -3,10 +3,12 @@
 mod held;
 
 use std::cmp::Ordering;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::{Either, select};
 use jiff::Timestamp;
 use rust_decimal::Decimal;
 use tokio_postgres::error::{Severity, SqlState};
@@ -14,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info};
 
-use self::held::{GONE, blocked_by, held, watched};
+use self::held::{GONE, blocked_by, blockers, held};
 use super::columns::{self, asset_number, bigint};
 use super::flight::{
     Balance, Compared, Decided, Flight, Found, Journal, Key, Last, Moved, Operation, Stopped,
@@ -32,6 +34,9 @@ use domain::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
 /// The columns [`transfer_from_row`] reads, in its order.
 pub(super) const TRANSFER_COLUMNS: &str = "order_number AS transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
      transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at";
+
+/// The part of the time limit for locks after which the blockers are looked for.
+const LOOK_PART: u32 = 4;
 
 /// The unique keys of names and order numbers, which only this process gives.
 const OURS: [&str; 3] =
@@ -173,6 +178,28 @@ impl Database {
                 let ours = constraint.is_some_and(|constraint| OURS.contains(&constraint));
                 Stopped::Taken { ours, source: error.into() }
             }
+        }
+    }
+}
+
+/// Runs work on the backend `pid`. If the work takes a good part of the time limit for locks, looks
+/// over another connection for the sessions that block it. Returns them as text.
+async fn watched<T>(
+    (config, limits): (&Address, &Limits),
+    pid: i32,
+    work: impl Future<Output = T>,
+) -> (T, String) {
+    let look = async {
+        tokio::time::sleep(limits.lock_timeout / LOOK_PART).await;
+        let found = blockers(config, limits, pid);
+        let found = tokio::time::timeout(limits.lock_timeout, found).await;
+        found.unwrap_or(Err(Error::Timeout(limits.lock_timeout)))
+    };
+    match select(pin!(work), pin!(look)).await {
+        Either::Left((done, _)) => (done, GONE.to_owned()),
+        Either::Right((Ok(found), work)) => (work.await, found),
+        Either::Right((Err(error), work)) => {
+            (work.await, format!("sessions that could not be looked for ({error})"))
         }
     }
 }

@@ -309,8 +309,8 @@ pub enum Stopped {
         /// What PostgreSQL answered.
         source: Source,
     },
-    /// Nothing was written: a row stops it that PostgreSQL does not name, such as a key that another
-    /// session inserts, or a page that cannot be read.
+    /// Nothing was written: a row stops it that PostgreSQL does not name, such as a key that
+    /// another session inserts, or a page that cannot be read.
     Unnamed(Source),
     /// Nothing was written: other sessions stop it as a whole, for example by a lock on a table.
     Blocked(Source),

@@ -28,8 +28,8 @@ use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::transfer::ReqId;
 
-/// Flights of one batch that may meet other rows. The first one rests on memory. The next one rests on
-/// rows that were just read, so their owner is in the way.
+/// Flights of one batch that may meet other rows. The first one rests on memory. The next one rests
+/// on rows that were just read, so their owner is in the way.
 const MISMATCHES_MAX: usize = 2;
 
 /// See the head of this file.
@@ -273,7 +273,8 @@ impl<J: Journal> Store for FlightStore<J> {
                 {
                     known.careful = true;
                 }
-                // The careful reads have found no such row, and no other process gives these numbers.
+                // The careful reads have found no such row, and no other process gives these
+                // numbers.
                 Stopped::Taken { ours: true, source } => return Err(Failure::Contradicted(source)),
                 Stopped::Taken { source, .. } => return Err(refused(calls, false, source)),
                 Stopped::Refused { violation, source } => {

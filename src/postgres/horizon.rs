@@ -1,8 +1,8 @@
 //! Old snapshots: what keeps PostgreSQL from removing dead versions of rows.
 //!
-//! Each flight leaves dead versions of the balances that it changes. While a snapshot is held, vacuum
-//! and HOT pruning keep every version that the snapshot may still see, and reads of hot rows get
-//! slower by the minute.
+//! Each flight leaves dead versions of the balances that it changes. While a snapshot is held,
+//! vacuum and HOT pruning keep every version that the snapshot may still see, and reads of hot rows
+//! get slower by the minute.
 
 use tokio_postgres::Client;
 

@@ -183,6 +183,8 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
         (Said::Split | Said::Contradicted, Said::Refused(..)) => true,
         // An error without a held row: a deadlock, a cancelled statement, or a page of a file.
         (Said::Split | Said::Retry, Said::Blocked(_)) => true,
+        // Of several faults in one batch the server meets another one first.
+        (Said::Retry, Said::Refused(..)) if calls > 1 => true,
         (Said::Refused(..), Said::Refused(..)) if calls > 1 => true,
         // Refused before anything is sent.
         (Said::Refused(_, true), Said::Fenced) => true,

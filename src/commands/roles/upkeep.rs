@@ -31,8 +31,8 @@ pub(super) fn alert_unreadable(reads: &Reads) {
     }
 }
 
-/// Raises alerts: invalid assets, old snapshots of PostgreSQL, little space for the log, little room
-/// in UBSCore's tables. It never ends.
+/// Raises alerts: invalid assets, old snapshots of PostgreSQL, little space for the log, little
+/// room in UBSCore's tables. It never ends.
 pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = data_dir::log(&config.data_dir);
     let clock = Arc::clone(&service.intake.clock);
@@ -145,8 +145,8 @@ fn files_bytes(directory: &Path) -> std::io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// A holder without an age is old if it was seen for long enough with the same horizon. One that
-    /// moves on is not.
+    /// A holder without an age is old if it was seen for long enough with the same horizon. One
+    /// that moves on is not.
     #[test]
     fn a_holder_without_an_age_is_watched() {
         let mut snapshots = Snapshots::new(10_000);

@@ -47,8 +47,8 @@ impl Outage {
         self.retry_ns = now + ns(backoff.delay_ms(self.failures).min(STORE_RETRY_MS_MAX));
     }
 
-    /// The store has answered, so it can be reached. Returns whether an outage that was no short one
-    /// has ended.
+    /// The store has answered, so it can be reached. Returns whether an outage that was no short
+    /// one has ended.
     pub(super) fn ended(&mut self) -> bool {
         let was_long = !self.is_short();
         self.failures = 0;

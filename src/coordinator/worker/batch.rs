@@ -13,8 +13,8 @@ pub(super) struct Member {
     pub(super) instead: Option<Call>,
 }
 
-/// The calls of one commit, in the order of the queue. Reads are answered behind the commit, wherever
-/// they stand.
+/// The calls of one commit, in the order of the queue. Reads are answered behind the commit,
+/// wherever they stand.
 pub(super) struct Batch {
     pub(super) calls: Vec<Call>,
     /// For each call its ticket and, if the store gets another call instead, the queued one.

@@ -1,8 +1,8 @@
 //! The calls that wait for the next commit, in the order of their arrival.
 //!
 //! A call that the store blocks is parked for a while, and the others go on. Later calls of the
-//! same user are parked with it: a search for a cid must see every accept that came before it. Their
-//! number has a bound.
+//! same user are parked with it: a search for a cid must see every accept that came before it.
+//! Their number has a bound.
 
 use std::collections::VecDeque;
 
@@ -152,8 +152,8 @@ impl Queue {
         batch.rev().for_each(|queued| self.put_back(queued));
     }
 
-    /// The next call that is not parked, `None` if there is none. A call behind a parked one of
-    /// its user is parked too: it would block on the same rows and delay the batch. `behind_max`: the
+    /// The next call that is not parked, `None` if there is none. A call behind a parked one of its
+    /// user is parked too: it would block on the same rows and delay the batch. `behind_max`: the
     /// most calls that wait behind the first one of a user.
     pub(super) fn next(&mut self, now: u64, behind_max: usize) -> Option<Next> {
         while let Some(queued) = self.ready.pop_front() {

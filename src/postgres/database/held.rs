@@ -1,11 +1,6 @@
 //! Flights that other sessions stop: which rows those sessions hold, and which sessions they are.
 
-use std::future::Future;
-use std::pin::pin;
-
-use futures_util::future::{Either, select};
 use jiff::Timestamp;
-use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
@@ -32,36 +27,13 @@ pub(super) fn blocked_by(blockers: String, source: Source) -> Source {
     Blocked { blockers, source }.into()
 }
 
-/// The part of the time limit for locks after which the blockers are looked for.
-const LOOK_PART: u32 = 4;
 /// The most blockers in a text.
 const BLOCKERS_NAMED: usize = 5;
 /// Blockers that were looked for and not found.
 pub(super) const GONE: &str = "sessions that were gone when they were looked for";
 
-/// Runs work on the backend `pid`. If the work takes a good part of the time limit for locks, looks
-/// over another connection for the sessions that block it. Returns them as text.
-pub(super) async fn watched<T>(
-    (config, limits): (&Address, &Limits),
-    pid: i32,
-    work: impl Future<Output = T>,
-) -> (T, String) {
-    let look = async {
-        sleep(limits.lock_timeout / LOOK_PART).await;
-        let found = timeout(limits.lock_timeout, blockers(config, limits, pid)).await;
-        found.unwrap_or(Err(Error::Timeout(limits.lock_timeout)))
-    };
-    match select(pin!(work), pin!(look)).await {
-        Either::Left((done, _)) => (done, GONE.to_owned()),
-        Either::Right((Ok(found), work)) => (work.await, found),
-        Either::Right((Err(error), work)) => {
-            (work.await, format!("sessions that could not be looked for ({error})"))
-        }
-    }
-}
-
 /// The sessions that block the backend `pid`, as text.
-async fn blockers(config: &Address, limits: &Limits, pid: i32) -> Result<String, Error> {
+pub(super) async fn blockers(config: &Address, limits: &Limits, pid: i32) -> Result<String, Error> {
     let client = connect(config, limits).await?;
     // A prepared transaction has the pid 0.
     let blocking = "SELECT DISTINCT b.pid, a.application_name, a.state, a.query_start \

@@ -51,7 +51,9 @@ impl Differences {
                 differences.texts.push(text);
             }
         }
-        for moved in &flight.moved {
+        // Otherwise no transfer was read.
+        let moved = if known.careful { flight.moved.as_slice() } else { &[] };
+        for moved in moved {
             let req_id = moved.to.transfer.intent.req_id;
             let found = match known.sought(&Sought::ReqId(req_id)) {
                 Reply::Found(found) => found.map(|transfer| transfer.state),
