@@ -521,9 +521,9 @@ fn a_database_restored_by_hand_is_repaired_and_audited() {
     assert_audited(&server);
 }
 
-/// Goal: the audit goes on with tables that were brought into a cluster by hand, with lower and with
-/// higher transaction numbers. Method: `pg_restore` of both halves; the start; transfers; rounds of
-/// the audit.
+/// Goal: the audit goes on with tables that were brought into another cluster by hand. Method:
+/// `pg_restore` of both halves into a cluster with fewer and into one with more transactions; the
+/// start; transfers; rounds of the audit.
 #[test]
 fn tables_from_another_cluster_are_audited() {
     let (site, cluster, directory, ..) = older_and_newer();

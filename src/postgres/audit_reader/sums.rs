@@ -209,7 +209,9 @@ pub(super) async fn part(client: &Client, from: &Flights) -> Result<Part, Error>
             }
         };
         let walked = walk(client, shard, begins, &mut budget, take).await?;
-        part.to.insert(shard, walked.reached);
+        if walked.reached > begins {
+            part.to.insert(shard, walked.reached);
+        }
         part.behind |= walked.more;
         part.damaged.extend(walked.damaged);
     }
