@@ -39,7 +39,7 @@ CREATE TABLE journal_tb (
     open_from   BIGINT NOT NULL,
     event_first BIGINT NOT NULL,    -- the id of its first event, or of the next one: never falls
     event_count INTEGER NOT NULL,
-    entries     BYTEA NOT NULL,     -- what it did, see src/postgres/flight/entries.rs
+    entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
 ) WITH (vacuum_truncate = off);
 

@@ -1,4 +1,4 @@
-//! The entries of a journal row: the changes of transfers and balances in one flight.
+//! The entries of a journal row: the changes of one flight to transfers and balances.
 //!
 //! ```text
 //!   row.entries:  version (1 byte) | entries (postcard) | CRC-32 (4 bytes, little-endian)
@@ -88,7 +88,7 @@ pub enum Damaged {
     Content {
         /// Of which entry, from 0.
         index: usize,
-        /// The fault.
+        /// The reason.
         what: &'static str,
     },
 }
