@@ -382,9 +382,8 @@ impl AuditReader {
         findings: &mut Findings,
     ) -> Result<(), Error> {
         let catalog = self.catalog.load_full();
-        let mut sums = self.unkept.sums.clone();
+        let mut sums = self.unkept.sums.between(users, &self.part.sums);
         sums.merge(&self.part.sums);
-        let sums = sums.between(users, &self.part.sums);
         let mut candidates =
             unbalanced(client, users, &sums.columns(|sum| sum.all, &catalog)).await?;
         let open = match findings.behind {
