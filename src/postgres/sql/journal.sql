@@ -29,8 +29,8 @@ $$;
 -- Deletes rows of the journal that are older than p_keep_ms of lived time: p_lived_ms now, see
 -- watermark_lived. At most p_rows of a shard; returns the largest number that went of a shard.
 --
--- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows that
--- it has written, and a start with those that are noted beside the log.
+-- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows
+-- that it has written, and a start with those that are noted beside the log.
 CREATE FUNCTION journal_forget(p_lived_ms BIGINT, p_keep_ms BIGINT, p_rows BIGINT) RETURNS BIGINT
 LANGUAGE plpgsql AS $$
 DECLARE
