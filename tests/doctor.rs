@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Site, Way, eventually, said, text};
 
 /// Every check, by its printed name.
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     "configuration",
     "postgres version",
     "postgres fsync",
@@ -31,6 +31,7 @@ const CHECKS: [&str; 21] = [
     "open files",
     "cpus",
     "engine core",
+    "outcome map",
     "memory",
     "swap",
 ];
