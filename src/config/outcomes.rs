@@ -51,8 +51,8 @@ impl Outcomes {
     /// The transfers per second that a map of so many places carries without an end. At this rate
     /// four fifths of the places are taken, and the alert `places_low` comes beyond it.
     ///
-    /// An outcome stays for the keep time, until the next search has seen it terminal and the one
-    /// after that forgets it, and until the engine's walk over the map has come to it, an eighth of that time.
+    /// An outcome stays for the keep time and for up to two searches: one sees it terminal, and a
+    /// later one forgets it. UBSCore's walk over the map then takes an eighth of that time at most.
     pub fn rate_max(&self, outcomes_max: usize) -> u64 {
         let stay_ms = (self.keep() + 2 * self.every()).as_millis() * 9 / 8;
         let places = outcomes_max as u128 * 4 / 5;
