@@ -172,7 +172,7 @@ impl Alert {
             | Alert::FundingBlocked
             | Alert::ParkedFull
             | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
-            Alert::PlacesLow => "raise engine.accounts_max; runbook, \"The tables fill\"",
+            Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {
