@@ -193,7 +193,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Direction::SpotToFunding => (Op::Withdraw, false),
         };
         if kept || crowded {
-            match self.spot.foresee(&Ask { op, intent: intent.clone() }).await {
+            // On the heap: it is long, and seldom needed.
+            match Box::pin(self.spot.foresee(&Ask { op, intent: intent.clone() })).await {
                 Ok(()) => {}
                 Err(Code::Overloaded) if crowded => {
                     let table =
@@ -437,7 +438,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let Duty::Ask(Participant::Spot, op) = transfer.state.duty(intent.direction) else {
             return Ok(Settled { transfer, withdrawn: false });
         };
-        let answer = self.spot.query(intent.req_id, op).await;
+        // On the heap: it is long, and seldom needed.
+        let answer = Box::pin(self.spot.query(intent.req_id, op)).await;
         let decision = match (answer.outcome, answer.outcome.decision()) {
             (_, Some(decision)) => decision,
             // The row was read so long ago that the transfer has ended since, and its record is

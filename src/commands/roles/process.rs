@@ -157,15 +157,15 @@ impl Process {
         handler: H,
     ) -> Serving
     where
-        H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+        H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
         let (limits, silent) = (Limits::from(&self.config.http), Arc::clone(&self.silent));
         let mut stopped = self.stopping();
         let handler = move |request| {
-            let (answer, silent) = (handler(request), Arc::clone(&silent));
+            let (handler, silent) = (handler.clone(), Arc::clone(&silent));
             async move {
-                let answer = answer.await;
+                let answer = handler(request).await;
                 if silent.load(Ordering::Acquire) {
                     return std::future::pending().await;
                 }

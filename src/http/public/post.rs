@@ -87,7 +87,7 @@ async fn transfer(
     let pauses = transfers.reads.pauses();
     let (checked, reservation) = match post.admit(&draft, &pauses, standings).await {
         Ok(admitted) => admitted,
-        Err(refusal) => return post.replay_or(refusal).await,
+        Err(refusal) => return Box::pin(post.replay_or(refusal)).await,
     };
     match post.accept(checked, reservation, pauses).await? {
         Accept::ByWorker { accepted, waited } => post.follow(accepted, waited).await,
@@ -348,7 +348,8 @@ async fn find_cid(
 /// A stored transfer, if PostgreSQL returns one within [`ACCEPT_GRACE`].
 async fn read_directly(transfers: &Transfers, sought: &Sought) -> Option<Transfer> {
     tokio::select! {
-        found = transfers.reads.transfer(sought) => found.ok().flatten(),
+        // On the heap: it is long, and seldom needed.
+        found = Box::pin(transfers.reads.transfer(sought)) => found.ok().flatten(),
         () = transfers.clock.sleep(ACCEPT_GRACE) => None,
     }
 }
