@@ -62,12 +62,15 @@ CREATE TABLE assets_tb (
     CONSTRAINT assets_tb_symbol_key UNIQUE (symbol),
     CONSTRAINT assets_units_check CHECK (((min_transfer_amount = round(min_transfer_amount, ("precision")::integer)) AND (max_transfer_amount = round(max_transfer_amount, ("precision")::integer)) AND ((max_transfer_amount * power((10)::numeric, ("precision")::numeric)) < '18446744073709551616'::numeric)))
 );
+CREATE TABLE audit_folded (
+    shard integer NOT NULL,
+    flight bigint NOT NULL,
+    CONSTRAINT audit_folded_pkey PRIMARY KEY (shard)
+) WITH (fillfactor=50);
 CREATE TABLE audit_state (
     singleton boolean NOT NULL DEFAULT true,
-    snapshot text NOT NULL,
     log_sequence bigint NOT NULL DEFAULT 0,
     incarnation bigint NOT NULL DEFAULT 0,
-    system_identifier bigint NOT NULL,
     CONSTRAINT audit_state_pkey PRIMARY KEY (singleton),
     CONSTRAINT audit_state_singleton_check CHECK (singleton)
 );
@@ -155,6 +158,11 @@ CREATE TABLE journal_last (
     event_first bigint,
     event_count integer,
     entries bytea
+);
+CREATE TABLE journal_sightings (
+    event_id bigint NOT NULL,
+    seen_ms bigint NOT NULL,
+    CONSTRAINT journal_sightings_pkey PRIMARY KEY (event_id)
 );
 CREATE TABLE journal_tb (
     shard integer NOT NULL,
@@ -302,15 +310,11 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 
 -- FUNCTION approvals_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION assets_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION audit_add(p_snapshot text) RETURNS void LANGUAGE sql VOLATILE
--- FUNCTION audit_external_changes(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
--- FUNCTION audit_is_foreign() RETURNS boolean LANGUAGE sql VOLATILE
--- FUNCTION audit_is_new(p_xid bigint, p_snapshot text) RETURNS boolean LANGUAGE sql STABLE
--- FUNCTION audit_journal_since(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, journal numeric, external numeric) LANGUAGE sql STABLE
--- FUNCTION audit_rebase() RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_begin_anew() RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_external_changes(p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
--- FUNCTION audit_transfers_since(p_snapshot text) RETURNS SETOF character varying LANGUAGE sql STABLE
--- FUNCTION audit_unbalanced(p_snapshot text, p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION events_fence(p_incarnation bigint) RETURNS events_cursor LANGUAGE plpgsql VOLATILE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION events_relay(p_incarnation bigint, p_low_water bigint, p_after bigint, p_holes bigint[], p_rows integer, p_floor bigint, p_endpoints text[], OUT o_after bigint, OUT o_seen bigint[], OUT o_made bigint, OUT o_low_water bigint, OUT o_last_event_id bigint) RETURNS record LANGUAGE plpgsql VOLATILE
@@ -322,8 +326,9 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 -- FUNCTION funding_operate(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
+-- FUNCTION journal_forget(p_lived_ms bigint, p_keep_ms bigint, p_rows bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION journal_trim(p_keep bigint, p_rows bigint) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION journal_trim(p_event bigint, p_keep bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
@@ -341,13 +346,13 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
-CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 
--- ROW audit_state {"snapshot": "1:1:", "singleton": true, "incarnation": 0, "log_sequence": 0}
+-- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
 -- ROW events_cursor {"low_water": 0, "singleton": true, "kept_after": 0, "last_event_id": 0}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}

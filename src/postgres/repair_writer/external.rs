@@ -9,6 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::{Author, Repaired};
 use crate::postgres::Error;
 use crate::postgres::columns::{asset_number, bigint};
+use crate::postgres::flight::tool::{Carried, ToolFlight};
 use domain::amount::{PRECISION_MAX, units_text};
 use domain::asset::Catalog;
 use domain::code::Code;
@@ -53,7 +54,7 @@ impl fmt::Display for ExternalRepair {
 
 /// Carries one mending out, inside a savepoint of the caller.
 pub(super) async fn write_repair(
-    transaction: &mut Transaction<'_>,
+    (transaction, flight): (&mut Transaction<'_>, &mut ToolFlight),
     repair: &ExternalRepair,
     catalog: &Catalog,
     author: Author<'_>,
@@ -68,13 +69,21 @@ pub(super) async fn write_repair(
             repaired
         }
         Way::Carry | Way::WriteDown => {
-            forget_in_audit(transaction, user, asset).await?;
             let repaired = write(transaction, repair, catalog).await?;
             recount_below(transaction, user, asset).await?;
             repaired
         }
     };
     if repaired == Repaired::Done {
+        if *way != Way::Renumber {
+            let ExternalOperation { order_number, op, user, asset, decision, .. } = *operation;
+            let available = match way {
+                Way::Carry => op.effect(decision, operation.amount.units()),
+                Way::WriteDown | Way::Renumber => 0,
+            };
+            let carried = Carried { order_number, op, user, asset, decision, available };
+            flight.posted(transaction, carried).await?;
+        }
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let (subject, detail) = (operation.idem_key.as_str(), repair.to_string());
@@ -155,22 +164,7 @@ fn told(operation: &ExternalOperation) -> Option<String> {
     success.then(|| units_text(operation.balance_after, PRECISION_MAX))
 }
 
-/// Where rows of this account have been deleted, the audit's totals still hold them: what it has seen becomes what there is.
-/// Otherwise a row that is written again would count twice.
-async fn forget_in_audit(
-    transaction: &Transaction<'_>,
-    user: i64,
-    asset: i32,
-) -> Result<(), Error> {
-    let adjust = "UPDATE audit_totals t \
-            SET journal = t.journal + c.difference, external = t.external + c.difference \
-           FROM audit_external_changes((SELECT snapshot FROM audit_state)) c \
-          WHERE t.user_id = c.user_id AND t.asset_id = c.asset_id AND c.user_id = $1 AND c.asset_id = $2";
-    transaction.execute(adjust, &[&user, &asset]).await?;
-    Ok(())
-}
-
-/// The same for what has passed below the watermark: a row that is written again is counted once.
+/// Adds up the account's rows below the watermark: a row that is written again counts once.
 async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> Result<(), Error> {
     let recount = "INSERT INTO watermark_totals (user_id, asset_id, external_deposited, external_withdrawn) \
           SELECT $1, $2, COALESCE(sum(amount) FILTER (WHERE op = 4), 0), \

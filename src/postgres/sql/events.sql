@@ -178,6 +178,6 @@ BEGIN
         GET DIAGNOSTICS v_changed = ROW_COUNT;
         v_most := GREATEST(v_most, v_changed);
     END LOOP;
-    RETURN v_most;
+    RETURN GREATEST(v_most, journal_forget(v_now, p_keep_ms, p_rows));
 END
 $$;

@@ -64,13 +64,3 @@ BEGIN
       LEFT JOIN journal_last l USING (shard);
 END
 $$;
-
--- Deletes rows of the journal, an unbroken low end of each shard: at most p_rows of a shard, and
--- never its last p_keep rows.
-CREATE FUNCTION journal_trim(p_keep BIGINT, p_rows BIGINT) RETURNS VOID LANGUAGE sql AS $$
-    DELETE FROM journal_tb j
-     USING (SELECT l.shard, LEAST(l.flight - p_keep, (SELECT min(f.flight) FROM journal_tb f
-                                                       WHERE f.shard = l.shard) + p_rows - 1)
-              FROM journal_last l) AS low (shard, flight)
-     WHERE j.shard = low.shard AND j.flight <= low.flight
-$$;
