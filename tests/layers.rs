@@ -437,8 +437,8 @@ fn the_coordinator_checks_for_itself() {
 
     let submit = |cid: &str, units: u64, fingerprint: &str| {
         let request = request(asset.clone(), cid, units, fingerprint);
-        let (req_id, accepted) = block_on(coordinator.submit(request)).expect("in good form");
-        (req_id, block_on(accepted).expect("an answer"))
+        let submitted = block_on(coordinator.submit(request)).expect("in good form");
+        (submitted.req_id, block_on(submitted.reply).expect("an answer"))
     };
     let (req_id, accepted) = submit("one", 100_000_000, "FUNDING:SPOT:USDT:1");
     let mut accepted = accepted.expect("accepted");

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::adapters::funding::Funding;
 use ubscore::clock::Clock;
-use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled};
+use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled, Submitted};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::flight::EventIds;
@@ -894,10 +894,14 @@ impl Client {
             }
             match serving.coordinator.submit(request()).await {
                 Err(_) => {}
-                Ok((req_id, answer)) => {
+                Ok(Submitted { req_id, reply, quiet }) => {
                     handed_over.push(req_id.number());
                     let patience_ms = self.chance.pick(&[5, 40, 500]);
-                    match self.world.within(patience_ms, answer).await {
+                    // Half of the users are woken once, as those of HTTP are, and half at each step.
+                    if number.is_multiple_of(2) {
+                        self.world.within(patience_ms, quiet).await;
+                    }
+                    match self.world.within(patience_ms, reply).await {
                         Some(Ok(Ok(accepted))) => {
                             let req_id = accepted.progress.borrow().intent.req_id;
                             if let Some(cid) = &cid {

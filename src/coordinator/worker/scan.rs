@@ -137,7 +137,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let state = transfer.state.name();
                 info!(req_id = %transfer.intent.req_id, state, "taking up");
                 let span = span_of(&transfer);
-                self.adopt(transfer, span, None);
+                self.adopt(transfer, span, None, None);
             }
         }
         let low = self.under_way.first().copied().unwrap_or_else(|| self.numbers.next());
