@@ -4,7 +4,7 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
-#                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 40,000 reads by 1,000 clients
+#                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
