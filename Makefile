@@ -4,6 +4,7 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
+#                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows;
 #                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
@@ -27,6 +28,8 @@ CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
 SEEDS ?= 20000
+FAMILY ?= faults
+MINUTES ?= 60
 SECONDS ?= 60
 FAMILY ?= faults
 DATA_DIR := data
@@ -56,11 +59,12 @@ soak: need-rust need-postgres
 	echo "commit       $$(git describe --always --dirty)"
 	case "$(FAMILY)" in
 	  faults) tests=(soak:: a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered
-	    a_postgresql_that_is_away_for_long disk:: answers:: simulation::) ;;
-	  takeovers | reads) tests=("$(FAMILY)::") ;;
-	  *) echo "no family $(FAMILY): faults, takeovers or reads" >&2; exit 1 ;;
+	    a_postgresql_that_is_away_for_long disk:: answers:: simulation::)
+	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) ;;
+	  growth) tests=(growth::); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
+	  takeovers | reads) tests=("$(FAMILY)::"); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
+	  *) echo "no family $(FAMILY): faults, growth, takeovers or reads" >&2; exit 1 ;;
 	esac
-	export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS)
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 
 # The unit tests are the judges: each mutant is one more build. The survivors are listed in target/mutants*/mutants.out.
