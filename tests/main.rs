@@ -99,6 +99,15 @@ mod disk;
 /// Flights: what PostgreSQL compares before it writes one, and which of several stands.
 mod flights;
 
+/// Take-overs, flights of unknown end, and rows that are changed by hand.
+mod takeovers;
+
+/// One idempotency key, used several times at once.
+mod twice;
+
+/// Reads while flights are out: exact sums, and states that never step back.
+mod reads;
+
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;
 

@@ -86,10 +86,22 @@ pub(super) enum Bug {
     ExternalUnrecorded,
     /// A deposit without a place for its account is not decided, and its money stays in flight.
     PlaceUndecided,
+    /// A flight commits under any free number, whether or not its predecessor is in the journal.
+    PredecessorUnchecked,
+    /// The deletion of old rows of the journal takes a shard's last row.
+    JournalEndDeleted,
+    /// The deletion of old rows of the journal leaves some of them.
+    JournalHole,
+    /// A balance is written without a comparison of its row.
+    BalanceUnchecked,
+    /// A flight of unknown end counts as rolled back because its row is absent.
+    AbsenceTrusted,
+    /// A flight counts as committed when it is sent.
+    AnsweredBeforeJournal,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 17] = [
+    pub(super) const ALL: [Bug; 23] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -107,6 +119,12 @@ impl Bug {
         Bug::ResolveOverrules,
         Bug::ExternalUnrecorded,
         Bug::PlaceUndecided,
+        Bug::PredecessorUnchecked,
+        Bug::JournalEndDeleted,
+        Bug::JournalHole,
+        Bug::BalanceUnchecked,
+        Bug::AbsenceTrusted,
+        Bug::AnsweredBeforeJournal,
     ];
 }
 
@@ -176,6 +194,10 @@ pub(super) struct Plan {
     statuses: u64,
     /// How often operators retry or resolve a transfer.
     attentions: u64,
+    /// How often another session changes a balance.
+    changes_from_outside: u64,
+    /// The rows of the journal that each shard keeps.
+    journal_kept: u64,
     watermark_every_ms: u64,
     /// How long an outcome is kept before the watermark may pass it.
     keep: Duration,
@@ -214,6 +236,8 @@ impl Plan {
             outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
             attentions: 0,
+            changes_from_outside: 0,
+            journal_kept: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
             // The first is shorter than a flight may take: an unknown accept is given up.
@@ -281,7 +305,10 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let attentions = attending.pick(&[0, 0, 4, 12]);
     // With one account, the first deposits of two users race for it.
     let accounts_max = attending.pick(&[8, 8, 2, 1]);
-    let plan = Plan { attentions, accounts_max, ..Plan::new(&mut chance, bug) };
+    let changes_from_outside = attending.pick(&[0, 0, 0, 6]);
+    let journal_kept = attending.pick(&[1, 2, 1_000]);
+    let rest = Plan::new(&mut chance, bug);
+    let plan = Plan { attentions, accounts_max, changes_from_outside, journal_kept, ..rest };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -506,6 +533,7 @@ impl World {
                 let (number, low) = (serving.process.number, low.unwrap_or(0));
                 let mut postgres = self.postgres.lock();
                 postgres.set_time(self.time.now_ns());
+                postgres.trim(self.plan.journal_kept, self.plan.bug);
                 postgres.raise_watermark(number, low, self.plan.keep, self.plan.bug)
             };
             let Some(watermark) = raised else { return };
@@ -519,7 +547,7 @@ impl World {
     }
 
     /// The whole run.
-    async fn live(self: Arc<World>, attending: Chance) {
+    async fn live(self: Arc<World>, mut attending: Chance) {
         self.start(Memory::new());
         let mut busy: Vec<JoinHandle<()>> = Vec::new();
         for number in 0..self.plan.clients {
@@ -529,8 +557,12 @@ impl World {
         }
         let chance = self.chance().fork();
         busy.push(self.spawn(Arc::clone(&self).operate(chance)));
+        let outside = attending.fork();
         if self.plan.attentions > 0 {
             busy.push(self.spawn(Arc::clone(&self).attend(attending)));
+        }
+        if self.plan.changes_from_outside > 0 {
+            busy.push(self.spawn(Arc::clone(&self).change_from_outside(outside)));
         }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
@@ -753,6 +785,19 @@ impl World {
                     self.within(400, retried).await;
                 }
                 self.time.sleep(chance.micros(100, 40_000)).await;
+            }
+        }
+    }
+
+    /// A person with SQL, who gives money in the middle of everything.
+    async fn change_from_outside(self: Arc<World>, mut chance: Chance) {
+        for _ in 0..self.plan.changes_from_outside {
+            self.time.sleep(chance.micros(1_000, 120_000)).await;
+            let (number, units) = (chance.between(1, self.plan.users), chance.between(1, 9));
+            self.trace(format_args!("{units} to user {number} from outside"));
+            let mut postgres = self.postgres.lock();
+            if postgres.up {
+                postgres.change_from_outside(number, ASSET.0, units, &mut self.law.lock());
             }
         }
     }
