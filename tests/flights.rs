@@ -14,7 +14,6 @@ use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::{
     AccountRow, Balance, BalanceRow, Compared, Flight, Journal, Last, Stopped,
 };
-use ubscore::postgres::incarnation;
 use ubscore::postgres::{self, Limits};
 
 use crate::harness::{Site, Way, block_on, eventually};
@@ -47,8 +46,7 @@ fn site() -> Site {
 
 /// The journal of shard 0 for a new incarnation.
 fn begin(site: &Site) -> Database {
-    let begun = block_on(incarnation::begin(&site.target(), &LIMITS, None, None, 1));
-    let incarnation = begun.expect("a new incarnation").number;
+    let incarnation = site.begin(&LIMITS, 1).number;
     let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
     Database::new(site.target(), LIMITS, Writer { incarnation, shard: 0 }, catalog)
 }

@@ -35,7 +35,15 @@ CREATE TABLE journal_tb (
     at          TIMESTAMPTZ NOT NULL,
     durable     BIGINT NOT NULL,    -- the highest log sequence that the shard has seen durable
     PRIMARY KEY (shard, flight)
-) WITH (vacuum_truncate = off);
+) WITH (
+    vacuum_truncate = off,
+    -- Each ordinary vacuum freezes what it visits. A vacuum against wraparound, which gives way to no
+    -- start, then has no reason to run, and is short.
+    autovacuum_freeze_min_age = 0,
+    autovacuum_freeze_table_age = 0,
+    autovacuum_multixact_freeze_min_age = 0,
+    autovacuum_multixact_freeze_table_age = 0
+);
 
 -- The last row of each shard, found by the key.
 CREATE VIEW journal_last AS

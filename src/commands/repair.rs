@@ -23,6 +23,7 @@ use crate::cli::RepairArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::crash;
+use crate::data_dir;
 use crate::exit::Exit;
 use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
@@ -66,7 +67,7 @@ async fn repair(
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
     // The lock keeps every other writer out. Opening the log also makes its last records durable
     // before PostgreSQL relies on them.
-    let closed = match author {
+    let mut closed = match author {
         None => None,
         Some(_) => {
             let open = || Closed::open(target.engine.clone());
@@ -119,7 +120,7 @@ async fn repair(
                 }
             }
             if restore {
-                let closed = closed.context("it was opened above")?;
+                let closed = closed.take().context("it was opened above")?;
                 let restored =
                     restore_log(&stores, target, closed, log, planned.incarnation, author).await?;
                 for step in &restored.steps {
@@ -140,12 +141,29 @@ async fn repair(
             }
         }
     }
+    // The lock is taken anew, because the engine may have held it.
+    drop(closed);
+    // Last: until then a start is refused.
+    for why in accept_flights(target, author.is_some()).await? {
+        say(verb, &format_args!("take PostgreSQL's last flights for the answered ones: {why}"))?;
+    }
     left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
     for left in &left {
         say("left", left)?;
     }
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Writes the file of answered flights anew if `apply`. Returns why that is needed; empty if it is
+/// not.
+async fn accept_flights(target: &Target, apply: bool) -> anyhow::Result<Vec<String>> {
+    let lost = target.lost_flights().await?;
+    if apply && !lost.is_empty() {
+        let _lock = data_dir::lock(&target.config.data_dir).context("lock the log")?;
+        target.write_flights().await?;
+    }
+    Ok(lost)
 }
 
 /// Every change of a plan.
