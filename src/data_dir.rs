@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The flag that halts ([`crate::audit::halt`]), the record of the last server
-//! ([`crate::audit::failover`]) and the embedded PostgreSQL lie beside them.
+//! ([`crate::audit::failover`]), the answered flights ([`crate::postgres::flights`]) and the embedded
+//! PostgreSQL lie beside them.
 
 use std::fs::File;
 use std::io;

@@ -6,8 +6,7 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::harness::{
-    Balance, COIN, Planned, Server, Site, Way, assert_kept, crowd, eventually,
-    last_line, post_to,
+    Balance, COIN, Planned, Server, Site, Way, assert_kept, crowd, eventually, last_line, post_to,
 };
 
 const USER: u64 = 1001;

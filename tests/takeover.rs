@@ -34,7 +34,8 @@ fn a_foreign_session_that_keeps_a_start_from_its_tables_is_named() {
     // A start that waits goes on when the session ends.
     let foreign = site.session();
     foreign.sql("BEGIN; LOCK TABLE journal_tb IN ROW EXCLUSIVE MODE");
-    let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'journal_tb'::regclass AND NOT granted";
+    let waits =
+        "SELECT count(*) FROM pg_locks WHERE relation = 'journal_tb'::regclass AND NOT granted";
     let server = thread::scope(|scope| {
         let starting = scope.spawn(|| site.start());
         eventually("a start that waits", || (site.sql_value(waits) != "0").then_some(()));

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Balance, COIN, Reply, Server, Site, Way, assert_kept, assert_refused, crowd, endow,
-    eventually, force, forgetful, plan, post_to, snapshots, wait_for_all_below,
+    Balance, COIN, Reply, Server, Site, Way, assert_kept, assert_refused, crowd, endow, eventually,
+    force, forgetful, plan, post_to, snapshots, wait_for_all_below,
 };
 
 const USERS: [u64; 3] = [1001, 1002, 1003];

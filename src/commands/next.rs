@@ -125,7 +125,8 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
     if let Some(data_dir::Error::UnfinishedRestore(_)) = cause.downcast_ref() {
         return Some(Next::Restore);
     }
-    if let Some(flights::Error::Missing(_) | flights::Error::Damaged { .. }) = cause.downcast_ref() {
+    if let Some(flights::Error::Missing(_) | flights::Error::Damaged { .. }) = cause.downcast_ref()
+    {
         return Some(Next::Flights);
     }
     if let Some(error) = cause.downcast_ref::<engine::Error>() {

@@ -67,7 +67,10 @@ impl FlightRow {
 impl fmt::Display for FlightRow {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FlightRow { shard, flight, incarnation, attempt } = self;
-        write!(out, "flight {flight} of shard {shard} (incarnation {incarnation}, attempt {attempt})")
+        write!(
+            out,
+            "flight {flight} of shard {shard} (incarnation {incarnation}, attempt {attempt})"
+        )
     }
 }
 
@@ -144,9 +147,14 @@ fn offset(shards: usize, index: usize, side: u64) -> usize {
     PAGE_BYTES + before + index * SLOT_BYTES
 }
 
+/// The length of a file of `shards`, bytes.
+fn file_bytes(shards: usize) -> usize {
+    offset(shards, shards, 1).next_multiple_of(PAGE_BYTES)
+}
+
 /// A whole file: both slots of each shard hold its row.
 fn encode(rows: &[FlightRow]) -> Vec<u8> {
-    let mut bytes = vec![0; offset(rows.len(), 0, 1) * 2 - PAGE_BYTES];
+    let mut bytes = vec![0; file_bytes(rows.len())];
     let shards = u32::try_from(rows.len()).expect("at most SHARDS_MAX");
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&shards.to_le_bytes());
@@ -172,6 +180,11 @@ fn decode(bytes: &[u8]) -> Result<(Vec<FlightRow>, Vec<u32>), String> {
     let shards = usize::try_from(shards).expect("a number of 32 bits");
     if crc32fast::hash(&header[..12]) != sum || shards > SHARDS_MAX {
         return Err("its header".to_owned());
+    }
+    // A torn write leaves the length.
+    let length = file_bytes(shards);
+    if bytes.len() != length {
+        return Err(format!("it has {} bytes, and not {length}", bytes.len()));
     }
     let (mut rows, mut torn) = (Vec::<FlightRow>::with_capacity(shards), Vec::new());
     for index in 0..shards {
@@ -200,7 +213,8 @@ pub fn read(data_dir: &Path) -> Result<Vec<FlightRow>, Error> {
     let path = data_dir.join(FILE);
     match fs::read(&path) {
         Ok(bytes) => {
-            let decoded = decode(&bytes).map_err(|what| Error::Damaged { path: path.clone(), what });
+            let decoded =
+                decode(&bytes).map_err(|what| Error::Damaged { path: path.clone(), what });
             let (rows, torn) = decoded?;
             if !torn.is_empty() {
                 warn!(path = %path.display(), shards = ?torn, "using the other slot of a torn one");
@@ -252,7 +266,8 @@ impl Flights {
     /// The write failed: nothing of the flight may be told.
     pub fn raise(&self, row: FlightRow) -> io::Result<()> {
         let at = self.slots.binary_search_by_key(&row.shard, |slot| slot.lock().row.shard);
-        let index = at.map_err(|_| io::Error::other(format!("{FILE} has no shard {}", row.shard)))?;
+        let index =
+            at.map_err(|_| io::Error::other(format!("{FILE} has no shard {}", row.shard)))?;
         let mut slot = self.slots[index].lock();
         match row.is_after(&slot.row) {
             true => self.write(index, &mut slot, row),
@@ -387,9 +402,14 @@ mod tests {
         assert!(refused.contains("both slots of shard 1"), "{refused}");
         let path = directory.path().join(FILE);
         let whole = encode(&[row(0, 1)]);
-        for bytes in [&whole[..0], &whole[..15], &whole[..PAGE_BYTES], &b"another file of text"[..]] {
+        let cut = [&whole[..0], &whole[..15], &whole[..PAGE_BYTES], &whole[..whole.len() - 1]];
+        for bytes in cut.into_iter().chain([&b"another file of text"[..]]) {
             fs::write(&path, bytes).expect("written");
-            assert!(matches!(read(directory.path()), Err(Error::Damaged { .. })), "{}", bytes.len());
+            assert!(
+                matches!(read(directory.path()), Err(Error::Damaged { .. })),
+                "{}",
+                bytes.len()
+            );
         }
         fs::write(&path, &whole).expect("written");
         spoil(&directory, 8);

@@ -94,7 +94,9 @@ pub enum Refusal {
         lacks: String,
     },
     /// Other sessions hold a table that a start must lock.
-    #[error("engine_state or journal_tb is locked for more than {wait:?} (start.fence_ms): {holders}")]
+    #[error(
+        "engine_state or journal_tb is locked for more than {wait:?} (start.fence_ms): {holders}"
+    )]
     Held {
         /// How long the start has waited.
         wait: Duration,

@@ -80,7 +80,8 @@ impl Sight {
         let mut sight =
             Sight { server, lsn, incarnation: 0, last: Vec::new(), missing: Vec::new() };
         if let Some(answered) = answered {
-            let incarnation = client.query_typed("SELECT incarnation FROM engine_state", &[]).await?;
+            let incarnation =
+                client.query_typed("SELECT incarnation FROM engine_state", &[]).await?;
             let row = incarnation.first().ok_or_else(|| unreadable("no row of engine_state"))?;
             sight.incarnation = columns::count(row, 0, "engine_state")?;
             (sight.last, sight.missing) = journal(client, answered).await?;

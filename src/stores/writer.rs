@@ -67,7 +67,8 @@ impl Postgres {
     pub async fn connect(config: &Config, server: Option<&Embedded>) -> anyhow::Result<Postgres> {
         let (address, limits) = (postgres_address(config, server)?, postgres_limits(config));
         let client = postgres::connect(&address, &limits).await.context("connect to PostgreSQL")?;
-        let sight = Sight::read(&client, None).await.context("ask PostgreSQL which server it is")?;
+        let sight =
+            Sight::read(&client, None).await.context("ask PostgreSQL which server it is")?;
         let different = failover::difference(&config.data_dir, &sight);
         let pin = Pin::new(&sight);
         Ok(Postgres { address: address.pinned(&pin), limits, pin, different })

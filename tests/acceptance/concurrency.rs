@@ -7,9 +7,7 @@ use super::{
     GIFT, OTHER, SUCCEEDS, USER, after, assert_passed, count_of, funding_operations, impatient,
     recorded_operations, start_endowed, start_given, success, wait_for_state,
 };
-use crate::harness::{
-    Balance, COIN, Site, Way, assert_refused, crowd, external, while_watched,
-};
+use crate::harness::{Balance, COIN, Site, Way, assert_refused, crowd, external, while_watched};
 
 /// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a
 /// transfer rests in TARGET_PENDING and its process is dead; eight sessions take the next step of

@@ -62,7 +62,10 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         let (code, done, why) = repair(&site, &APPLY);
         assert_eq!(code, Some(0), "{done}{why}");
         assert!(done.contains("done     take PostgreSQL's last flights"), "{done}");
-        assert_eq!(site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id").len(), balances.len());
+        assert_eq!(
+            site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id").len(),
+            balances.len()
+        );
         let server = site.start();
         assert_eq!(server.ready(), 200, "{}", server.said());
         let again = server.post(USER, &body);

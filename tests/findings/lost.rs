@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    Balance, Reply, Server, Site, Way, forgetful, said, snapshots, token,
-    wait_for_all_below,
+    Balance, Reply, Server, Site, Way, forgetful, said, snapshots, token, wait_for_all_below,
 };
 
 const USERS: [u64; 3] = [1001, 1002, 1003];

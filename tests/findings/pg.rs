@@ -16,8 +16,8 @@ use ubscore::config::auth::DEVELOPMENT_SECRET;
 use ubscore::exit::Exit;
 
 use crate::harness::{
-    Balance, COIN, Certificate, Cluster, Planned, Reply, Server, Site, Way, assert_kept,
-    crowd, eventually, external, force, post_to, refused, said,
+    Balance, COIN, Certificate, Cluster, Planned, Reply, Server, Site, Way, assert_kept, crowd,
+    eventually, external, force, post_to, refused, said,
 };
 
 const USER: u64 = 1001;

@@ -34,10 +34,7 @@ pub(super) async fn patience(client: &Client) -> Result<Duration, Error> {
 ///
 /// # Errors
 /// [`Error`]: PostgreSQL is away.
-pub(super) async fn lock(
-    transaction: &Transaction<'_>,
-    patience: Duration,
-) -> Result<bool, Error> {
+pub(super) async fn lock(transaction: &Transaction<'_>, patience: Duration) -> Result<bool, Error> {
     // In the order of coming: those who share a row's lock overtake who waits for it alone, as long
     // as there are enough.
     let lock = format!(
