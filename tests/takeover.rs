@@ -9,8 +9,8 @@ use crate::harness::{Server, Site, Way, eventually};
 
 const USER: u64 = 1001;
 
-/// Goal: a start that cannot have its tables says whose sessions keep it from them, and takes no
-/// one's work away. Method: a session of another program writes to the journal and does not end.
+/// Goal: if a foreign session keeps a start from its tables, the start names it and leaves it alone.
+/// Method: a session of another program locks one of the tables and does not end.
 #[test]
 fn a_foreign_session_that_keeps_a_start_from_its_tables_is_named() {
     let site = Site::new();
@@ -80,8 +80,8 @@ fn a_session_of_an_earlier_process_that_hangs_is_ended() {
     assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE amount = 12"), "0");
 }
 
-/// Goal: what a role or a database has for defaults does not reach our connections. Method: each
-/// default is set to a harmful value; a trigger notes the settings that a flight is written with.
+/// Goal: defaults of a role or a database do not reach our connections. Method: each default gets a
+/// harmful value; a trigger notes the settings of the session that writes a flight.
 #[test]
 fn defaults_of_a_role_do_not_reach_our_connections() {
     let site = Site::new();

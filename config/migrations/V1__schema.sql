@@ -37,8 +37,8 @@ CREATE TABLE journal_tb (
     PRIMARY KEY (shard, flight)
 ) WITH (
     vacuum_truncate = off,
-    -- Each ordinary vacuum freezes what it visits. A vacuum against wraparound, which gives way to no
-    -- start, then has no reason to run, and is short.
+    -- Each ordinary vacuum freezes the rows that it visits. So a vacuum against wraparound, which
+    -- does not give way to a start, is rare and short.
     autovacuum_freeze_min_age = 0,
     autovacuum_freeze_table_age = 0,
     autovacuum_multixact_freeze_min_age = 0,

@@ -67,13 +67,8 @@ async fn repair(
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
     // The lock keeps every other writer out. Opening the log also makes its last records durable
     // before PostgreSQL relies on them.
-    let mut closed = match author {
-        None => None,
-        Some(_) => {
-            let open = || Closed::open(target.engine.clone());
-            Some(tokio::task::block_in_place(open).context("open the log")?)
-        }
-    };
+    let open = || Closed::open(target.engine.clone()).context("open the log");
+    let mut closed = author.map(|_| tokio::task::block_in_place(open)).transpose()?;
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let catalog = stores.catalog.load_full();
     let mut say = |word: &str, what: &dyn Display| {

@@ -227,7 +227,7 @@ async fn bring_back(
         tokio::task::block_in_place(|| copy_log(from, manifest, data_dir))?;
     }
     let verdict = verify::compare(target).await?;
-    // The backup has none: what was answered after it is not asked for.
+    // A backup has no such file, and its flights are the last ones from now on.
     target.write_flights().await?;
     Mark::remove(data_dir)?;
     Ok(verdict)

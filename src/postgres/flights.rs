@@ -1,6 +1,6 @@
-//! `DATA/flights`: the last flight of each shard whose commit was answered.
+//! `DATA/flights`: the last answered flight of each shard.
 //!
-//! The file is written before anything of a flight is told. A write goes to the page cache, which
+//! The file is written before a flight is answered to anybody. A write goes to the page cache, which
 //! outlives the process, so a SIGKILL loses nothing. The file is synced every second and at a stop,
 //! so a power cut may leave an earlier flight in it, and never a later one. It is no part of a
 //! backup.
@@ -45,7 +45,8 @@ const SLOT_USED: usize = 40;
 /// The most shards of a file. More than this is damage.
 const SHARDS_MAX: usize = 65_536;
 
-/// The name of a row of `journal_tb`. No two flights have the same, whatever becomes of PostgreSQL.
+/// The name of a row of `journal_tb`. No two flights have the same, also
+/// after PostgreSQL has gone back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightRow {
     /// The shard.

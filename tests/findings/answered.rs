@@ -78,8 +78,8 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
     }
 }
 
-/// Goal: without the file no start takes PostgreSQL's word, and `repair` writes it anew. Method: the
-/// file is removed, cut, and spoiled in both slots, beside a log that was used.
+/// Goal: without the file no start trusts PostgreSQL, and `repair` writes it anew. Method: the file
+/// is removed, cut, and spoiled in both slots, beside a log that was used.
 #[test]
 fn f01_a_start_without_a_sound_file_of_answered_flights_is_refused() {
     let site = Site::new();

@@ -271,7 +271,9 @@ impl Site {
         if self.snapshot_dir().is_dir() {
             copy_files(&self.snapshot_dir(), &to.snapshot_dir());
         }
-        fs::copy(self.flights(), to.flights()).expect("copied");
+        if self.flights().is_file() {
+            fs::copy(self.flights(), to.flights()).expect("copied");
+        }
     }
 
     /// Ends every connection of a server to this database; returns how many there were.
