@@ -29,6 +29,7 @@ use ubscore::coordinator::{Coordinator, Options, Parts, Request};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Writer};
+use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::Incarnation;
 use ubscore::postgres::{self, Limits};
@@ -58,7 +59,8 @@ fn begin(site: &Site) -> Incarnation {
 fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Database> {
     let writer = Writer { incarnation: incarnation.number, shard };
     let journal = Database::new(site.target(), LIMITS, writer, catalog());
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), 1_024)
+    let events = Arc::new(EventIds::new(incarnation.number));
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, 1_024)
 }
 
 /// The Funding adapter of a fresh database, with 10 USDT for the user, and its incarnation.

@@ -34,6 +34,12 @@ CREATE TABLE journal_tb (
     attempt     BIGINT NOT NULL,    -- no two flights of an incarnation share it; 0: its start
     at          TIMESTAMPTZ NOT NULL,
     durable     BIGINT NOT NULL,    -- the highest log sequence that the shard has seen durable
+    -- When the flight was put together, each transfer of the shard that was under way, or came
+    -- later, had this order number or a higher one.
+    open_from   BIGINT NOT NULL,
+    event_first BIGINT NOT NULL,    -- the id of its first event, or of the next one: never falls
+    event_count INTEGER NOT NULL,
+    entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
 ) WITH (
     vacuum_truncate = off,

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
 use super::{Adapter, Answer, Ask, Outcome, Reason, Route, check_ask};
-use crate::postgres::store::{Call, Failure, Reply, Store};
+use crate::postgres::store::{Call, Failure, Reply, Standing, Store};
 use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::{Op, ReqId};
@@ -26,7 +26,7 @@ impl<S: Store> Funding<S> {
     }
 
     async fn commit(&self, call: Call) -> Answer {
-        let reply = self.store.lock().await.commit(0, &[call]).await;
+        let reply = self.store.lock().await.commit(Standing::default(), &[call]).await;
         let outcome = match reply.as_deref() {
             Ok([Reply::Operation(Some(decision))]) => Outcome::from(*decision),
             Ok([Reply::Operation(None)]) => Outcome::Unknown(Reason::NotRecorded),

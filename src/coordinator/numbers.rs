@@ -67,7 +67,8 @@ impl Numbers {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// Every transfer of this worker, under way or later, has this number or a higher one.
+    /// Every transfer of this worker, under way or later, has this number or a higher one. 0 until
+    /// the worker has read its shard.
     pub(super) fn low(&self, worker: usize) -> u64 {
         let next = self.next();
         self.workers[worker].low.load(Ordering::SeqCst).min(next)

@@ -16,7 +16,7 @@ use tracing::{error, info};
 use super::columns::{self, asset_number, bigint};
 use super::flight::{
     Balance, Compared, Decided, Flight, Found, Journal, Key, Last, Moved, Operation, Stopped,
-    Wanted, Written,
+    Wanted, Written, entries,
 };
 use super::flights::FlightRow;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
@@ -289,9 +289,14 @@ impl Journal for Database {
         let (shard, number) = (self.shard(), bigint(flight.number));
         let (incarnation, durable) = (bigint(self.writer.incarnation), bigint(flight.durable));
         let head: [&(dyn ToSql + Sync); 5] = [&shard, &number, &incarnation, &flight.at, &durable];
-        let attempt = bigint(flight.attempt);
+        let entries = entries::encode(self.writer.shard, flight.number, &entries::of(flight));
+        let [attempt, open_from, event_first] =
+            [flight.attempt, flight.open_from, flight.event_first].map(bigint);
+        let event_count = i32::try_from(flight.passed.len()).expect("a few for each call");
         let mut values = columns.values(head, &self.actor);
-        values.push(&attempt);
+        let journal: [&(dyn ToSql + Sync); 5] =
+            [&attempt, &open_from, &event_first, &event_count, &entries];
+        values.extend(journal);
         let flown = tokio::time::timeout(limit, session.client.query(&session.flight, &values));
         match flown.await {
             // The rows end when the server is ready for the next statement, which is after the
@@ -743,8 +748,17 @@ async fn read(session: &Session, wanted: &Wanted, catalog: &Catalog) -> Result<F
                     continue;
                 }
             };
-            let balance_after = None;
-            let row = Operation { req_id, op, user, asset, amount, decision, balance_after };
+            let (balance_after, order_number) = (None, 0);
+            let row = Operation {
+                req_id,
+                order_number,
+                op,
+                user,
+                asset,
+                amount,
+                decision,
+                balance_after,
+            };
             found.operations.push(row);
         }
     }

@@ -12,13 +12,16 @@
 //! [`Journal`] carries flights out: PostgreSQL in production, a model in the simulation.
 
 pub mod draft;
+pub mod entries;
 pub mod memory;
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use wal::Sequence;
 
+use super::incarnation::ORDER_NUMBER_BITS;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
@@ -46,6 +49,10 @@ pub struct Flight {
     pub attempt: u64,
     /// The highest log sequence that this process has seen durable.
     pub durable: Sequence,
+    /// See [`Standing::open_from`](super::store::Standing::open_from).
+    pub open_from: u64,
+    /// The id of its first event, or of the next one if it has none: see [`EventIds`].
+    pub event_first: u64,
     /// The time of everything in it, by the process's clock.
     pub at: Timestamp,
     /// New transfers.
@@ -54,7 +61,7 @@ pub struct Flight {
     pub moved: Vec<Moved>,
     /// Transfers that are tried again later.
     pub deferred: Vec<Deferred>,
-    /// The history of both.
+    /// The history of both: an event each, with the ids from `event_first` on.
     pub passed: Vec<Passed>,
     /// Decisions of Funding's operations.
     pub operations: Vec<Operation>,
@@ -66,6 +73,23 @@ pub struct Flight {
     pub balances: Vec<BalanceRow>,
     /// Entries for the auditors.
     pub audited: Vec<Audited>,
+}
+
+/// The ids of events: `incarnation << 40 | counter`, one counter for all shards. They rise over
+/// restarts and take-overs, without a clock.
+#[derive(Debug)]
+pub struct EventIds(AtomicU64);
+
+impl EventIds {
+    /// The ids of an incarnation.
+    pub fn new(incarnation: u64) -> EventIds {
+        EventIds(AtomicU64::new((incarnation << ORDER_NUMBER_BITS) + 1))
+    }
+
+    /// Takes `count` ids in a row. Returns the first one.
+    pub fn take(&self, count: usize) -> u64 {
+        self.0.fetch_add(count as u64, Ordering::Relaxed)
+    }
 }
 
 /// A transfer as it stands at the end of a flight.
@@ -104,6 +128,10 @@ pub struct Deferred {
 pub struct Passed {
     /// Which transfer.
     pub req_id: ReqId,
+    /// Its order number.
+    pub order_number: u64,
+    /// Its owner.
+    pub user: UserId,
     /// In the order passed.
     pub states: Vec<State>,
     /// Tries before.
@@ -117,6 +145,8 @@ pub struct Passed {
 pub struct Operation {
     /// Which transfer.
     pub req_id: ReqId,
+    /// Its order number. 0 where it was read back.
+    pub order_number: u64,
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
     /// The account.

@@ -16,12 +16,11 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tracing::{error, warn};
-use wal::Sequence;
 
 use super::flight::draft::{Answer, Draft, Known, Objection, wanted, wanted_behind};
 use super::flight::memory::Memory;
-use super::flight::{Compared, Flight, Journal, Last, Source, Stopped};
-use super::store::{Call, Failure, Page, Reply, Store, Unfinished};
+use super::flight::{Compared, EventIds, Flight, Journal, Last, Source, Stopped};
+use super::store::{Call, Failure, Page, Reply, Standing, Store, Unfinished};
 use crate::clock::Clock;
 use crate::telemetry::chain;
 use domain::asset::Catalog;
@@ -36,6 +35,7 @@ pub struct FlightStore<J> {
     catalog: Arc<ArcSwap<Catalog>>,
     clock: Arc<dyn Clock>,
     memory: Memory,
+    events: Arc<EventIds>,
     /// The number of the shard's last flight; `None`: to be read.
     last: Option<u64>,
     /// A flight that may have been committed.
@@ -56,25 +56,35 @@ enum Undecided {
 }
 
 impl<J: Journal> FlightStore<J> {
-    /// A store over `journal`. `users_max`: the most users in its memory.
+    /// A store over `journal`. `events`: of all shards. `users_max`: the most users in its memory.
     pub fn new(
         journal: J,
         catalog: Arc<ArcSwap<Catalog>>,
         clock: Arc<dyn Clock>,
+        events: Arc<EventIds>,
         users_max: usize,
     ) -> FlightStore<J> {
         let memory = Memory::new(users_max);
-        FlightStore { journal, catalog, clock, memory, last: None, unknown: None, attempts: 0 }
+        FlightStore {
+            journal,
+            catalog,
+            clock,
+            memory,
+            events,
+            last: None,
+            unknown: None,
+            attempts: 0,
+        }
     }
 
     /// Settles a flight of unknown end. Returns the number of the last flight.
-    async fn settle(&mut self, durable: Sequence) -> Result<u64, Failure> {
+    async fn settle(&mut self, standing: Standing) -> Result<u64, Failure> {
         if let Some(unknown) = &self.unknown {
             let number = unknown.number;
             // One of the two commits, and the other one never can.
             self.attempts += 1;
             let (attempt, at) = (self.attempts, self.now());
-            let empty = Flight { number, attempt, durable, at, ..Flight::default() };
+            let empty = self.departs(Flight { at, ..Flight::default() }, number, attempt, standing);
             let last = match self.journal.fly(&empty).await {
                 Ok(()) => Last { number, attempt },
                 // An earlier empty flight may have the number. Or PostgreSQL has gone back, and the
@@ -104,6 +114,13 @@ impl<J: Journal> FlightStore<J> {
             self.last = Some(last.number);
         }
         Ok(self.last.expect("set above"))
+    }
+
+    /// Gives a flight its number, and its events their ids.
+    fn departs(&self, flight: Flight, number: u64, attempt: u64, standing: Standing) -> Flight {
+        let Standing { durable, open_from } = standing;
+        let event_first = self.events.take(flight.passed.len());
+        Flight { number, attempt, durable, open_from, event_first, ..flight }
     }
 
     /// The time, as exact as PostgreSQL keeps it.
@@ -198,8 +215,8 @@ fn failure(stopped: Stopped) -> Failure {
 }
 
 impl<J: Journal> Store for FlightStore<J> {
-    async fn commit(&mut self, durable: Sequence, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
-        let number = self.settle(durable).await? + 1;
+    async fn commit(&mut self, standing: Standing, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
+        let number = self.settle(standing).await? + 1;
         let mut known = Known::default();
         for _ in 0..DECISIONS_MAX {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
@@ -209,7 +226,7 @@ impl<J: Journal> Store for FlightStore<J> {
             let at = self.now();
             let catalog = self.catalog.load_full();
             let draft = Draft::new(&self.memory, &known, &catalog, at);
-            let (mut flight, answers) = match draft.decide(calls) {
+            let (flight, answers) = match draft.decide(calls) {
                 Ok(decided) => decided,
                 Err(objection) if known.careful => return Err(objected(objection)),
                 // What PostgreSQL holds may give another answer.
@@ -219,7 +236,7 @@ impl<J: Journal> Store for FlightStore<J> {
                 }
             };
             self.attempts += 1;
-            (flight.number, flight.attempt, flight.durable) = (number, self.attempts, durable);
+            let flight = self.departs(flight, number, self.attempts, standing);
             let stopped = match self.journal.fly(&flight).await {
                 Ok(()) => {
                     self.memory.advance(&flight);
@@ -348,7 +365,8 @@ mod tests {
         let (ends, lasts) = (ends.into_iter().collect(), VecDeque::from([FIRST]));
         let script = Scripted { ends, lasts, balances: [HELD].into(), ..Scripted::default() };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
-        FlightStore::new(script, catalog, Arc::new(SystemClock::new()), 16)
+        let events = Arc::new(EventIds::new(1));
+        FlightStore::new(script, catalog, Arc::new(SystemClock::new()), events, 16)
     }
 
     /// Takes 30 units out of the balance.
@@ -377,9 +395,9 @@ mod tests {
     #[tokio::test]
     async fn an_empty_flight_that_commits_ends_the_one_of_unknown_end() {
         let mut store = store([unknown()]);
-        let lost = store.commit(0, &withdrawal(1)).await;
+        let lost = store.commit(Standing::default(), &withdrawal(1)).await;
         assert!(matches!(lost, Err(Failure::Unknown(_))), "{lost:?}");
-        store.commit(0, &withdrawal(2)).await.expect("committed");
+        store.commit(Standing::default(), &withdrawal(2)).await.expect("committed");
         let [lost, empty, next] = store.journal.flown.as_slice() else { panic!("three flights") };
         assert_eq!((lost.number, empty.number, next.number), (8, 8, 9));
         assert!(empty.balances.is_empty() && empty.attempt != lost.attempt);
@@ -389,10 +407,10 @@ mod tests {
     #[tokio::test]
     async fn a_flight_of_unknown_end_that_stands_is_followed() {
         let mut store = store([unknown(), Err(Stopped::Number)]);
-        store.commit(0, &withdrawal(1)).await.expect_err("lost");
+        store.commit(Standing::default(), &withdrawal(1)).await.expect_err("lost");
         let attempt = store.journal.flown[0].attempt;
         store.journal.lasts.push_back(Last { number: 8, attempt });
-        store.commit(0, &withdrawal(2)).await.expect("committed");
+        store.commit(Standing::default(), &withdrawal(2)).await.expect("committed");
         assert_eq!(last_flown(&store), (70, 9), "it took 30");
     }
 
@@ -400,11 +418,11 @@ mod tests {
     #[tokio::test]
     async fn a_number_in_use_by_an_empty_flight_ends_the_first_one() {
         let mut store = store([unknown(), unknown(), Err(Stopped::Number)]);
-        store.commit(0, &withdrawal(1)).await.expect_err("lost");
-        store.commit(0, &withdrawal(2)).await.expect_err("the empty one is lost");
+        store.commit(Standing::default(), &withdrawal(1)).await.expect_err("lost");
+        store.commit(Standing::default(), &withdrawal(2)).await.expect_err("the empty one is lost");
         let attempt = store.journal.flown[1].attempt;
         store.journal.lasts.push_back(Last { number: 8, attempt });
-        store.commit(0, &withdrawal(3)).await.expect("committed");
+        store.commit(Standing::default(), &withdrawal(3)).await.expect("committed");
         assert_eq!(last_flown(&store), (100, 9), "the first one took nothing");
     }
 
@@ -412,10 +430,10 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_has_gone_back_ends_a_flight_of_unknown_end() {
         let mut store = store([unknown(), Err(Stopped::Predecessor)]);
-        store.commit(0, &withdrawal(1)).await.expect_err("lost");
+        store.commit(Standing::default(), &withdrawal(1)).await.expect_err("lost");
         store.journal.lasts.push_back(Last { number: 4, attempt: 1 });
         store.journal.balances.push_back(Balance { available: 50, ..HELD });
-        store.commit(0, &withdrawal(2)).await.expect("committed");
+        store.commit(Standing::default(), &withdrawal(2)).await.expect("committed");
         assert_eq!(last_flown(&store), (50, 5), "the rows are read again");
     }
 
@@ -424,7 +442,7 @@ mod tests {
         let mut store = store([Err(Stopped::Differs(Compared::Balances))]);
         let less = Balance { available: 20, frozen: 0, version: 4 };
         store.journal.balances.push_back(less);
-        let replies = store.commit(0, &withdrawal(1)).await.expect("committed");
+        let replies = store.commit(Standing::default(), &withdrawal(1)).await.expect("committed");
         let [Reply::External { decision, .. }] = replies.as_slice() else { panic!("{replies:?}") };
         assert_eq!(decision.code(), Some(domain::code::Code::InsufficientBalance));
         let flight = store.journal.flown.last().expect("a flight");
@@ -436,9 +454,9 @@ mod tests {
         let refused = || Err(Stopped::Refused { violation: false, source: "too large".into() });
         let mut store = store([refused(), refused(), refused(), refused()]);
         let two = [withdrawal(1), withdrawal(2)].concat();
-        let split = store.commit(0, &two).await;
+        let split = store.commit(Standing::default(), &two).await;
         assert!(matches!(split, Err(Failure::Split(_))), "{split:?}");
-        let alone = store.commit(0, &withdrawal(1)).await;
+        let alone = store.commit(Standing::default(), &withdrawal(1)).await;
         assert!(matches!(alone, Err(Failure::Refused { index: 0, .. })), "{alone:?}");
     }
 }

@@ -79,6 +79,16 @@ pub struct FundingPart {
     pub refuse: bool,
 }
 
+/// What a shard knows of itself when a batch begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The highest log sequence that this process has seen durable.
+    pub durable: Sequence,
+    /// Every transfer of the shard that is under way, or will be, has this order number or a higher
+    /// one. 0: not known yet.
+    pub open_from: u64,
+}
+
 /// One domain operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -379,12 +389,11 @@ pub struct Page {
 
 /// Where transfers and Funding balances are kept.
 pub trait Store: Send + 'static {
-    /// Commits a batch as one transaction, fenced. `durable`: what this process has seen durable in
-    /// the log. Replies are in the order of the calls. Once a batch is committed, no batch given up
-    /// before it can be.
+    /// Commits a batch as one transaction, fenced. `standing`: taken before the call. Replies are in
+    /// the order of the calls. Once a batch is committed, no batch given up before it can be.
     fn commit(
         &mut self,
-        durable: Sequence,
+        standing: Standing,
         calls: &[Call],
     ) -> impl Future<Output = Result<Vec<Reply>, Failure>> + Send;
 

@@ -84,8 +84,8 @@ fn f01_a_promoted_replica_that_lags_lets_nothing_move() {
 }
 
 /// Goal: external operations that a promoted replica lacks are never lost without a report. The
-/// running service halts, and a start is refused. Method: a deposit and a withdrawal are answered after a copy, which then
-/// takes over with a timeline of its own, or in place.
+/// running service halts, and a start is refused. Method: a deposit and a withdrawal are answered
+/// after a copy, which then takes over with a timeline of its own, or in place.
 #[test]
 fn f01_a_replica_that_lacks_only_external_operations_halts() {
     crowd(3, |manner| {

@@ -150,7 +150,11 @@ CREATE TABLE journal_last (
     incarnation bigint,
     attempt bigint,
     at timestamp with time zone,
-    durable bigint
+    durable bigint,
+    open_from bigint,
+    event_first bigint,
+    event_count integer,
+    entries bytea
 );
 CREATE TABLE journal_tb (
     shard integer NOT NULL,
@@ -159,6 +163,10 @@ CREATE TABLE journal_tb (
     attempt bigint NOT NULL,
     at timestamp with time zone NOT NULL,
     durable bigint NOT NULL,
+    open_from bigint NOT NULL,
+    event_first bigint NOT NULL,
+    event_count integer NOT NULL,
+    entries bytea NOT NULL,
     CONSTRAINT journal_tb_pkey PRIMARY KEY (shard, flight)
 ) WITH (vacuum_truncate=off, autovacuum_freeze_min_age=0, autovacuum_freeze_table_age=0, autovacuum_multixact_freeze_min_age=0, autovacuum_multixact_freeze_table_age=0);
 CREATE TABLE pauses_tb (

@@ -45,10 +45,11 @@ use ubscore::clock::{Clock, SystemClock};
 use ubscore::commands::dev;
 use ubscore::coordinator::step::{Effect, Happened, Row, decide};
 use ubscore::postgres::database::{Database, Writer};
+use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{
-    Call, External, Failure, FundingPart, Page, Reply, Sought, Stale, Store, Transfer,
+    Call, External, Failure, FundingPart, Page, Reply, Sought, Stale, Standing, Store, Transfer,
     TransitionPath, Unfinished, fingerprint,
 };
 use ubscore::postgres::watermark::Watermark;
@@ -319,12 +320,17 @@ impl Pair {
         let (real, flight) = match stranger {
             Some((mut stranger, flight)) => {
                 let flight = Flight { durable, calls: calls.clone(), ..flight };
-                (block_on(stranger.commit(durable, &calls)), flight)
+                (block_on(stranger.commit(Standing { durable, open_from: 0 }, &calls)), flight)
             }
             None => {
                 let (incarnation, calls) = (self.incarnation, calls.clone());
                 let flight = Flight { incarnation, shard, durable, calls };
-                (block_on(self.stores[at].commit(durable, &flight.calls)), flight)
+                (
+                    block_on(
+                        self.stores[at].commit(Standing { durable, open_from: 0 }, &flight.calls),
+                    ),
+                    flight,
+                )
             }
         };
         self.loses.store(Loses::Nothing as u8, Ordering::SeqCst);
@@ -859,7 +865,8 @@ fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Fli
     let writer = Writer { incarnation, shard };
     let journal = Database::new(target.clone(), *limits, writer, Arc::clone(&catalog));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    FlightStore::new(journal, catalog, clock, USERS_HELD)
+    let events = Arc::new(EventIds::new(incarnation));
+    FlightStore::new(journal, catalog, clock, events, USERS_HELD)
 }
 
 /// A transfer that neither store has: a step of it is refused.

@@ -276,6 +276,7 @@ fn operation(
 ) -> Operation {
     Operation {
         req_id,
+        order_number: 0,
         op,
         user: UserId::new(user).expect("a user"),
         asset: AssetId(asset),

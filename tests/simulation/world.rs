@@ -22,6 +22,7 @@ use ubscore::clock::Clock;
 use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
+use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
 use ubscore::task::{Failed, Tasks};
@@ -423,9 +424,12 @@ impl World {
         let externals = self.postgres.lock().externals();
         let spot = SpotModel::start(self, &process, disk.clone(), (claim, watermark), &externals);
         let clock: Arc<dyn Clock> = Arc::new(ProcessClock(Arc::clone(&process)));
+        let events = Arc::new(EventIds::new(number));
         let store = |shard| {
             let journal = Connection::new(Arc::clone(self), Arc::clone(&process), shard);
-            FlightStore::new(journal, Arc::clone(&self.catalog), Arc::clone(&clock), USERS_HELD)
+            let (catalog, clock, events) =
+                (Arc::clone(&self.catalog), Arc::clone(&clock), Arc::clone(&events));
+            FlightStore::new(journal, catalog, clock, events, USERS_HELD)
         };
         let gate = Arc::new(Gate::new(false));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));

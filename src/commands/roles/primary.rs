@@ -69,6 +69,7 @@ use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::{Database, Writer};
 use crate::postgres::embedded::Embedded;
+use crate::postgres::flight::EventIds;
 use crate::postgres::flight_store::FlightStore;
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::Incarnation;
@@ -483,12 +484,15 @@ impl Start<'_> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot } = stores;
+        let events = Arc::new(EventIds::new(incarnation.number));
         let store = |shard| {
             let writer = Writer { incarnation: incarnation.number, shard };
             let (address, limits) = (postgres.address.clone(), postgres.limits);
             let journal = Database::new(address, limits, writer, Arc::clone(catalog));
             let users_max = config.coordinator.users_max / config.coordinator.shards;
-            FlightStore::new(journal, Arc::clone(catalog), Arc::clone(self.clock), users_max)
+            let (catalog, clock, events) =
+                (Arc::clone(catalog), Arc::clone(self.clock), Arc::clone(&events));
+            FlightStore::new(journal, catalog, clock, events, users_max)
         };
         let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
         let parts = Parts {

@@ -17,7 +17,7 @@ use crate::coordinator::step::{Happened, renew};
 use crate::crash;
 use crate::gate::Pass;
 use crate::postgres::Superseded;
-use crate::postgres::store::{Call, Failure, Reply, Sought, Store};
+use crate::postgres::store::{Call, Failure, Reply, Sought, Standing, Store};
 use crate::telemetry;
 use domain::code::Code;
 
@@ -58,7 +58,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     ) -> Doing<S> {
         self.scan.commit_begins();
         let batch = Batch::new(members);
-        let durable = (self.parts.durable)();
+        let standing =
+            Standing { durable: (self.parts.durable)(), open_from: self.numbers.low(self.shard) };
         let clock = Arc::clone(&self.parts.clock);
         // A commit has calls of several traces, so its span is linked with each and belongs to
         // none. Without a subscriber no span is made and nothing is kept.
@@ -75,7 +76,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let _moving = pass;
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
-            let result = store.commit(durable, &batch.calls).instrument(flight).await;
+            let result = store.commit(standing, &batch.calls).instrument(flight).await;
             drop(commits);
             telemetry::step(telemetry::Step::Commit, clock.monotonic_ns() - began);
             crash::point("coordinator_after_commit");

@@ -508,7 +508,8 @@ impl<'a> Draft<'a> {
         transfer.retry_count = 0;
         transfer.updated_at = self.flight.at;
         let reason = code.or(refused);
-        self.flight.passed.push(Passed { req_id, states, attempt, reason });
+        let Intent { order_number, user, .. } = transfer.intent;
+        self.flight.passed.push(Passed { req_id, order_number, user, states, attempt, reason });
         Ok(transfer)
     }
 
@@ -541,6 +542,7 @@ impl<'a> Draft<'a> {
         self.operations.insert((req_id, op), self.flight.operations.len());
         self.flight.operations.push(Operation {
             req_id,
+            order_number: intent.order_number,
             op,
             user: intent.user,
             asset: intent.asset,

@@ -2,9 +2,11 @@
 -- its key is taken first and nothing is written if it inserts nothing. Rows are compared as they
 -- were before the flight.
 WITH journal AS (
-    INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable)
+    INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
+                            event_first, event_count, entries)
     SELECT shard, $2::bigint, $3::bigint, $68::bigint, $4::timestamptz,
-           GREATEST($5::bigint, durable)
+           GREATEST($5::bigint, durable), GREATEST($69::bigint, open_from),
+           $70::bigint, $71::integer, $72::bytea
       FROM journal_tb
      WHERE shard = $1::integer AND flight = $2::bigint - 1 AND incarnation = $3::bigint
     RETURNING at

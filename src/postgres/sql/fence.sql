@@ -54,9 +54,11 @@ CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VO
 LANGUAGE plpgsql AS $$
 BEGIN
     LOCK TABLE journal_tb IN SHARE ROW EXCLUSIVE MODE;
-    INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable)
+    INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
+                            event_first, event_count, entries)
     SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
-           COALESCE(l.durable, 0)
+           COALESCE(l.durable, 0), COALESCE(l.open_from, 0),
+           COALESCE(l.event_first + l.event_count, 0), 0, ''
       FROM (SELECT shard FROM journal_last
             UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
       LEFT JOIN journal_last l USING (shard);

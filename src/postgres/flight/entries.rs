@@ -1,0 +1,272 @@
+//! The entries of a journal row: the changes of one flight to transfers and balances.
+//!
+//! ```text
+//!   row.entries:  version (1 byte) | entries (postcard) | CRC-32 (4 bytes, little-endian)
+//!   CRC-32 of:    shard (4 bytes) | flight (8 bytes) | version | entries
+//! ```
+//!
+//! The checksum covers the key of the row, so that bytes of another row are found too. A flight
+//! without an entry has no bytes at all. The entries are a `Vec<Entry>` in the format of postcard
+//! (<https://postcard.jamesmunns.com/wire-format>): integers are varints, signed ones in zigzag
+//! order, and a variant is its number below. A new field or variant takes a new version.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Flight;
+use domain::account::UserId;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Op, State};
+
+/// The version that [`encode`] writes.
+const VERSION: u8 = 1;
+/// The bytes of the checksum.
+const CHECKSUM_BYTES: usize = 4;
+
+/// One thing that a flight did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entry {
+    /// Took a transfer through states: an event. Its id is the row's `event_first` plus the number
+    /// of such entries before it.
+    Passed {
+        /// The transfer's order number.
+        order_number: u64,
+        /// The owner; see [`Entry::user`].
+        user: u64,
+        /// The numbers of the states, in the order passed; see [`Entry::states`].
+        states: Vec<i16>,
+    },
+    /// Decided an operation of Funding.
+    Posted {
+        /// Of the transfer, or of the external operation.
+        order_number: u64,
+        /// [`Op::number`]: 1 to 3 of a transfer, 4 and 5 external.
+        op: u8,
+        /// The owner of the account.
+        user: u64,
+        /// [`AssetId`].
+        asset: u32,
+        /// The change of the available balance, smallest units. 0: refused.
+        available: i128,
+        /// The change of the frozen balance, smallest units.
+        frozen: i128,
+        /// The version of the balance behind the flight. 0: there is no balance.
+        version: u64,
+        /// The number of the [`Code`] of a refusal.
+        code: Option<u16>,
+    },
+}
+
+impl Entry {
+    /// The owner.
+    pub fn user(&self) -> Option<UserId> {
+        let (Entry::Passed { user, .. } | Entry::Posted { user, .. }) = self;
+        UserId::new(*user)
+    }
+
+    /// The order number.
+    pub fn order_number(&self) -> u64 {
+        let (Entry::Passed { order_number, .. } | Entry::Posted { order_number, .. }) = self;
+        *order_number
+    }
+}
+
+/// The bytes of a journal row are not entries of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// Too few bytes, or another checksum.
+    #[error("the checksum of the entries is wrong")]
+    Checksum,
+    /// A later version of this program wrote it.
+    #[error("entries of version {0} are not known")]
+    Version(u8),
+    /// The checksum is right, and the contents are none.
+    #[error("entry {index}: {what}")]
+    Content {
+        /// Of which entry, from 0.
+        index: usize,
+        /// The reason.
+        what: &'static str,
+    },
+}
+
+/// The entries of a flight.
+pub fn of(flight: &Flight) -> Vec<Entry> {
+    let balances = flight.balances.iter();
+    let versions: HashMap<_, _> = balances
+        .map(|row| {
+            let stands = row.after.or(row.before);
+            ((row.user, row.asset), stands.map_or(0, |balance| balance.version))
+        })
+        .collect();
+    let passed = flight.passed.iter().map(|row| Entry::Passed {
+        order_number: row.order_number,
+        user: row.user.number(),
+        states: row.states.iter().map(|state| state.number()).collect(),
+    });
+    let posted = flight.operations.iter().map(|row| {
+        let body = (row.order_number, row.op, row.user, row.asset);
+        (body, row.amount, row.decision)
+    });
+    let external = flight.externals.iter().map(|row| {
+        let external = &row.external;
+        let body = (external.order_number, external.op, external.user, external.asset);
+        (body, external.amount, row.decision)
+    });
+    let posted =
+        posted.chain(external).map(|((order_number, op, user, asset), amount, decision)| {
+            Entry::Posted {
+                order_number,
+                op: op.number(),
+                user: user.number(),
+                asset: asset.0,
+                available: op.effect(decision, amount.units()),
+                frozen: 0,
+                version: versions.get(&(user, asset)).copied().unwrap_or(0),
+                code: decision.code().map(|code| code as u16),
+            }
+        });
+    passed.chain(posted).collect()
+}
+
+/// The bytes of entries, for the row of this key.
+pub fn encode(shard: u32, flight: u64, entries: &[Entry]) -> Vec<u8> {
+    if entries.is_empty() {
+        return Vec::new();
+    }
+    let bytes = vec![VERSION];
+    let mut bytes = postcard::to_extend(entries, bytes).expect("a Vec takes all bytes");
+    bytes.extend(checksum(shard, flight, &bytes).to_le_bytes());
+    bytes
+}
+
+/// The entries in the bytes of the row of this key.
+///
+/// # Errors
+/// [`Damaged`].
+pub fn decode(shard: u32, flight: u64, bytes: &[u8]) -> Result<Vec<Entry>, Damaged> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let covered = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|covered| *covered > 0);
+    let (body, sum) = bytes.split_at(covered.ok_or(Damaged::Checksum)?);
+    if checksum(shard, flight, body).to_le_bytes() != *sum {
+        return Err(Damaged::Checksum);
+    }
+    if body[0] != VERSION {
+        return Err(Damaged::Version(body[0]));
+    }
+    let read = postcard::take_from_bytes::<Vec<Entry>>(&body[1..]);
+    match read {
+        Ok((entries, [])) => match entries.iter().enumerate().find_map(wrong) {
+            None => Ok(entries),
+            Some(damage) => Err(damage),
+        },
+        Ok(_) => Err(Damaged::Content { index: 0, what: "bytes are left over" }),
+        Err(_) => Err(Damaged::Content { index: 0, what: "the bytes are no entries" }),
+    }
+}
+
+/// A number in an entry that means nothing.
+fn wrong((index, entry): (usize, &Entry)) -> Option<Damaged> {
+    let known = |states: &[i16]| states.iter().all(|state| State::from_number(*state).is_some());
+    let what = match entry {
+        entry if entry.user().is_none() => "no user has this number",
+        Entry::Passed { states, .. } if states.is_empty() || !known(states) => "not a state",
+        Entry::Posted { op, .. } if Op::from_number(*op).is_none() => "not an operation",
+        Entry::Posted { code: Some(code), .. } if Code::from_number(*code).is_none() => {
+            "not a code"
+        }
+        Entry::Posted { asset, .. } if AssetId(*asset) == AssetId(0) => "no asset has this number",
+        _ => return None,
+    };
+    Some(Damaged::Content { index, what })
+}
+
+fn checksum(shard: u32, flight: u64, body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&shard.to_le_bytes());
+    hasher.update(&flight.to_le_bytes());
+    hasher.update(body);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            Entry::Passed { order_number: 3 << 40 | 7, user: 1_001, states: vec![0, 10, 20] },
+            Entry::Posted {
+                order_number: 3 << 40 | 7,
+                op: 1,
+                user: 1_001,
+                asset: 3,
+                available: -250,
+                frozen: 0,
+                version: 9,
+                code: None,
+            },
+            Entry::Passed { order_number: 3 << 40 | 8, user: 5, states: vec![0, 10, -10] },
+            Entry::Posted {
+                order_number: 3 << 40 | 8,
+                op: 1,
+                user: 5,
+                asset: 3,
+                available: 0,
+                frozen: 0,
+                version: 0,
+                code: Some(Code::InsufficientBalance as u16),
+            },
+        ]
+    }
+
+    /// Goal: the format stays as it is once it is on disks.
+    #[test]
+    fn the_bytes_of_version_1_stand() {
+        let bytes = encode(2, 77, &entries());
+        let text: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text.concat(), GOLDEN);
+        assert_eq!(decode(2, 77, &bytes), Ok(entries()));
+        assert_eq!(encode(2, 77, &[]), Vec::<u8>::new());
+        assert_eq!(decode(2, 77, &[]), Ok(Vec::new()));
+    }
+
+    const GOLDEN: &str = "010400878080808060e907030014280187808080806001e90703f303000900\
+                          008880808080600503001413018880808080600105030000000118e17376d9";
+
+    /// Goal: no changed bit, no cut, and no row of another key is taken for entries.
+    #[test]
+    fn damage_is_found() {
+        let bytes = encode(2, 77, &entries());
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(2, 77, &changed), Err(Damaged::Checksum), "bit {bit}");
+        }
+        for length in 1..bytes.len() {
+            assert_eq!(decode(2, 77, &bytes[..length]), Err(Damaged::Checksum), "{length} bytes");
+        }
+        assert_eq!(decode(3, 77, &bytes), Err(Damaged::Checksum));
+        assert_eq!(decode(2, 78, &bytes), Err(Damaged::Checksum));
+    }
+
+    /// Goal: contents with a right checksum that mean nothing are named.
+    #[test]
+    fn contents_without_a_meaning_are_named() {
+        let of_version_2 = {
+            let mut bytes = vec![2, 0];
+            bytes.extend(checksum(0, 1, &bytes).to_le_bytes());
+            bytes
+        };
+        assert_eq!(decode(0, 1, &of_version_2), Err(Damaged::Version(2)));
+        let mut state = entries();
+        let Entry::Passed { states, .. } = &mut state[2] else { unreachable!("as written above") };
+        states.push(55);
+        let named = Err(Damaged::Content { index: 2, what: "not a state" });
+        assert_eq!(decode(0, 1, &encode(0, 1, &state)), named);
+    }
+}
