@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
+use ubscore::postgres::flights;
 
 use crate::harness::{
     Balance, COIN, Cluster, Reply, Server, Site, USERS, Way, endow, eventually, force, forgetful,
@@ -543,6 +544,12 @@ fn tables_from_another_cluster_are_audited_anew() {
         let noted = "SELECT system_identifier FROM audit_state";
         let here = "SELECT system_identifier FROM pg_control_system()";
         assert_ne!(restored.sql_value(noted), restored.sql_value(here));
+        // No backup holds the answered flights.
+        assert!(!directory.join(flights::FILE).exists());
+        let (code, said) = restored.start_refused();
+        assert!(code == 70 && said.contains("ubscore repair --apply"), "{said}");
+        let (code, done, why) = repair(restored, &["--apply", "--reason", "restored by hand"]);
+        assert_eq!(code, Some(0), "{done}{why}");
         let server = restored.start();
         assert_eq!(restored.sql_value(noted), restored.sql_value(here));
         server.says("another PostgreSQL");

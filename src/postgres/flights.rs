@@ -7,8 +7,7 @@
 //!
 //! A start demands that each named row is in `journal_tb`, see [`super::incarnation::begin`]. If a
 //! row is missing, PostgreSQL has gone back in time, and answered commits are lost. `journal_trim`
-//! keeps the last 10,000 rows of each shard. A sync that lags by more would have to hang, and the
-//! log lies on the same disk: without its syncs no transfer ends.
+//! keeps the last 10,000 rows of each shard, and the file is synced before each call of it.
 //!
 //! ```text
 //!   header | slot 0 of each shard | slot 1 of each shard
@@ -234,6 +233,8 @@ pub struct Flights {
     slots: Vec<Mutex<Slot>>,
     /// Whether a write is not synced.
     dirty: AtomicBool,
+    /// Held during a sync: who finds nothing dirty waits for the sync of another thread.
+    syncing: Mutex<()>,
 }
 
 impl Flights {
@@ -257,7 +258,7 @@ impl Flights {
         };
         let file = create().map_err(|source| Error::Io { path: path.clone(), source })?;
         let slots = rows.iter().map(|row| Mutex::new(Slot { row: *row, writes: 1 })).collect();
-        Ok(Flights { file, slots, dirty: AtomicBool::new(false) })
+        Ok(Flights { file, slots, dirty: AtomicBool::new(false), syncing: Mutex::new(()) })
     }
 
     /// Names a later flight of its shard. An earlier one changes nothing. When this returns, a
@@ -319,6 +320,7 @@ impl Flights {
     /// # Errors
     /// After a power cut the file may name earlier flights.
     pub fn sync(&self) -> io::Result<()> {
+        let _syncing = self.syncing.lock();
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }

@@ -35,8 +35,8 @@ BEGIN
     SELECT COALESCE(max(order_number), 0) INTO v_ripe
       FROM watermark_sightings WHERE seen_ms <= v_now - p_keep_ms;
     DELETE FROM watermark_sightings WHERE order_number < v_ripe;
-    -- Only the last row of a shard is needed, and after a power cut one shortly before it, see
-    -- flights.rs. The others are for people.
+    -- Only the last row of a shard is needed, and after a power cut one shortly before it: the
+    -- caller has just synced the file of answered flights. The others are for people.
     PERFORM journal_trim(10000, 20000);
     RETURN v_ripe;
 END
