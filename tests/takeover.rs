@@ -9,7 +9,7 @@ use crate::harness::{Server, Site, Way, eventually};
 
 const USER: u64 = 1001;
 
-/// Goal: if a foreign session keeps a start from its tables, the start names it and leaves it alone.
+/// Goal: if a foreign session keeps a start from its tables, the start names it and lets it live.
 /// Method: a session of another program locks one of the tables and does not end.
 #[test]
 fn a_foreign_session_that_keeps_a_start_from_its_tables_is_named() {

@@ -69,6 +69,7 @@ async fn repair(
     // before PostgreSQL relies on them.
     let open = || Closed::open(target.engine.clone()).context("open the log");
     let mut closed = author.map(|_| tokio::task::block_in_place(open)).transpose()?;
+    let lost_flights = target.lost_flights().await?;
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let catalog = stores.catalog.load_full();
     let mut say = |word: &str, what: &dyn Display| {
@@ -136,10 +137,12 @@ async fn repair(
             }
         }
     }
-    // The lock is taken anew, because the engine may have held it.
+    // The engine may have held the lock.
     drop(closed);
-    // Last: until then a start is refused.
-    for why in accept_flights(target, author.is_some()).await? {
+    if author.is_some() && !lost_flights.is_empty() {
+        accept_flights(target).await?;
+    }
+    for why in lost_flights {
         say(verb, &format_args!("take PostgreSQL's last flights for the answered ones: {why}"))?;
     }
     left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
@@ -150,15 +153,10 @@ async fn repair(
     Ok(left.len())
 }
 
-/// Writes the file of answered flights anew if `apply`. Returns why that is needed; empty if it is
-/// not.
-async fn accept_flights(target: &Target, apply: bool) -> anyhow::Result<Vec<String>> {
-    let lost = target.lost_flights().await?;
-    if apply && !lost.is_empty() {
-        let _lock = data_dir::lock(&target.config.data_dir).context("lock the log")?;
-        target.write_flights().await?;
-    }
-    Ok(lost)
+/// Writes the file of answered flights anew. It comes last, because a start is refused until then.
+async fn accept_flights(target: &Target) -> anyhow::Result<()> {
+    let _lock = data_dir::lock(&target.config.data_dir).context("lock the log")?;
+    target.write_flights().await
 }
 
 /// Every change of a plan.

@@ -1,6 +1,6 @@
 //! `DATA/flights`: the last answered flight of each shard.
 //!
-//! The file is written before a flight is answered to anybody. A write goes to the page cache, which
+//! The file is written before anything of a flight is told. A write goes to the page cache, which
 //! outlives the process, so a SIGKILL loses nothing. The file is synced every second and at a stop,
 //! so a power cut may leave an earlier flight in it, and never a later one. It is no part of a
 //! backup.
@@ -233,7 +233,7 @@ pub struct Flights {
     slots: Vec<Mutex<Slot>>,
     /// Whether a write is not synced.
     dirty: AtomicBool,
-    /// Held during a sync: who finds nothing dirty waits for the sync of another thread.
+    /// Held during a sync: a thread that finds nothing dirty waits for the sync of another one.
     syncing: Mutex<()>,
 }
 
