@@ -19,7 +19,6 @@ use ubscore::postgres::flight::{
     Wanted,
 };
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::incarnation;
 use ubscore::postgres::store::{Call, External, Failure, Page, Standing, Store, Unfinished};
 use ubscore::postgres::{self, Limits};
 use ubscore::telemetry::chain;
@@ -62,8 +61,7 @@ fn begin(site: &Site) -> Database {
 }
 
 fn begin_within(site: &Site, limits: Limits) -> Database {
-    let begun = block_on(incarnation::begin(&site.target(), &LIMITS, None, None, 1));
-    let incarnation = begun.expect("a new incarnation").number;
+    let incarnation = site.begin(&LIMITS, 1).number;
     Database::new(site.target(), limits, Writer { incarnation, shard: 0 }, catalog())
 }
 

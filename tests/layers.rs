@@ -31,7 +31,7 @@ use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::incarnation::{self, Incarnation};
+use ubscore::postgres::incarnation::Incarnation;
 use ubscore::postgres::{self, Limits};
 use ubscore::task::Tasks;
 use ubscore::validation::Checked;
@@ -53,9 +53,7 @@ fn catalog() -> Arc<ArcSwap<Catalog>> {
 }
 
 fn begin(site: &Site) -> Incarnation {
-    let target = site.target();
-    let begun = incarnation::begin(&target, &LIMITS, None, None, 2);
-    block_on(begun).expect("a new incarnation")
+    site.begin(&LIMITS, 2)
 }
 
 fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Database> {

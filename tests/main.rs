@@ -36,6 +36,9 @@ mod browser;
 /// TLS on both listeners, and other protocols on the same ports.
 mod tls;
 
+/// The start of a successor: its table locks, and the settings of its connections.
+mod takeover;
+
 /// HALT: nothing new begins, nothing moves, and all of it continues after a resume.
 mod halt;
 

@@ -41,7 +41,15 @@ CREATE TABLE journal_tb (
     event_count INTEGER NOT NULL,
     entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
-) WITH (vacuum_truncate = off);
+) WITH (
+    vacuum_truncate = off,
+    -- Each ordinary vacuum freezes the rows that it visits. So a vacuum against wraparound, which
+    -- does not give way to a start, is rare and short.
+    autovacuum_freeze_min_age = 0,
+    autovacuum_freeze_table_age = 0,
+    autovacuum_multixact_freeze_min_age = 0,
+    autovacuum_multixact_freeze_table_age = 0
+);
 
 -- Events below event_id existed when processes of this database had lived for seen_ms: see
 -- watermark_clock. The age of a row of the journal is taken from it.

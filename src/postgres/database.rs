@@ -3,6 +3,7 @@
 mod held;
 
 use std::cmp::Ordering;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use super::flight::{
     Balance, Compared, Decided, Flight, Found, Journal, Key, Last, Moved, Operation, Stopped,
     Wanted, Written, entries,
 };
+use super::flights::FlightRow;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
@@ -79,6 +81,13 @@ impl Database {
     ) -> Database {
         let actor = format!("coordinator/{}/{}", writer.incarnation, writer.shard);
         Database { config, limits, writer, actor, catalog, session: None }
+    }
+
+    /// Keeps a flight that PostgreSQL has committed, before anything of it is told.
+    fn note(&self, Last { number, attempt }: Last) -> io::Result<()> {
+        let Writer { incarnation, shard } = self.writer;
+        let row = FlightRow { shard, flight: number, incarnation, attempt };
+        self.config.pin().map_or(Ok(()), |pin| pin.answered(row))
     }
 
     /// The open session, or a new one.
@@ -233,7 +242,11 @@ impl Journal for Database {
             [0, 1, 2].map(|column| columns::count(&row, column, "journal_tb").map_err(unreachable));
         let (number, author, attempt) = (number?, author?, attempt?);
         match author.cmp(&ours) {
-            Ordering::Equal => Ok(Some(Last { number, attempt })),
+            Ordering::Equal => {
+                let last = Last { number, attempt };
+                self.note(last).map_err(|error| Failure::Unreachable(error.into()))?;
+                Ok(Some(last))
+            }
             Ordering::Greater => {
                 telemetry::count_fenced_write();
                 Ok(None)
@@ -279,10 +292,8 @@ impl Journal for Database {
             // commit.
             Ok(Ok(_)) => {
                 self.session = Some(session);
-                if let Some(pin) = self.config.pin() {
-                    pin.answered(self.writer.shard, flight.number);
-                }
-                Ok(())
+                let last = Last { number: flight.number, attempt: flight.attempt };
+                self.note(last).map_err(|error| Stopped::Unknown(error.into()))
             }
             Ok(Err(error)) => {
                 // Nothing was written, or the answer needs no question.

@@ -48,7 +48,7 @@ const QUERY: &str = "SELECT current_setting('server_version'), \
     current_setting('wal_level'), current_setting('max_connections')::bigint, \
     current_setting('superuser_reserved_connections')::bigint, \
     (SELECT count(*) FROM pg_stat_activity \
-      WHERE backend_type = 'client backend' AND application_name <> 'ubscore'), \
+      WHERE backend_type = 'client backend' AND application_name !~ '^ubscore( [0-9]+)?$'), \
     current_setting('data_checksums'), clock_timestamp()";
 
 impl Settings {

@@ -47,7 +47,7 @@ use ubscore::coordinator::step::{Effect, Happened, Row, decide};
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::incarnation::{self, ORDER_NUMBER_BITS};
+use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Reply, Sought, Stale, Standing, Store, Transfer,
     TransitionPath, Unfinished, fingerprint,
@@ -295,8 +295,7 @@ impl Pair {
     /// The next incarnation on both sides.
     fn begin(&mut self) {
         let target = self.site.target();
-        let begun = incarnation::begin(&target, &PATIENT, None, None, SHARDS);
-        let begun = block_on(begun).expect("a new incarnation");
+        let begun = self.site.begin(&PATIENT, SHARDS);
         let modeled = self.model.begin(SHARDS);
         assert_eq!((begun.number, begun.durable_claim, begun.watermark), modeled);
         self.incarnation = begun.number;

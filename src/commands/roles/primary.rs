@@ -438,7 +438,7 @@ impl Start<'_> {
         let compared = audit.externals(&externals).await.context("compare external operations")?;
         found.extend(compared.mismatches);
         let (clean, began_ns) = (Arc::new(CleanRounds::default()), clock.monotonic_ns());
-        rounds::catch_up(&mut audit, &found, postgres.different.as_ref(), halt, clock)
+        rounds::catch_up(&mut audit, &found, postgres.different.as_deref(), halt, clock)
             .await
             .context("compare the two stores")?;
         if !halt.is_halted() {
