@@ -21,7 +21,7 @@ use ubscore::commands::dev;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::incarnation::{self, ORDER_NUMBER_BITS};
+use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Reply, Standing, Store, TransitionPath,
 };
@@ -67,9 +67,7 @@ fn site() -> Site {
 
 /// Takes the next incarnation.
 fn begin(site: &Site) -> u64 {
-    let target = site.target();
-    let begun = incarnation::begin(&target, &LIMITS, None, None, SHARDS);
-    block_on(begun).expect("a new incarnation").number
+    site.begin(&LIMITS, SHARDS).number
 }
 
 fn store(target: &Address, limits: Limits, incarnation: u64, shard: u32) -> FlightStore<Database> {
