@@ -429,7 +429,7 @@ impl World {
             let journal = Connection::new(Arc::clone(self), Arc::clone(&process), shard);
             let (catalog, clock, events) =
                 (Arc::clone(&self.catalog), Arc::clone(&clock), Arc::clone(&events));
-            FlightStore::new(journal, catalog, clock, events, USERS_HELD)
+            FlightStore::new(journal, catalog, clock, events, Arc::new(()), USERS_HELD)
         };
         let gate = Arc::new(Gate::new(false));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
@@ -456,7 +456,6 @@ impl World {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: Arc::clone(&gate),
-            committed: Arc::default(),
             clean: None,
         };
         let stores = (0..self.plan.shards).map(store).collect();

@@ -49,7 +49,8 @@ $$;
 
 -- Takes every shard for an incarnation: each one that the journal knows, and the first p_shards. A
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
--- finds its number in use.
+-- finds its number in use. Each row has the last event of all shards, because a user may have
+-- another shard from here on.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -58,19 +59,9 @@ BEGIN
                             event_first, event_count, entries)
     SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
            COALESCE(l.durable, 0), COALESCE(l.open_from, 0),
-           COALESCE(l.event_first + l.event_count, 0), 0, ''
+           COALESCE((SELECT max(event_first + event_count) FROM journal_last), 1), 0, ''
       FROM (SELECT shard FROM journal_last
             UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
       LEFT JOIN journal_last l USING (shard);
 END
-$$;
-
--- Deletes rows of the journal, an unbroken low end of each shard: at most p_rows of a shard, and
--- never its last p_keep rows.
-CREATE FUNCTION journal_trim(p_keep BIGINT, p_rows BIGINT) RETURNS VOID LANGUAGE sql AS $$
-    DELETE FROM journal_tb j
-     USING (SELECT l.shard, LEAST(l.flight - p_keep, (SELECT min(f.flight) FROM journal_tb f
-                                                       WHERE f.shard = l.shard) + p_rows - 1)
-              FROM journal_last l) AS low (shard, flight)
-     WHERE j.shard = low.shard AND j.flight <= low.flight
 $$;
