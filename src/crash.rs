@@ -57,6 +57,7 @@ pub const BACKUP_POINTS: &[&str] = &[
     "restore_after_settle",
     "restore_after_snapshots",
     "restore_after_log",
+    "restore_after_incarnation",
 ];
 
 /// The points of an approved action, in their order.

@@ -8,10 +8,10 @@
 //!   transfers  --> streams that catch up
 //! ```
 //!
-//! A flight is the source of its events: their ids are drawn when it is put together, and its worker
-//! hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub and reads
-//! the missed events in PostgreSQL. So does one that begins after an earlier event. [`webhooks`]
-//! reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
+//! A flight is the source of its events: their ids are drawn when it is put together, and its
+//! worker hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub
+//! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
+//! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
 
 mod options;
 pub mod retention;

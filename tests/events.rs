@@ -213,8 +213,8 @@ fn ids_of_a_user_rise_while_another_flight_is_held() {
     assert_eq!(data["final"], json!(true));
 }
 
-/// Goal: a flight that is committed but not sent is read once by a stream that comes back. Method: a
-/// kill between the commit and the streams, at each of the first flights.
+/// Goal: a flight that is committed but not sent is read once by a stream that comes back. Method:
+/// a kill between the commit and the streams, at each of the first flights.
 #[cfg(feature = "crash")]
 #[test]
 fn a_kill_between_the_commit_and_the_streams_loses_no_event() {

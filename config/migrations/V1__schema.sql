@@ -259,15 +259,13 @@ CREATE VIEW transfer_events AS
       FROM transfers_tb t JOIN transfer_history h USING (req_id)
      WHERE h.event_id IS NOT NULL;
 
--- Flights up to this one stood when processes of this database had lived for seen_ms, by
--- watermark_clock. No stepped clock shortens or lengthens a keep time that is measured by them.
-CREATE TABLE journal_sightings (
-    shard    INTEGER NOT NULL,
-    flight   BIGINT NOT NULL,
-    event_id BIGINT NOT NULL,                    -- the shard's last event then
+-- Events up to event_id existed when processes of this database had lived for seen_ms, by
+-- watermark_clock. The age of events, and of journal rows, is taken from it: no stepped clock
+-- changes it.
+CREATE TABLE events_sightings (
+    event_id BIGINT PRIMARY KEY,
     seen_ms  BIGINT NOT NULL,
-    coarse   BOOLEAN NOT NULL,                   -- stays for the longer keep time
-    PRIMARY KEY (shard, flight)
+    coarse   BOOLEAN NOT NULL                    -- stays for the longer keep time
 );
 
 -- The last flight of each shard whose events are in webhook_deliveries. Empty without an endpoint.

@@ -1,11 +1,12 @@
 //! Webhooks: posts every event to the operator's endpoint, at least once, and the events of one
 //! transfer in order.
 //!
-//! The task here reads the journal after a cursor, and records the deliveries of its events together
-//! with the cursor, in one transaction. It knows which deliveries are due and which are in progress. Threads of its own post them, so that an endpoint that hangs
-//! blocks no other work and no stop of the process. A failed try is repeated after a back-off that
-//! PostgreSQL stores. After the last try the event is a dead letter, and the next event of its
-//! transfer is posted. A try that was not recorded is repeated under the same id.
+//! The task here reads the journal after a cursor. It records deliveries of those events together
+//! with the cursor, in one transaction. It knows which deliveries are due and which are in
+//! progress. Threads of its own post them, so that an endpoint that hangs blocks no other work and
+//! no stop of the process. A failed try is repeated after a back-off that PostgreSQL stores. After
+//! the last try the event is a dead letter, and the next event of its transfer is posted. A try
+//! that was not recorded is repeated under the same id.
 //!
 //! Source: Standard Webhooks 1.0 (headers, signature, ids that stay the same).
 
@@ -38,7 +39,7 @@ pub const ENDPOINT: &str = "default";
 /// Bytes of an answer that are read. They have no meaning, but a connection with a fully read
 /// answer can be used again.
 const ANSWER_BYTES_MAX: u64 = 16_384;
-/// The longest pause between two looks for due deliveries. A flight whose end was unknown rings no bell.
+/// The longest pause between two looks for due deliveries. A bell may be lost.
 const LOOK: Duration = Duration::from_secs(5);
 /// The pause after each read of the journal, so that a busy service needs few: later flights share
 /// the next one.
@@ -230,7 +231,7 @@ impl Webhooks {
             let pause = self.collect_due_ns.saturating_sub(clock.monotonic_ns());
             let answered = {
                 let bell = pin!(async {
-                    // The bell last: what is cut before it does not lose it.
+                    // The bell last: an answer that comes before it leaves it for the next turn.
                     clock.sleep(Duration::from_nanos(pause)).await;
                     hub.deliveries.notified().await;
                 });

@@ -25,9 +25,6 @@ use domain::transfer::State;
 const EVENT_FROM: usize = 15;
 /// Ids that are read at once: 16 bytes each. The transfers of a user are searched once for so many.
 const IDS_MAX: usize = 10_000;
-/// The last rows of each shard that are never deleted. `DATA/flights` may name any of them after a
-/// power cut: it is synced every second.
-const SPARE_ROWS: i64 = 10_000;
 
 /// What one commit did to a transfer.
 #[derive(Clone, Debug)]
@@ -95,7 +92,7 @@ impl Retention {
         incarnation: u64,
     ) -> Result<Retention, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5, $6)").await?;
+        let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5)").await?;
         Ok(Retention { client, incarnation: bigint(incarnation), purge })
     }
 
@@ -116,8 +113,8 @@ impl Retention {
         assert!(rows > 0, "a call that deletes no row would report more for ever");
         let [lived, keep, dead_keep] = [lived, keep, dead_keep].map(milliseconds);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
-        let values: [&(dyn ToSql + Sync); 6] =
-            [&self.incarnation, &lived, &keep, &dead_keep, &SPARE_ROWS, &rows];
+        let values: [&(dyn ToSql + Sync); 5] =
+            [&self.incarnation, &lived, &keep, &dead_keep, &rows];
         let row = self.client.query_one(&self.purge, &values).await.map_err(fenced)?;
         Ok(row.try_get::<_, i64>(0)? >= i64::from(rows))
     }
@@ -146,6 +143,7 @@ pub struct Position {
 #[derive(Debug)]
 pub struct Missed {
     user: UserId,
+    shard: usize,
     /// The last event that was read.
     last: i64,
     /// Ids of the next events, with the order numbers of their transfers.
@@ -155,9 +153,9 @@ pub struct Missed {
 }
 
 impl Missed {
-    /// The events after `last`.
-    pub fn after(user: UserId, last: i64) -> Missed {
-        Missed { user, last, ahead: VecDeque::new(), more: true }
+    /// The events of a user of this shard after `last`.
+    pub fn after(user: UserId, shard: usize, last: i64) -> Missed {
+        Missed { user, shard, last, ahead: VecDeque::new(), more: true }
     }
 }
 
@@ -170,10 +168,9 @@ impl Reads {
         let client = self.pool.get().await?;
         let position = "SELECT COALESCE((SELECT event_first + event_count - 1 FROM journal_tb \
                                           WHERE shard = $1 ORDER BY flight DESC LIMIT 1), 0), \
-                               COALESCE((SELECT o_known FROM events_position($2)), FALSE)";
+                               COALESCE((SELECT o_known FROM events_position($1, $2)), FALSE)";
         let statement = client.prepare_cached(position).await?;
-        let shard = i32::try_from(shard).expect("one a worker and a few");
-        let row = client.query_one(&statement, &[&shard, &after.unwrap_or(0)]).await?;
+        let row = client.query_one(&statement, &[&number(shard), &after.unwrap_or(0)]).await?;
         Ok(Position { last: row.try_get(0)?, known: after.is_some() && row.try_get(1)? })
     }
 
@@ -188,7 +185,7 @@ impl Reads {
     ) -> Result<Option<Vec<Event>>, Error> {
         let client = self.pool.get().await?;
         if missed.ahead.is_empty() && missed.more {
-            missed.ahead = ahead(&client, missed.user, missed.last).await?;
+            missed.ahead = ahead(&client, missed).await?;
             missed.more = missed.ahead.len() == IDS_MAX;
         }
         if missed.ahead.is_empty() {
@@ -216,11 +213,12 @@ impl Reads {
     }
 }
 
-/// The ids of the first events of a user after `last`, with the order numbers of their transfers.
-async fn ahead(client: &Client, user: UserId, last: i64) -> Result<VecDeque<(i64, i64)>, Error> {
+/// The ids of the next events, with the order numbers of their transfers.
+async fn ahead(client: &Client, missed: &Missed) -> Result<VecDeque<(i64, i64)>, Error> {
+    let Missed { user, shard, last, .. } = *missed;
     let position = "SELECT COALESCE(o_known, FALSE), COALESCE(o_open_from, 0) \
-                    FROM events_position($1)";
-    let row = client.query_one(position, &[&last]).await?;
+                    FROM events_position($1, $2)";
+    let row = client.query_one(position, &[&number(shard), &last]).await?;
     if !row.try_get::<_, bool>(0)? {
         let what = format!("event {last} is kept no longer");
         return Err(Error::Row { table: "journal_tb", what });
@@ -232,6 +230,11 @@ async fn ahead(client: &Client, user: UserId, last: i64) -> Result<VecDeque<(i64
     let values: [&(dyn ToSql + Sync); 4] = [&user.bigint(), &last, &open_from, &rows];
     let rows = client.query(events, &values).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// A shard as `journal_tb` has it.
+fn number(shard: usize) -> i32 {
+    i32::try_from(shard).expect("one a worker and a few")
 }
 
 /// The lowest order number among the transfers of a user that tools have moved after an event. They

@@ -76,8 +76,8 @@ pub struct Flight {
     pub audited: Vec<Audited>,
 }
 
-/// [`Flight::attempt`] of the flights of tools: this number and above. The condition of an index has
-/// it too.
+/// [`Flight::attempt`] of the flights of tools: this number and above. The condition of an index
+/// has it too.
 pub const TOOL_ATTEMPT: u64 = 1 << 62;
 
 /// The ids of events: `incarnation << 40 | counter`, one counter for all shards. They rise over

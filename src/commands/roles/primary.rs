@@ -543,8 +543,8 @@ impl Start<'_> {
         check
     }
 
-    /// Starts to deliver events to the webhook, if they are turned on, and to delete old ones. It is
-    /// called before the first flight, so that the webhook gets all events from here on.
+    /// Starts to delete old events, and to deliver new ones to the webhook if they are turned on.
+    /// It runs before the first flight, so that the webhook misses none.
     async fn follow_events(
         &mut self,
         stores: &Both<'_>,
@@ -556,14 +556,15 @@ impl Start<'_> {
         let at = || (address.clone(), *limits);
         let options = retention::Options::new(config, at(), incarnation);
         self.tasks.run("retention", retention::run(options, Arc::clone(clock), stopping));
+        // The cursor of the webhooks stays meanwhile: events are delivered once they are on again.
+        if !config.events.enabled {
+            return Ok(None);
+        }
         let catalog = Arc::clone(&settings.catalog);
         let options = webhooks::Options::new(config, at(), incarnation, catalog, EventBody::json);
         let endpoint = options.as_ref().map(|_| webhooks::ENDPOINT);
         let begin = deliveries::begin(address, limits, incarnation, endpoint);
         begin.await.context("begin to deliver events")?;
-        if !config.events.enabled {
-            return Ok(None);
-        }
         let hub = Arc::new(Hub::new(Bounds::from(config)));
         if let Some(options) = options {
             let (hub, clock) = (Arc::clone(&hub), Arc::clone(clock));

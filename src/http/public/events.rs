@@ -95,10 +95,11 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         expiry: streams.clock.sleep(life.min(LIFE_MAX)),
         head: Some(head),
         last,
-        phase: Phase::Behind(Missed::after(caller.user, last)),
+        phase: Phase::Behind(Missed::after(caller.user, shard, last)),
         heartbeat: streams.heartbeat.0,
         sent_ns: streams.clock.monotonic_ns(),
         longest_stall: Duration::ZERO,
+        shard,
         reads: streams.reads.clone(),
         clock: Arc::clone(&streams.clock),
         verifier: Arc::clone(&streams.verifier),
@@ -151,6 +152,8 @@ struct Stream {
     /// one.
     sent_ns: u64,
     longest_stall: Duration,
+    /// The user's.
+    shard: usize,
     reads: Reads,
     clock: Arc<dyn Clock>,
     /// The keys may change: a token signed with a removed key ends its stream.
@@ -188,7 +191,8 @@ impl Stream {
                 }
                 // More events at once than the queue holds, and the client is fast enough.
                 Woken::Event(None) => {
-                    self.phase = Phase::Behind(Missed::after(self.place.user(), self.last));
+                    self.phase =
+                        Phase::Behind(Missed::after(self.place.user(), self.shard, self.last));
                     continue;
                 }
                 // Read in PostgreSQL before it came through the queue.
@@ -205,7 +209,10 @@ impl Stream {
                             self.longest_stall = Duration::ZERO;
                             // Followed first, then read: a flight is in the one or in the other.
                             let events = self.place.follow();
-                            Phase::Joining(Missed::after(self.place.user(), self.last), events)
+                            Phase::Joining(
+                                Missed::after(self.place.user(), self.shard, self.last),
+                                events,
+                            )
                         }
                         Phase::Joining(_, events) | Phase::Live(events) => Phase::Live(events),
                     };

@@ -6,7 +6,8 @@
 -- The row of each shard that was its last one at an event: the greatest event_first at or below the
 -- id. If no such row is kept, the first one that is kept.
 CREATE FUNCTION journal_at(p_event BIGINT)
-RETURNS TABLE (flight BIGINT, event_first BIGINT, event_count INTEGER, open_from BIGINT)
+RETURNS TABLE (shard INTEGER, flight BIGINT, incarnation BIGINT, event_first BIGINT,
+               event_count INTEGER, open_from BIGINT)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_shard  INTEGER;
@@ -27,24 +28,32 @@ BEGIN
                 v_high := v_middle - 1;
             END IF;
         END LOOP;
-        RETURN QUERY SELECT j.flight, j.event_first, j.event_count, j.open_from
+        RETURN QUERY SELECT j.shard, j.flight, j.incarnation, j.event_first, j.event_count,
+                            j.open_from
                        FROM journal_tb j WHERE j.shard = v_shard AND j.flight = v_low;
     END LOOP;
 END
 $$;
 
--- Whether every event of a user after p_event can be told, and the lowest order number of the
--- transfers that a worker has moved since. They can if the journal has the event: an id of a lost database, or of a row that is
--- deleted, is not there. A row without an event stands for the last one before it. 0 stands for the
--- time before the first flight.
-CREATE FUNCTION events_position(p_event BIGINT, OUT o_known BOOLEAN, OUT o_open_from BIGINT)
+-- Whether every event after p_event can be sent to a user of this shard, and the lowest order
+-- number of the transfers that a worker has moved since.
+--
+-- The journal must have the event: an id of a lost database, or of a row that is deleted, is not
+-- there. A row without an event stands for the last one before it, and 0 for the time before the
+-- first one. After an event of an earlier incarnation, the user may have had another shard: then no
+-- shard may lack a row since.
+CREATE FUNCTION events_position(
+    p_shard INTEGER, p_event BIGINT, OUT o_known BOOLEAN, OUT o_open_from BIGINT)
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN p_event = 0 THEN bool_and(flight = 1)
-                ELSE bool_or(p_event BETWEEN event_first AND event_first + event_count - 1
-                             OR event_count = 0 AND p_event = event_first - 1) END,
-           -- A user may have had another shard at that event.
+    WITH at AS (
+        SELECT j.*, p_event < event_first + event_count
+                    AND p_event >= event_first - CASE event_count WHEN 0 THEN 1 ELSE 0 END AS has
+          FROM journal_at(p_event) j
+    )
+    SELECT bool_or(has AND shard = p_shard AND incarnation = (SELECT incarnation FROM engine_state))
+           OR bool_or(has) AND bool_and(flight = 1 OR event_first <= p_event + 1),
            min(open_from)
-      FROM journal_at(p_event)
+      FROM at
 $$;
 
 -- The first events of a user after p_event, each with its transfer. The caller has asked for
@@ -61,44 +70,20 @@ BEGIN
 END
 $$;
 
--- Deletes rows of the journal, an unbroken low end of each shard: at most p_rows of a shard, never
--- its last p_spare rows, and none that was the last one within the past p_keep_ms of lived time
--- (p_now). Rows that are not in webhook_deliveries yet stay for p_dead_keep_ms. Returns the largest
--- number of one shard.
-CREATE FUNCTION journal_trim(
-    p_now BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT, p_spare BIGINT, p_rows BIGINT)
-RETURNS BIGINT LANGUAGE sql AS $$
-    WITH sighted AS (
-        SELECT shard, max(flight) FILTER (WHERE seen_ms <= p_now - p_keep_ms) AS old,
-               max(flight) FILTER (WHERE seen_ms <= p_now - p_dead_keep_ms) AS late
-          FROM journal_sightings GROUP BY shard
-    ), low AS (
-        SELECT l.shard, LEAST(
-                   s.old - 1, l.flight - GREATEST(p_spare, 1), first.flight + p_rows - 1,
-                   CASE WHEN c.flight IS NOT NULL THEN GREATEST(c.flight, s.late - 1) END) AS flight
-          FROM journal_last l JOIN sighted s ON s.shard = l.shard AND s.old IS NOT NULL
-          LEFT JOIN webhook_cursor c ON c.shard = l.shard
-         CROSS JOIN LATERAL (SELECT min(flight) AS flight FROM journal_tb j
-                              WHERE j.shard = l.shard) AS first
-    ), gone AS (
-        DELETE FROM journal_tb j USING low
-         WHERE j.shard = low.shard AND j.flight <= low.flight
-        RETURNING j.shard
-    )
-    SELECT COALESCE(max(rows), 0) FROM (SELECT count(*) AS rows FROM gone GROUP BY shard) AS counts
-$$;
-
--- Deletes rows of the journal (see journal_trim), deliveries that were accepted p_keep_ms ago, and
--- dead letters after p_dead_keep_ms. A delivery goes when its event and its own time are that old; a
--- time of the future does not count. A delivery still open after p_dead_keep_ms ends as a dead
--- letter, so that a lost endpoint fills no disk.
+-- Deletes rows of the journal after p_keep_ms (see journal_trim), accepted deliveries after
+-- p_keep_ms, and dead letters after p_dead_keep_ms. A delivery goes when its event and its own time
+-- are that old; a time of the future does not count. A delivery still open after p_dead_keep_ms
+-- ends as a dead letter, so that a lost endpoint fills no disk.
 --
--- The age of a flight and of its events is lived time (see watermark_clock). At most p_rows of each
--- kind are changed; returns the highest of these counts. The fence is held meanwhile, so every
--- statement uses an index.
+-- The age of an event is lived time (see watermark_clock). At most p_rows of each kind are changed;
+-- returns the highest of these counts. The fence is held meanwhile, so every statement uses an
+-- index.
+--
+-- The last 1,000 rows of a shard stay at any age: the note beside the log may name one of them
+-- after a power cut.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
-    p_spare BIGINT, p_rows INTEGER)
+    p_rows INTEGER)
 RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
     v_now     BIGINT;
@@ -117,28 +102,23 @@ BEGIN
     -- 16 sightings in the shorter keep time, and 16 in the longer one, are fine enough and a bound
     -- on the table.
     SELECT max(seen_ms), max(seen_ms) FILTER (WHERE coarse)
-      INTO v_fine, v_coarse FROM journal_sightings;
+      INTO v_fine, v_coarse FROM events_sightings;
     v_coarse := CASE WHEN v_now - v_coarse < GREATEST(p_keep_ms, p_dead_keep_ms) / 16
                      THEN v_coarse END;
     IF v_coarse IS NULL OR v_now - v_fine >= LEAST(p_keep_ms, p_dead_keep_ms) / 16 THEN
-        INSERT INTO journal_sightings
-        SELECT l.shard, l.flight, l.event_first + l.event_count - 1, v_now, v_coarse IS NULL
-          FROM journal_last l
-         WHERE l.flight > (SELECT COALESCE(max(s.flight), 0) FROM journal_sightings s
-                            WHERE s.shard = l.shard);
+        INSERT INTO events_sightings
+        SELECT last, v_now, v_coarse IS NULL
+          FROM (SELECT max(event_first + event_count - 1) AS last FROM journal_last) AS l
+         WHERE last > (SELECT COALESCE(max(event_id), 0) FROM events_sightings);
     END IF;
-    -- Events up to these ids are older than p_keep_ms and p_dead_keep_ms.
-    SELECT COALESCE(max(event_id) FILTER (WHERE seen_ms <= v_now - p_keep_ms), 0),
-           COALESCE(max(event_id) FILTER (WHERE seen_ms <= v_now - p_dead_keep_ms), 0)
-      INTO v_old, v_late FROM journal_sightings;
-    v_most := journal_trim(v_now, p_keep_ms, p_dead_keep_ms, p_spare, p_rows);
-    DELETE FROM journal_sightings s
-     USING (SELECT shard,
-                   COALESCE(max(flight) FILTER (WHERE seen_ms <= v_now - p_keep_ms), 0) AS old,
-                   COALESCE(max(flight) FILTER (WHERE seen_ms <= v_now - p_dead_keep_ms), 0) AS late
-              FROM journal_sightings GROUP BY shard) AS ripe
-     WHERE s.shard = ripe.shard
-       AND (s.flight < LEAST(old, late) OR NOT s.coarse AND s.flight < GREATEST(old, late));
+    -- Events below these ids are older than p_keep_ms and p_dead_keep_ms.
+    SELECT COALESCE(max(event_id) FILTER (WHERE seen_ms <= v_now - p_keep_ms) + 1, 0),
+           COALESCE(max(event_id) FILTER (WHERE seen_ms <= v_now - p_dead_keep_ms) + 1, 0)
+      INTO v_old, v_late FROM events_sightings;
+    DELETE FROM events_sightings
+     WHERE event_id < LEAST(v_old, v_late) - 1
+        OR NOT coarse AND event_id < GREATEST(v_old, v_late) - 1;
+    v_most := journal_trim(v_old, v_late, 1000, p_rows);
     v_changed := 0;
     FOR v_letter IN
         WITH dead AS (
@@ -146,7 +126,7 @@ BEGIN
                SET status = 3, ended_at = clock_timestamp(), next_at = NULL,
                    last_error = 'not delivered in time' || COALESCE(': ' || last_error, '')
              WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM webhook_deliveries WHERE ended_at IS NULL AND event_id <= v_late
+                SELECT ctid FROM webhook_deliveries WHERE ended_at IS NULL AND event_id < v_late
                  ORDER BY event_id LIMIT p_rows))
             RETURNING endpoint, req_id
         )
@@ -166,7 +146,7 @@ BEGIN
         DELETE FROM webhook_deliveries WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM webhook_deliveries
              WHERE status = v_status AND ended_at IS NOT NULL AND ended_at < v_before
-               AND event_id <= v_end
+               AND event_id < v_end
              ORDER BY ended_at LIMIT p_rows));
         GET DIAGNOSTICS v_changed = ROW_COUNT;
         v_most := GREATEST(v_most, v_changed);
@@ -174,7 +154,7 @@ BEGIN
         DELETE FROM webhook_deliveries WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM webhook_deliveries
              WHERE status = v_status AND ended_at IS NOT NULL AND ended_at > v_before
-               AND event_id <= v_end
+               AND event_id < v_end
              ORDER BY ended_at LIMIT p_rows));
         GET DIAGNOSTICS v_changed = ROW_COUNT;
         v_most := GREATEST(v_most, v_changed);

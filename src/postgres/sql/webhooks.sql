@@ -16,8 +16,8 @@ BEGIN
 END
 $$;
 
--- Puts the cursor where an incarnation begins, before its first flight. Without an endpoint there is
--- no cursor. With the first one it is at the last flight of each shard: earlier events are not
+-- Puts the cursor where an incarnation begins, before its first flight. Without an endpoint there
+-- is no cursor. With the first one it is at the last flight of each shard: earlier events are not
 -- delivered. Later it stays, and begins before the first flight of a new shard.
 CREATE FUNCTION webhook_begin(p_incarnation BIGINT, p_endpoints TEXT[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
@@ -35,8 +35,8 @@ $$;
 
 -- Makes deliveries of the events of flights, and moves the cursor of each shard from p_from to
 -- p_until. p_states: arrays as text. UB004: the cursor is elsewhere. Then an earlier call was
--- committed after its caller had given it up, and nothing is done. Returns the number of events that
--- have a transfer.
+-- committed after its caller had given it up, and nothing is done. Returns the number of events
+-- that have a transfer.
 CREATE FUNCTION webhook_collect(
     p_incarnation BIGINT, p_endpoints TEXT[], p_shards INTEGER[], p_from BIGINT[],
     p_until BIGINT[], p_event_ids BIGINT[], p_order_numbers BIGINT[], p_states TEXT[],
