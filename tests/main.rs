@@ -117,6 +117,9 @@ mod ownership;
 /// The audit: changes outside the service.
 mod audit;
 
+/// Funding's journal: parts, damaged rows, deletion.
+mod journal;
+
 /// A database with lost rows, repaired from the log.
 mod repair;
 
