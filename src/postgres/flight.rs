@@ -115,7 +115,7 @@ impl Flight {
 
 /// Gets each flight of a shard that is committed, in their order.
 pub trait Told: Send + Sync {
-    /// A flight is committed, and nobody has been told of it. Called by its worker: it never waits.
+    /// A flight is committed, and no caller has its answer yet. Its worker calls this: never wait.
     fn committed(&self, flight: &Flight);
 }
 
