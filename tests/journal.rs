@@ -175,7 +175,7 @@ fn only_folded_and_old_rows_are_deleted() {
     let [first, last] = ends();
     assert!(first < folded && folded + 1 < last, "{first} {folded} {last}");
     let trim = |event: &str, keep: u64, rows: u64| {
-        site.sql(&format!("SELECT journal_trim({event}, {keep}, {rows})"));
+        site.sql(&format!("SELECT journal_trim({event}, {event}, {keep}, {rows})"));
         ends()
     };
     // Every row is younger.

@@ -37,7 +37,8 @@ CREATE TABLE journal_tb (
     -- When the flight was put together, each transfer of the shard that was under way, or came
     -- later, had this order number or a higher one.
     open_from   BIGINT NOT NULL,
-    event_first BIGINT NOT NULL,    -- the id of its first event, or of the next one: never falls
+    -- The id of its first event. Without an event: the last one before it in the shard, plus 1.
+    event_first BIGINT NOT NULL,
     event_count INTEGER NOT NULL,
     entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
@@ -51,12 +52,8 @@ CREATE TABLE journal_tb (
     autovacuum_multixact_freeze_table_age = 0
 );
 
--- Events below event_id existed when processes of this database had lived for seen_ms: see
--- watermark_clock. The age of a row of the journal is taken from it.
-CREATE TABLE journal_sightings (
-    event_id BIGINT PRIMARY KEY,
-    seen_ms  BIGINT NOT NULL
-);
+-- The rows of tools, whose transfers may be older than all that were under way.
+CREATE INDEX journal_of_tools ON journal_tb (event_first) WHERE attempt >= 4611686018427387904;
 
 -- The last row of each shard, found by the key.
 CREATE VIEW journal_last AS
@@ -140,25 +137,18 @@ CREATE TABLE transfers_tb (
 
 CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
 
--- Numbers in the order in which rows were written, not in that of their commits. No cache: the
--- relay takes the sequence's last value for the highest number that was given out.
-CREATE SEQUENCE transfer_history_history_id_seq AS BIGINT CACHE 1;
-
 -- One row for each commit that moves a transfer.
 CREATE TABLE transfer_history (
-    req_id     VARCHAR(26) NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- in the order passed
-    at         TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    attempt    INTEGER NOT NULL,
-    actor      TEXT NOT NULL,
-    reason     TEXT,
-    history_id BIGINT DEFAULT nextval('transfer_history_history_id_seq')
+    req_id   VARCHAR(26) NOT NULL,
+    states   SMALLINT[] NOT NULL,                -- in the order passed
+    at       TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    attempt  INTEGER NOT NULL,
+    actor    TEXT NOT NULL,
+    reason   TEXT,
+    event_id BIGINT                              -- see journal_tb
 );
 
-ALTER SEQUENCE transfer_history_history_id_seq OWNED BY transfer_history.history_id;
-
 CREATE INDEX transfer_history_by_transfer ON transfer_history (req_id);
-CREATE INDEX transfer_history_by_id ON transfer_history (history_id) WHERE history_id IS NOT NULL;
 
 -- The idempotency record of a Funding operation and, if it succeeded, its ledger entry.
 CREATE TABLE transfer_operations (
@@ -272,43 +262,33 @@ INSERT INTO audit_state DEFAULT VALUES;
 
 -- ## Events and webhooks
 
--- One commit of one transfer, as users see it.
-CREATE TABLE events_tb (
-    event_id   BIGINT PRIMARY KEY,               -- milliseconds since 1970 << 20 | counter
-    history_id BIGINT NOT NULL UNIQUE,
-    req_id     VARCHAR(26) NOT NULL,
-    user_id    BIGINT NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- in the order passed
-    at         TIMESTAMPTZ NOT NULL
-);
+-- The events of each transfer: one for each commit that moves it.
+CREATE VIEW transfer_events AS
+    SELECT t.user_id, t.order_number, h.event_id, t.req_id, h.states, h.at
+      FROM transfers_tb t JOIN transfer_history h USING (req_id)
+     WHERE h.event_id IS NOT NULL;
 
-CREATE INDEX events_by_user ON events_tb (user_id, event_id);
-
--- One row: the progress of the relay. Its lock puts all transactions that write events or
--- deliveries into an order.
-CREATE TABLE events_cursor (
-    singleton     BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
-    low_water     BIGINT NOT NULL DEFAULT 0,     -- up to this history_id all is over and copied
-    last_event_id BIGINT NOT NULL DEFAULT 0,
-    kept_after    BIGINT NOT NULL DEFAULT 0      -- events up to this one are deleted
-) WITH (fillfactor = 50);
-
-INSERT INTO events_cursor DEFAULT VALUES;
-
--- Events up to event_id existed when processes of this database had lived for seen_ms. An event's
--- id holds a time too, but a clock that ran ahead leaves it and all later ids in the future.
+-- Events up to event_id existed when processes of this database had lived for seen_ms, by
+-- watermark_clock. The age of events, and of journal rows, is taken from it: no stepped clock
+-- changes it.
 CREATE TABLE events_sightings (
     event_id BIGINT PRIMARY KEY,
     seen_ms  BIGINT NOT NULL,
     coarse   BOOLEAN NOT NULL                    -- stays for the longer keep time
 );
 
--- One event on its way to one endpoint, made in the transaction that makes the event.
+-- The last flight of each shard whose events are in webhook_deliveries. Empty without an endpoint.
+CREATE TABLE webhook_cursor (
+    shard  INTEGER PRIMARY KEY,
+    flight BIGINT NOT NULL
+) WITH (fillfactor = 50);
+
+-- One event on its way to one endpoint.
 CREATE TABLE webhook_deliveries (
     endpoint   TEXT NOT NULL,
     event_id   BIGINT NOT NULL,
     req_id     VARCHAR(26) NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- as in events_tb, which may forget sooner
+    states     SMALLINT[] NOT NULL,              -- in the order passed
     at         TIMESTAMPTZ NOT NULL,
     status     SMALLINT NOT NULL DEFAULT 1
                CHECK (status IN (1, 2, 3)),      -- 1 to be delivered, 2 delivered, 3 dead letter

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::shortage::{Capacity, Vacancy};
-use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::gate::{CleanRounds, Gate};
@@ -66,8 +65,6 @@ pub struct Parts<T, F> {
     pub gate: Arc<Gate>,
     /// Halts the service for this reason. Returns at once.
     pub halt: Arc<dyn Fn(String) + Send + Sync>,
-    /// Notified after each commit.
-    pub committed: Arc<Notify>,
     /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.
     pub clean: Option<Arc<CleanRounds>>,
 }

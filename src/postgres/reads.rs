@@ -205,9 +205,9 @@ async fn history(
     transaction: &deadpool_postgres::Transaction<'_>,
     req_id: ReqId,
 ) -> Result<Vec<Passed>, Error> {
-    // In the order in which they were written, whatever the server's clock did; what has no number was there before.
+    // In the order in which they were written, whatever any clock did.
     let history = "SELECT states, at, attempt, reason FROM transfer_history \
-                   WHERE req_id = $1 ORDER BY history_id NULLS FIRST, at";
+                   WHERE req_id = $1 ORDER BY event_id NULLS FIRST, at";
     let statement = transaction.prepare_cached(history).await?;
     let mut passed = Vec::new();
     for row in transaction.query(&statement, &[&req_id.to_string()]).await? {

@@ -23,6 +23,10 @@ use domain::code::Code;
 use domain::transfer::op::Effect;
 use domain::transfer::{Decision, Intent, Op, State};
 
+/// A step of a transfer in its history.
+const HISTORY: &str = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason, event_id) \
+     VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3, $4)";
+
 /// Who repairs and why, as `admin_audit` has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Author<'a> {
@@ -161,7 +165,7 @@ pub async fn renumber(
     let mut flight = ToolFlight::begin(&transaction).await?;
     for renumbering in renumberings {
         let Renumbering { intent, state, log_sequence } = renumbering;
-        flight.passed(intent.order_number, intent.user, &[*state]);
+        let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*state]));
         let (req_id, state) = (intent.req_id.to_string(), state.number());
         let log_sequence = bigint(*log_sequence);
         let update = "UPDATE transfers_tb SET log_sequence = $3 WHERE req_id = $1 AND state = $2";
@@ -169,9 +173,7 @@ pub async fn renumber(
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
-        let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
-                       VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
-        transaction.execute(history, &[&req_id, &state, &reason]).await?;
+        transaction.execute(HISTORY, &[&req_id, &state, &reason, &event_id]).await?;
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
@@ -345,10 +347,8 @@ async fn write_repair(
             return Ok(posted);
         }
     }
-    flight.passed(intent.order_number, intent.user, &[*to]);
-    let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
-                   VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
-    transaction.execute(history, &[&req_id, &to.number(), &reason]).await?;
+    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*to]));
+    transaction.execute(HISTORY, &[&req_id, &to.number(), &reason, &event_id]).await?;
     if *to == State::SourceDone {
         ask_for_deposit((transaction, flight), repair, reason).await?;
     }
@@ -427,7 +427,9 @@ async fn ask_for_deposit(
     let end = if decision == Decision::Success { done } else { refused };
     let moves = decision == Decision::Success;
     flight.posted(transaction, carried(intent, op, decision, moves)).await?;
-    flight.passed(intent.order_number, intent.user, &[asked, end]);
+    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[asked, end]));
+    let event = "UPDATE transfer_history SET event_id = $2 WHERE req_id = $1 AND event_id IS NULL";
+    transaction.execute(event, &[&req_id, &event_id]).await?;
     Ok(())
 }
 

@@ -30,7 +30,7 @@ const EPOCH_S: i64 = 1_767_225_600;
 pub(super) const TABLES: [&str; 8] = [
     "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
        retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
-    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY history_id), array_to_string(states, ' '), attempt, \
+    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY event_id), array_to_string(states, ' '), attempt, \
        reason FROM transfer_history",
     "SELECT req_id, op, outcome, code, user_id, asset_id, amount, balance_after FROM transfer_operations",
     "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \

@@ -6,7 +6,8 @@ WITH journal AS (
                             event_first, event_count, entries)
     SELECT shard, $2::bigint, $3::bigint, $68::bigint, $4::timestamptz,
            GREATEST($5::bigint, durable), GREATEST($69::bigint, open_from),
-           $70::bigint, $71::integer, $72::bytea
+           CASE WHEN $71::integer = 0 THEN event_first + event_count ELSE $70::bigint END,
+           $71::integer, $72::bytea
       FROM journal_tb
      WHERE shard = $1::integer AND flight = $2::bigint - 1 AND incarnation = $3::bigint
     RETURNING at
@@ -42,8 +43,8 @@ WITH journal AS (
            AS a (req_id, state, retry_count, next_retry_at)
      WHERE t.req_id = a.req_id AND t.state = a.state
 ), passed AS (
-    INSERT INTO transfer_history (req_id, states, at, attempt, actor, reason)
-    SELECT a.req_id, a.states::smallint[], at, a.attempt, $33::text, a.reason
+    INSERT INTO transfer_history (req_id, states, at, attempt, actor, reason, event_id)
+    SELECT a.req_id, a.states::smallint[], at, a.attempt, $33::text, a.reason, $70 + place - 1
       FROM journal CROSS JOIN unnest($34::text[], $35::text[], $36::integer[], $37::text[])
            WITH ORDINALITY AS a (req_id, states, attempt, reason, place)
      ORDER BY place

@@ -49,7 +49,8 @@ $$;
 
 -- Takes every shard for an incarnation: each one that the journal knows, and the first p_shards. A
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
--- finds its number in use.
+-- finds its number in use. Each row has the last event of all shards, because a user may have
+-- another shard from here on.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -58,7 +59,7 @@ BEGIN
                             event_first, event_count, entries)
     SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
            COALESCE(l.durable, 0), COALESCE(l.open_from, 0),
-           COALESCE(l.event_first + l.event_count, 0), 0, ''
+           COALESCE((SELECT max(event_first + event_count) FROM journal_last), 1), 0, ''
       FROM (SELECT shard FROM journal_last
             UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
       LEFT JOIN journal_last l USING (shard);
