@@ -75,7 +75,8 @@ fn store(target: &Address, limits: Limits, incarnation: u64, shard: u32) -> Flig
     let writer = Writer { incarnation, shard };
     let journal = Database::new(target.clone(), limits, writer, Arc::clone(&catalog));
     let events = Arc::new(EventIds::new(incarnation));
-    FlightStore::new(journal, catalog, Arc::new(SystemClock::new()), events, USERS_HELD)
+    let clock = Arc::new(SystemClock::new());
+    FlightStore::new(journal, catalog, clock, events, Arc::new(()), USERS_HELD)
 }
 
 fn coins(count: u64) -> Amount {

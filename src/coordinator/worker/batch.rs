@@ -48,7 +48,7 @@ pub(super) enum CommitEnd {
     Committed(Vec<(Queued, Reply)>),
     /// Nothing happened. The store refuses one call; the others go back.
     Refused {
-        blamed: Queued,
+        blamed: Box<Queued>,
         others: Vec<Queued>,
         violation: bool,
         source: Source,
@@ -82,7 +82,7 @@ impl CommitEnd {
                 CommitEnd::Committed(batch.into_iter().zip(replies).collect())
             }
             Err(Failure::Refused { index, violation, source }) => {
-                let blamed = batch.remove(index);
+                let blamed = Box::new(batch.remove(index));
                 CommitEnd::Refused { blamed, others: batch, violation, source }
             }
             Err(Failure::Split(source)) => CommitEnd::Split { batch, source },
@@ -184,7 +184,7 @@ mod tests {
         else {
             panic!("refused")
         };
-        assert_eq!((names(&[blamed]), names(&others)), (vec![2], vec![1, 3]));
+        assert_eq!((names(&[*blamed]), names(&others)), (vec![2], vec![1, 3]));
         let indices = vec![0, 2];
         let blocked = Failure::Blocked { indices, changed: false, source: source() };
         let CommitEnd::Blocked { blamed, others, .. } = CommitEnd::of(calls(), Err(blocked)) else {

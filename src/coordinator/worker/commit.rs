@@ -118,7 +118,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             CommitEnd::Refused { blamed, others, violation, source } => {
                 self.queue.put_all_back(others.into_iter());
-                self.on_refused(blamed, violation, source.as_ref());
+                self.on_refused(*blamed, violation, source.as_ref());
             }
             CommitEnd::Blocked { blamed, changed, others, source } => {
                 if changed && let Some(subject) = blamed.first().map(|first| subject(&first.call)) {
