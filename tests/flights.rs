@@ -76,7 +76,7 @@ fn brief(site: &Site) -> Database {
 
 fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
     let events = Arc::new(EventIds::new(1));
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, 64)
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, Arc::new(()), 64)
 }
 
 /// A journal with another session that runs a statement before each flight.
