@@ -97,33 +97,122 @@ CREATE TABLE balances_tb (
 
 -- ## Transfers
 
--- Half of each page stays free for the version that a transfer ends with.
+-- What one commit writes into the history of a transfer.
+CREATE TYPE transfer_step AS (
+    states   SMALLINT[],                         -- in the order passed
+    at       TIMESTAMPTZ,
+    attempt  INTEGER,                            -- tries before
+    actor    TEXT,
+    reason   TEXT,                               -- the code of a refusal, or an operator's reason
+    event_id BIGINT                              -- incarnation << 40 | counter
+);
+
+-- One row for each transfer. Half of each page stays free for the version that a transfer ends
+-- with.
 --
 -- No index names `state`, not even in a predicate: every state change would be a non-HOT update.
+-- The columns that change come last, so that the log of an update leaves out the others.
 CREATE TABLE transfers_tb (
     order_number  BIGINT PRIMARY KEY,            -- of the accept: incarnation << 40 | counter
-    req_id        VARCHAR(26) NOT NULL UNIQUE,
-    cid           VARCHAR(64),
-    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
     user_id       BIGINT NOT NULL,
+    created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
     asset_id      INTEGER NOT NULL,
-    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
     transfer_type SMALLINT NOT NULL
                   CHECK (transfer_type IN (1, 2)),           -- 1 Funding->Spot, 2 Spot->Funding
     source_type   SMALLINT NOT NULL
                   CHECK (source_type = transfer_type),       -- 1 Funding, 2 Trading
+    req_id        VARCHAR(26) NOT NULL UNIQUE,
+    cid           VARCHAR(64),
+    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
+    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
+
     state         SMALLINT NOT NULL CHECK (state IN (0, 10, 20, 30, 40, -10, -20, -30)),
+    retry_count   INTEGER NOT NULL DEFAULT 0,
+    updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
+    next_retry_at TIMESTAMPTZ,
     error_code    VARCHAR(40),
     error_message TEXT,                          -- from operators; a code has its own sentence
-    retry_count   INTEGER NOT NULL DEFAULT 0,
-    next_retry_at TIMESTAMPTZ,
-    log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
-    created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    UNIQUE (cid, user_id)                        -- also finds a cid without its user
+    -- The decision of Funding's operation: the withdrawal of type 1, or the deposit of type 2. Once
+    -- it is set, it stands.
+    funding_at    TIMESTAMPTZ,                   -- NULL: undecided
+    funding_code  VARCHAR(40),                   -- NULL: it succeeded
+    funding_after DECIMAL(38,8),                 -- the available balance after a success
+    -- The refund of a withdrawal. It is never refused.
+    refund_at     TIMESTAMPTZ,
+    refund_after  DECIMAL(38,8),
+    history       transfer_step[] NOT NULL DEFAULT '{}',     -- in the order of commits
+    UNIQUE (cid, user_id),                       -- also finds a cid without its user
+    CONSTRAINT transfers_funding_check CHECK (funding_at IS NOT NULL OR funding_code IS NULL),
+    CONSTRAINT transfers_refund_check CHECK (
+        refund_at IS NULL
+        OR transfer_type = 1 AND funding_at IS NOT NULL AND funding_code IS NULL)
 ) WITH (fillfactor = 50);
 
 CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
+
+-- Rows of a flight, see src/postgres/flight/flight.sql: a transfer that goes on, a transfer that is
+-- tried again later, an external operation, an account and a balance before and after, and an entry
+-- for the auditors.
+CREATE TYPE flight_move AS (
+    order_number  BIGINT,
+    before        SMALLINT,                      -- the state
+    user_id       BIGINT,
+    asset_id      INTEGER,
+    amount        NUMERIC,
+    state         SMALLINT,
+    error_code    TEXT,
+    log_sequence  BIGINT,
+    retry_count   INTEGER,                       -- NULL: the tries stay
+    next_retry_at TIMESTAMPTZ,
+    funding_at    TIMESTAMPTZ,
+    funding_code  TEXT,
+    funding_after NUMERIC,
+    refund_at     TIMESTAMPTZ,
+    refund_after  NUMERIC,
+    history       transfer_step[]
+);
+
+CREATE TYPE flight_deferral AS (
+    req_id        TEXT,
+    state         SMALLINT,
+    retry_count   INTEGER,
+    next_retry_at TIMESTAMPTZ
+);
+
+CREATE TYPE flight_external AS (
+    idem_key      TEXT,
+    op            SMALLINT,
+    code          TEXT,
+    user_id       BIGINT,
+    asset_id      INTEGER,
+    amount        NUMERIC,
+    balance_after NUMERIC,
+    order_number  BIGINT
+);
+
+CREATE TYPE flight_account AS (
+    user_id BIGINT,
+    before  SMALLINT,                            -- the status; NULL: there is no row
+    after   SMALLINT
+);
+
+CREATE TYPE flight_balance AS (
+    user_id  BIGINT,
+    asset_id INTEGER,
+    before   NUMERIC,                            -- available; NULL: there is no row
+    frozen   NUMERIC,
+    version  BIGINT,
+    after    NUMERIC                             -- NULL: it stays
+);
+
+CREATE TYPE flight_note AS (
+    actor   TEXT,
+    action  TEXT,
+    subject TEXT,
+    detail  TEXT,
+    reason  TEXT
+);
 
 -- Numbers in the order in which rows were written, not in that of their commits. No cache: the
 -- relay takes the sequence's last value for the highest number that was given out.

@@ -540,6 +540,8 @@ mod tests {
             code: Some(CODE),
             retry_count: 0,
             log_sequence: Some(9),
+            funding: None,
+            refunded: false,
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
         }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use super::database::{TRANSFER_COLUMNS, transfer_from_row};
+use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
@@ -20,7 +20,7 @@ use domain::asset::Catalog;
 use domain::transfer::State;
 
 /// Where what follows [`TRANSFER_COLUMNS`] begins.
-const EVENT_FROM: usize = 15;
+const EVENT_FROM: usize = TRANSFER_COLUMNS_COUNT;
 
 /// What one commit did to a transfer.
 #[derive(Clone, Debug)]

@@ -24,7 +24,6 @@ use wal::Sequence;
 use super::incarnation::ORDER_NUMBER_BITS;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
 use domain::account::{AccountStatus, UserId};
-use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Op, ReqId, State};
@@ -61,10 +60,6 @@ pub struct Flight {
     pub moved: Vec<Moved>,
     /// Transfers that are tried again later.
     pub deferred: Vec<Deferred>,
-    /// The history of both: an event each, with the ids from `event_first` on.
-    pub passed: Vec<Passed>,
-    /// Decisions of Funding's operations.
-    pub operations: Vec<Operation>,
     /// Decided external operations.
     pub externals: Vec<Decided>,
     /// Accounts that the decisions rest on, by user.
@@ -73,6 +68,23 @@ pub struct Flight {
     pub balances: Vec<BalanceRow>,
     /// Entries for the auditors.
     pub audited: Vec<Audited>,
+}
+
+impl Flight {
+    /// The transfers that it writes: those that go on, then the new ones.
+    fn written(&self) -> impl Iterator<Item = &Written> {
+        self.moved.iter().map(|moved| &moved.to).chain(&self.accepted)
+    }
+
+    /// All history that it writes: an event each, with the ids from `event_first` on.
+    pub fn passed(&self) -> impl Iterator<Item = (&Transfer, &Passed)> {
+        self.written().flat_map(|row| row.passed.iter().map(|passed| (&row.transfer, passed)))
+    }
+
+    /// The operations of transfers that it decides.
+    pub fn operations(&self) -> impl Iterator<Item = (&Transfer, &Operation)> {
+        self.written().flat_map(|row| row.operations.iter().map(|done| (&row.transfer, done)))
+    }
 }
 
 /// The ids of events: `incarnation << 40 | counter`, one counter for all shards. They rise over
@@ -99,6 +111,10 @@ pub struct Written {
     pub transfer: Transfer,
     /// When it is tried again, if a try of its state has failed.
     pub next_retry_at: Option<Timestamp>,
+    /// Its history in this flight.
+    pub passed: Vec<Passed>,
+    /// Funding's decisions in this flight.
+    pub operations: Vec<Operation>,
 }
 
 /// A transfer that goes on.
@@ -108,6 +124,8 @@ pub struct Moved {
     pub from: State,
     /// As it stands afterwards.
     pub to: Written,
+    /// Whether its tries are those of `to`. An operation alone leaves them as they are.
+    pub tries: bool,
 }
 
 /// A try that did not move a transfer.
@@ -126,12 +144,6 @@ pub struct Deferred {
 /// The states that one commit takes a transfer through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Which transfer.
-    pub req_id: ReqId,
-    /// Its order number.
-    pub order_number: u64,
-    /// Its owner.
-    pub user: UserId,
     /// In the order passed.
     pub states: Vec<State>,
     /// Tries before.
@@ -141,23 +153,13 @@ pub struct Passed {
 }
 
 /// A decision of Funding about an operation of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Which transfer.
-    pub req_id: ReqId,
-    /// Its order number. 0 where it was read back.
-    pub order_number: u64,
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
-    /// The account.
-    pub user: UserId,
-    /// Of what.
-    pub asset: AssetId,
-    /// How much.
-    pub amount: Amount,
     /// Success or refusal.
     pub decision: Decision,
-    /// The available balance after a success, smallest units. `None` where it was read back.
+    /// The available balance after a success, smallest units.
     pub balance_after: Option<u128>,
 }
 
@@ -222,8 +224,6 @@ pub struct Wanted {
     pub transfers: Vec<ReqId>,
     /// Transfers by their users' idempotency keys.
     pub cids: Vec<(UserId, Cid)>,
-    /// Decisions of Funding.
-    pub operations: Vec<(ReqId, Op)>,
     /// External operations by their idempotency keys.
     pub externals: Vec<String>,
 }
@@ -244,8 +244,6 @@ pub struct Found {
     pub balances: Vec<(UserId, AssetId, Balance)>,
     /// Transfers.
     pub transfers: Vec<Transfer>,
-    /// Decisions of Funding.
-    pub operations: Vec<Operation>,
     /// External operations.
     pub externals: Vec<Decided>,
     /// Rows that exist and cannot be read, with the reason.
@@ -259,8 +257,6 @@ pub enum Key {
     ReqId(ReqId),
     /// A user's idempotency key.
     Cid(UserId, Cid),
-    /// A Funding operation.
-    Operation(ReqId, Op),
     /// An external operation's idempotency key.
     External(String),
     /// An account or a balance.
@@ -270,7 +266,7 @@ pub enum Key {
 /// A kind of rows that a flight is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// A transfer is elsewhere, or not there.
+    /// A transfer is elsewhere, has another outcome on Funding, or is not there.
     Transfers,
     /// An account has another status.
     Accounts,

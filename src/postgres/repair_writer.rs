@@ -161,8 +161,10 @@ pub async fn renumber(
         let Renumbering { intent, state, log_sequence } = renumbering;
         let (req_id, state) = (intent.req_id.to_string(), state.number());
         let log_sequence = bigint(*log_sequence);
-        let update = "UPDATE transfers_tb SET log_sequence = $3 WHERE req_id = $1 AND state = $2";
-        if transaction.execute(update, &[&req_id, &state, &log_sequence]).await? == 0 {
+        let update = "UPDATE transfers_tb SET log_sequence = $3, \
+             history = history || ROW(ARRAY[state], clock_timestamp(), 0, 'repair', $4, NULL)::transfer_step \
+             WHERE req_id = $1 AND state = $2";
+        if transaction.execute(update, &[&req_id, &state, &log_sequence, &reason]).await? == 0 {
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
@@ -290,8 +292,10 @@ async fn write_repair(
             let order_number = bigint(intent.order_number);
             let cid = intent.cid.as_ref().map(|cid| cid.as_str());
             let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
-                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11) ON CONFLICT DO NOTHING";
+                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence, history) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, \
+                 ARRAY[ROW(ARRAY[$9::smallint], clock_timestamp(), 0, 'repair', $12, NULL)::transfer_step]) \
+                 ON CONFLICT DO NOTHING";
             let kind = i16::from(intent.direction as u8);
             let asset = asset_number(intent.asset);
             transaction
@@ -309,16 +313,18 @@ async fn write_repair(
                         &to,
                         &code,
                         &log_sequence,
+                        &reason,
                     ],
                 )
                 .await?
         }
         Some(from) => {
             let update = "UPDATE transfers_tb SET state = $3, error_code = COALESCE(error_code, $4), \
-                 log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp() \
+                 log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp(), \
+                 history = history || ROW(ARRAY[$3::smallint], clock_timestamp(), 0, 'repair', $6, NULL)::transfer_step \
                  WHERE req_id = $1 AND state = $2";
             transaction
-                .execute(update, &[&req_id, &from.number(), &to, &code, &log_sequence])
+                .execute(update, &[&req_id, &from.number(), &to, &code, &log_sequence, &reason])
                 .await?
         }
     };
@@ -340,10 +346,20 @@ async fn write_repair(
         if *moves && after.is_none() {
             return Ok(Repaired::Short);
         }
-        let (outcome, code) = match decision {
-            Decision::Success => (1_i16, None),
-            Decision::Refused(code) => (2, Some(code.name())),
+        let code = decision.code().map(Code::name);
+        // A decision that is there stands.
+        let decided = match op {
+            Op::Refund => transaction.execute(
+                "UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = $2 \
+                 WHERE req_id = $1 AND refund_at IS NULL", &[&req_id, &after]).await?,
+            _ => transaction.execute(
+                "UPDATE transfers_tb SET funding_at = clock_timestamp(), funding_code = $2, funding_after = $3 \
+                 WHERE req_id = $1 AND funding_at IS NULL", &[&req_id, &code, &after]).await?,
         };
+        if decided == 0 {
+            return Ok(Repaired::Occupied);
+        }
+        let outcome = if code.is_none() { 1_i16 } else { 2 };
         let insert = "INSERT INTO transfer_operations \
              (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";

@@ -669,13 +669,22 @@ impl Pair {
                 Call::Defer { user, asset, req_id, state, retry_count, delay_ms }
             }
             14..16 => {
-                let mut intent = if self.chance.one_in(2) { self.intent() } else { self.known() };
+                let mut intent = match self.chance.one_in(30) {
+                    true => self.intent(),
+                    false => self.present(),
+                };
                 if self.chance.one_in(30) {
                     intent.amount = self.amount();
                 }
-                let ops = [Op::Withdraw, Op::Withdraw, Op::Withdraw, Op::Deposit, Op::Deposit];
-                let op = if self.chance.one_in(30) { Op::Refund } else { self.chance.pick(&ops) };
-                self.intents.push(intent.clone());
+                let asked = match intent.direction {
+                    Direction::FundingToSpot => Op::Withdraw,
+                    Direction::SpotToFunding => Op::Deposit,
+                };
+                let op = match self.chance.below(30) {
+                    0 => self.chance.pick(&[Op::Withdraw, Op::Deposit]),
+                    1 => Op::Refund,
+                    _ => asked,
+                };
                 let refuse = self.resolving.one_in(3);
                 Call::Operate { op, intent, refuse }
             }
@@ -881,6 +890,8 @@ fn requested(intent: Intent) -> Transfer {
         code: None,
         retry_count: 0,
         log_sequence: None,
+        funding: None,
+        refunded: false,
         created_at: epoch,
         updated_at: epoch,
     }

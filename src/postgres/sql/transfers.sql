@@ -28,14 +28,16 @@ BEGIN
         IF v_row.state <> p_from THEN
             RETURN v_row;
         END IF;
-        v_code := funding_operate(p_req_id, p_op, v_row.user_id, v_row.asset_id, v_row.amount);
+        v_code := funding_operate(p_req_id, p_op);
         v_states := v_states || CASE WHEN v_code IS NULL THEN p_success ELSE p_refused END;
     END IF;
     UPDATE transfers_tb
        SET state = v_states[cardinality(v_states)],
            error_code = COALESCE(error_code, p_code, v_code),
            log_sequence = COALESCE(p_log_sequence, log_sequence), retry_count = 0,
-           next_retry_at = NULL, updated_at = clock_timestamp()
+           next_retry_at = NULL, updated_at = clock_timestamp(),
+           history = history || (v_states, clock_timestamp(), p_attempt, p_actor,
+                                 COALESCE(p_code, v_code, p_reason), NULL)::transfer_step
      WHERE req_id = p_req_id AND state = p_from
     RETURNING * INTO v_row;
     IF NOT FOUND THEN
