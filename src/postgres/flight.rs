@@ -14,6 +14,7 @@
 pub mod draft;
 pub mod entries;
 pub mod memory;
+pub(super) mod tool;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};

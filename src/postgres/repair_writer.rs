@@ -6,13 +6,15 @@ pub mod external;
 use std::fmt;
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use self::external::ExternalRepair;
 use super::columns::{self, asset_number, bigint};
 use super::cut::CLOSED;
+use super::database::decision;
+use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
 use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
@@ -157,14 +159,20 @@ pub async fn renumber(
     let mut client: Client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
+    let mut flight = ToolFlight::begin(&transaction).await?;
     for renumbering in renumberings {
         let Renumbering { intent, state, log_sequence } = renumbering;
+        let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*state]));
         let (req_id, state) = (intent.req_id.to_string(), state.number());
         let log_sequence = bigint(*log_sequence);
         let update = "UPDATE transfers_tb SET log_sequence = $3, \
-             history = history || ROW(ARRAY[state], clock_timestamp(), 0, 'repair', $4, NULL)::transfer_step \
+             history = history || ROW(ARRAY[state], clock_timestamp(), 0, 'repair', $4, $5)::transfer_step \
              WHERE req_id = $1 AND state = $2";
-        if transaction.execute(update, &[&req_id, &state, &log_sequence, &reason]).await? == 0 {
+        if transaction
+            .execute(update, &[&req_id, &state, &log_sequence, &reason, &event_id])
+            .await?
+            == 0
+        {
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
@@ -176,6 +184,7 @@ pub async fn renumber(
         let detail = format!("decided again on Spot; {renumbering}");
         transaction.execute(audit, &[&author.actor, &req_id, &detail, &reason]).await?;
     }
+    flight.write(&transaction).await?;
     let closed = "INSERT INTO admin_audit (actor, action, subject, detail, reason) VALUES ($1, $2, 'log', '', $3)";
     transaction.execute(closed, &[&author.actor, &CLOSED, &reason]).await?;
     Ok(transaction.commit().await?)
@@ -230,6 +239,7 @@ pub async fn carry_out(
         _ => format!("{transfers} transfers, {outside} external operations"),
     };
     transaction.execute(note, &[&author.actor, &count, &reason]).await?;
+    let mut flight = ToolFlight::begin(&transaction).await?;
     let mut all = vec![Repaired::Short; repairs.len()];
     let mut all_outside = vec![Repaired::Short; externals.len()];
     // What one brings another may need: until none of them has enough.
@@ -244,11 +254,14 @@ pub async fn carry_out(
                 table: "assets_tb",
                 what: format!("asset {}", repair.intent.asset.0),
             })?;
-            let mut savepoint = transaction.transaction().await?;
-            *repaired = write_repair(&mut savepoint, repair, asset, author).await?;
+            let (mark, mut savepoint) = (flight.mark(), transaction.transaction().await?);
+            *repaired = write_repair((&mut savepoint, &mut flight), repair, asset, author).await?;
             match repaired {
                 Repaired::Done => savepoint.commit().await?,
-                Repaired::Short | Repaired::Occupied => savepoint.rollback().await?,
+                Repaired::Short | Repaired::Occupied => {
+                    flight.roll_back(mark);
+                    savepoint.rollback().await?;
+                }
             }
             progress |= *repaired == Repaired::Done;
         }
@@ -256,11 +269,16 @@ pub async fn carry_out(
             if *repaired != Repaired::Short {
                 continue;
             }
-            let mut savepoint = transaction.transaction().await?;
-            *repaired = external::write_repair(&mut savepoint, repair, catalog, author).await?;
+            let (mark, mut savepoint) = (flight.mark(), transaction.transaction().await?);
+            *repaired =
+                external::write_repair((&mut savepoint, &mut flight), repair, catalog, author)
+                    .await?;
             match repaired {
                 Repaired::Done => savepoint.commit().await?,
-                Repaired::Short | Repaired::Occupied => savepoint.rollback().await?,
+                Repaired::Short | Repaired::Occupied => {
+                    flight.roll_back(mark);
+                    savepoint.rollback().await?;
+                }
             }
             progress |= *repaired == Repaired::Done;
         }
@@ -268,12 +286,13 @@ pub async fn carry_out(
             break;
         }
     }
+    flight.write(&transaction).await?;
     transaction.commit().await?;
     Ok((all, all_outside))
 }
 
 async fn write_repair(
-    transaction: &mut Transaction<'_>,
+    (transaction, flight): (&mut Transaction<'_>, &mut ToolFlight),
     repair: &TransferRepair,
     asset: &Asset,
     author: Author<'_>,
@@ -282,8 +301,10 @@ async fn write_repair(
     let TransferRepair { intent, from, to, postings, code, log_sequence } = repair;
     let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
     let amount = intent.amount.decimal(asset.precision);
-    let (code, to) = (code.map(Code::name), to.number());
+    let code = code.map(Code::name);
     let log_sequence = bigint(*log_sequence);
+    // Its caller rolls this back if nothing is written.
+    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*to]));
     let written = match from {
         None => {
             let (source, target) = intent.direction.accounts();
@@ -294,7 +315,7 @@ async fn write_repair(
             let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
                  asset_id, amount, transfer_type, source_type, state, error_code, log_sequence, history) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, \
-                 ARRAY[ROW(ARRAY[$9::smallint], clock_timestamp(), 0, 'repair', $12, NULL)::transfer_step]) \
+                 ARRAY[ROW(ARRAY[$9::smallint], clock_timestamp(), 0, 'repair', $12, $13)::transfer_step]) \
                  ON CONFLICT DO NOTHING";
             let kind = i16::from(intent.direction as u8);
             let asset = asset_number(intent.asset);
@@ -310,10 +331,11 @@ async fn write_repair(
                         &asset,
                         &amount,
                         &kind,
-                        &to,
+                        &to.number(),
                         &code,
                         &log_sequence,
                         &reason,
+                        &event_id,
                     ],
                 )
                 .await?
@@ -321,72 +343,137 @@ async fn write_repair(
         Some(from) => {
             let update = "UPDATE transfers_tb SET state = $3, error_code = COALESCE(error_code, $4), \
                  log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp(), \
-                 history = history || ROW(ARRAY[$3::smallint], clock_timestamp(), 0, 'repair', $6, NULL)::transfer_step \
+                 history = history || ROW(ARRAY[$3::smallint], clock_timestamp(), 0, 'repair', $6, $7)::transfer_step \
                  WHERE req_id = $1 AND state = $2";
             transaction
-                .execute(update, &[&req_id, &from.number(), &to, &code, &log_sequence, &reason])
+                .execute(
+                    update,
+                    &[
+                        &req_id,
+                        &from.number(),
+                        &to.number(),
+                        &code,
+                        &log_sequence,
+                        &reason,
+                        &event_id,
+                    ],
+                )
                 .await?
         }
     };
     if written == 0 {
         return Ok(Repaired::Occupied);
     }
-    for Posting { op, decision, moves } in postings {
-        let function = match op.row().available {
-            Effect::Less => "SELECT funding_debit($1, $2, $3)",
-            Effect::More => "SELECT funding_credit($1, $2, $3)",
-            Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
-        };
-        let function = if *moves { function } else { "SELECT NULL::numeric, $1, $2, $3" };
-        let types = [Type::INT8, Type::INT4, Type::NUMERIC];
-        let statement = transaction.prepare_typed(function, &types).await?;
-        let asset_id = asset_number(intent.asset);
-        let row = transaction.query_one(&statement, &[&user, &asset_id, &amount]).await?;
-        let after: Option<rust_decimal::Decimal> = row.try_get(0)?;
-        if *moves && after.is_none() {
-            return Ok(Repaired::Short);
-        }
-        let code = decision.code().map(Code::name);
-        // A decision that is there stands.
-        let decided = match op {
-            Op::Refund => transaction.execute(
-                "UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = $2 \
-                 WHERE req_id = $1 AND refund_at IS NULL", &[&req_id, &after]).await?,
-            _ => transaction.execute(
-                "UPDATE transfers_tb SET funding_at = clock_timestamp(), funding_code = $2, funding_after = $3 \
-                 WHERE req_id = $1 AND funding_at IS NULL", &[&req_id, &code, &after]).await?,
-        };
-        if decided == 0 {
-            return Ok(Repaired::Occupied);
-        }
-        let outcome = if code.is_none() { 1_i16 } else { 2 };
-        let insert = "INSERT INTO transfer_operations \
-             (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
-        let op = i16::from(*op as u8);
-        let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-            &[&req_id, &op, &outcome, &code, &user, &asset_id, &amount, &after];
-        if transaction.execute(insert, values).await? == 0 {
-            return Ok(Repaired::Occupied);
+    for posting in postings {
+        let posted = post((transaction, flight), intent, posting, amount).await?;
+        if posted != Repaired::Done {
+            return Ok(posted);
         }
     }
     let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
                    VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
-    transaction.execute(history, &[&req_id, &to, &reason]).await?;
-    if repair.to == State::SourceDone {
-        // As the service would go on, so that what comes to Funding can be taken from there.
-        let step = "SELECT transfer_step($1, $2, ARRAY[$3]::smallint[], $4, ARRAY[$5]::smallint[], \
-                    ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8)";
-        let number = State::number;
-        let states = [State::TargetPending, State::Committed, State::Compensating].map(number);
-        let [asked, done, refused] = &states;
-        let op = i16::from(Op::Deposit as u8);
-        transaction
-            .execute(step, &[&req_id, &to, asked, &op, done, refused, &log_sequence, &reason])
-            .await?;
+    transaction.execute(history, &[&req_id, &to.number(), &reason]).await?;
+    if *to == State::SourceDone {
+        ask_for_deposit((transaction, flight), repair, reason).await?;
     }
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
     transaction.execute(audit, &[&author.actor, &req_id, &repair.to_string(), &reason]).await?;
     Ok(Repaired::Done)
+}
+
+/// Writes one Funding operation, and its change of the balance.
+async fn post(
+    (transaction, flight): (&Transaction<'_>, &mut ToolFlight),
+    intent: &Intent,
+    Posting { op, decision, moves }: &Posting,
+    amount: rust_decimal::Decimal,
+) -> Result<Repaired, Error> {
+    let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
+    let function = match op.row().available {
+        Effect::Less => "SELECT funding_debit($1, $2, $3)",
+        Effect::More => "SELECT funding_credit($1, $2, $3)",
+        Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
+    };
+    let function = if *moves { function } else { "SELECT NULL::numeric, $1, $2, $3" };
+    let types = [Type::INT8, Type::INT4, Type::NUMERIC];
+    let statement = transaction.prepare_typed(function, &types).await?;
+    let asset_id = asset_number(intent.asset);
+    let row = transaction.query_one(&statement, &[&user, &asset_id, &amount]).await?;
+    let after: Option<rust_decimal::Decimal> = row.try_get(0)?;
+    if *moves && after.is_none() {
+        return Ok(Repaired::Short);
+    }
+    let code = decision.code().map(Code::name);
+    // A decision that is there stands.
+    let (update, values): (&str, &[&(dyn ToSql + Sync)]) = match op {
+        Op::Refund => (
+            "UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = $2 \
+              WHERE req_id = $1 AND refund_at IS NULL",
+            &[&req_id, &after],
+        ),
+        _ => (
+            "UPDATE transfers_tb \
+                SET funding_at = clock_timestamp(), funding_after = $2, funding_code = $3 \
+              WHERE req_id = $1 AND funding_at IS NULL",
+            &[&req_id, &after, &code],
+        ),
+    };
+    if transaction.execute(update, values).await? == 0 {
+        return Ok(Repaired::Occupied);
+    }
+    let outcome = if code.is_none() { 1_i16 } else { 2 };
+    let insert = "INSERT INTO transfer_operations \
+         (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+    let number = i16::from(*op as u8);
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&req_id, &number, &outcome, &code, &user, &asset_id, &amount, &after];
+    if transaction.execute(insert, values).await? == 0 {
+        return Ok(Repaired::Occupied);
+    }
+    flight.posted(transaction, carried(intent, *op, *decision, *moves)).await?;
+    Ok(Repaired::Done)
+}
+
+/// Asks Funding for the DEPOSIT of a transfer at SOURCE_DONE, as the service would, so that the
+/// amount can be taken from there by another repair.
+async fn ask_for_deposit(
+    (transaction, flight): (&Transaction<'_>, &mut ToolFlight),
+    TransferRepair { intent, to, log_sequence, .. }: &TransferRepair,
+    reason: &str,
+) -> Result<(), Error> {
+    let step = "SELECT funding_code FROM transfer_step($1, $2, ARRAY[$3]::smallint[], $4, \
+                ARRAY[$5]::smallint[], ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8, $9)";
+    let req_id = intent.req_id.to_string();
+    let [asked, done, refused] = [State::TargetPending, State::Committed, State::Compensating];
+    let numbers = [asked, done, refused].map(State::number);
+    let op = Op::Deposit;
+    let (number, log_sequence) = (i16::from(op as u8), bigint(*log_sequence));
+    let event_id = flight.event_next();
+    let values: &[&(dyn ToSql + Sync)] = &[
+        &req_id,
+        &to.number(),
+        &numbers[0],
+        &number,
+        &numbers[1],
+        &numbers[2],
+        &log_sequence,
+        &reason,
+        &bigint(event_id),
+    ];
+    let decision = decision(&transaction.query_one(step, values).await?, 0)?;
+    let end = if decision == Decision::Success { done } else { refused };
+    let moves = decision == Decision::Success;
+    flight.posted(transaction, carried(intent, op, decision, moves)).await?;
+    let passed = flight.passed(intent.order_number, intent.user, &[asked, end]);
+    assert_eq!(passed, event_id, "the event of the step");
+    Ok(())
+}
+
+/// An operation of a transfer as an entry of the journal.
+fn carried(intent: &Intent, op: Op, decision: Decision, moves: bool) -> Carried {
+    let available = if moves { op.effect(decision, intent.amount.units()) } else { 0 };
+    let Intent { order_number, user, asset, .. } = *intent;
+    Carried { order_number, op, user, asset, decision, available }
 }

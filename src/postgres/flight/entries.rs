@@ -1,4 +1,4 @@
-//! The entries of a journal row: what one flight did to transfers and balances.
+//! The entries of a journal row: the changes of transfers and balances in one flight.
 //!
 //! ```text
 //!   row.entries:  version (1 byte) | entries (postcard) | CRC-32 (4 bytes, little-endian)
@@ -48,7 +48,8 @@ pub enum Entry {
         user: u64,
         /// [`AssetId`].
         asset: u32,
-        /// The change of the available balance, smallest units. 0: refused.
+        /// The change of the available balance, smallest units. 0: refused, or a tool has written
+        /// down an operation that the balance has already.
         available: i128,
         /// The change of the frozen balance, smallest units.
         frozen: i128,
@@ -87,7 +88,7 @@ pub enum Damaged {
     Content {
         /// Of which entry, from 0.
         index: usize,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
 }

@@ -9,6 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::{Author, Repaired};
 use crate::postgres::Error;
 use crate::postgres::columns::{asset_number, bigint};
+use crate::postgres::flight::tool::{Carried, ToolFlight};
 use domain::amount::{PRECISION_MAX, units_text};
 use domain::asset::Catalog;
 use domain::code::Code;
@@ -53,7 +54,7 @@ impl fmt::Display for ExternalRepair {
 
 /// Carries one mending out, inside a savepoint of the caller.
 pub(super) async fn write_repair(
-    transaction: &mut Transaction<'_>,
+    (transaction, flight): (&mut Transaction<'_>, &mut ToolFlight),
     repair: &ExternalRepair,
     catalog: &Catalog,
     author: Author<'_>,
@@ -75,6 +76,15 @@ pub(super) async fn write_repair(
         }
     };
     if repaired == Repaired::Done {
+        if *way != Way::Renumber {
+            let ExternalOperation { order_number, op, user, asset, decision, .. } = *operation;
+            let available = match way {
+                Way::Carry => op.effect(decision, operation.amount.units()),
+                Way::WriteDown | Way::Renumber => 0,
+            };
+            let carried = Carried { order_number, op, user, asset, decision, available };
+            flight.posted(transaction, carried).await?;
+        }
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let (subject, detail) = (operation.idem_key.as_str(), repair.to_string());

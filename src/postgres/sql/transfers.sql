@@ -12,7 +12,7 @@
 CREATE FUNCTION transfer_step(
     p_req_id VARCHAR, p_from SMALLINT, p_path SMALLINT[], p_op SMALLINT, p_success SMALLINT[],
     p_refused SMALLINT[], p_code VARCHAR, p_log_sequence BIGINT, p_attempt INTEGER, p_actor TEXT,
-    p_reason TEXT)
+    p_reason TEXT, p_event_id BIGINT)
 RETURNS transfers_tb LANGUAGE plpgsql AS $$
 DECLARE
     v_row    transfers_tb%ROWTYPE;
@@ -37,7 +37,7 @@ BEGIN
            log_sequence = COALESCE(p_log_sequence, log_sequence), retry_count = 0,
            next_retry_at = NULL, updated_at = clock_timestamp(),
            history = history || (v_states, clock_timestamp(), p_attempt, p_actor,
-                                 COALESCE(p_code, v_code, p_reason), NULL)::transfer_step
+                                 COALESCE(p_code, v_code, p_reason), p_event_id)::transfer_step
      WHERE req_id = p_req_id AND state = p_from
     RETURNING * INTO v_row;
     IF NOT FOUND THEN
