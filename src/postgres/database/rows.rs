@@ -169,44 +169,6 @@ struct ExternalRow<'a> {
     order_number: i64,
 }
 
-/// The rows of the tables that the columns of a transfer replace.
-#[derive(Default)]
-struct Replaced {
-    passed: (Vec<String>, Vec<String>, Vec<i32>, Vec<Option<&'static str>>),
-    req_id: Vec<String>,
-    op: Vec<i16>,
-    code: Vec<Option<&'static str>>,
-    user: Vec<i64>,
-    asset: Vec<i32>,
-    amount: Vec<rust_decimal::Decimal>,
-    after: Vec<Option<String>>,
-}
-
-impl Replaced {
-    fn of(flight: &Flight, catalog: &Catalog) -> Replaced {
-        let mut rows = Replaced::default();
-        for (transfer, passed) in flight.passed() {
-            let states: Vec<_> = passed.states.iter().map(|s| s.number().to_string()).collect();
-            rows.passed.0.push(transfer.intent.req_id.to_string());
-            rows.passed.1.push(format!("{{{}}}", states.join(",")));
-            rows.passed.2.push(count(passed.attempt));
-            rows.passed.3.push(passed.reason.map(Code::name));
-        }
-        for (transfer, done) in flight.operations() {
-            let intent = &transfer.intent;
-            let precision = precision(catalog, intent.asset);
-            rows.req_id.push(intent.req_id.to_string());
-            rows.op.push(i16::from(done.op.number()));
-            rows.code.push(done.decision.code().map(Code::name));
-            rows.user.push(intent.user.bigint());
-            rows.asset.push(asset_number(intent.asset));
-            rows.amount.push(intent.amount.decimal(precision));
-            rows.after.push(done.balance_after.map(|u| domain::amount::units_text(u, precision)));
-        }
-        rows
-    }
-}
-
 /// The outcomes of Funding's operations of one transfer that a flight decides.
 #[derive(Default)]
 struct Outcomes {
@@ -238,8 +200,6 @@ pub(super) struct Rows<'a> {
     balances: Vec<BalanceChange>,
     notes: Vec<Note<'a>>,
     externals: Vec<ExternalRow<'a>>,
-    actor: &'a str,
-    replaced: Replaced,
 }
 
 /// Makes the rows of one flight.
@@ -332,8 +292,6 @@ impl<'a> Rows<'a> {
             balances: balances.collect(),
             notes: notes.collect(),
             externals: externals.collect(),
-            actor,
-            replaced: Replaced::of(flight, catalog),
         }
     }
 
@@ -358,18 +316,6 @@ impl<'a> Rows<'a> {
             &self.balances,
             &self.notes,
             &self.externals,
-            &self.actor,
-            &self.replaced.passed.0,
-            &self.replaced.passed.1,
-            &self.replaced.passed.2,
-            &self.replaced.passed.3,
-            &self.replaced.req_id,
-            &self.replaced.op,
-            &self.replaced.code,
-            &self.replaced.user,
-            &self.replaced.asset,
-            &self.replaced.amount,
-            &self.replaced.after,
         ]
     }
 }

@@ -41,21 +41,6 @@ WITH journal AS (
     UPDATE transfers_tb t SET retry_count = a.retry_count, next_retry_at = a.next_retry_at
       FROM journal CROSS JOIN unnest($14::flight_deferral[]) AS a
      WHERE t.req_id = a.req_id AND t.state = a.state
-), passed AS (
-    INSERT INTO transfer_history (req_id, states, at, attempt, actor, reason)
-    SELECT a.req_id, a.states::smallint[], at, a.attempt, $19::text, a.reason
-      FROM journal CROSS JOIN unnest($20::text[], $21::text[], $22::integer[], $23::text[])
-           WITH ORDINALITY AS a (req_id, states, attempt, reason, place)
-     ORDER BY place
-), operated AS (
-    INSERT INTO transfer_operations (req_id, op, outcome, code, user_id, asset_id, amount,
-                                     balance_after, at)
-    SELECT a.req_id, a.op, CASE WHEN a.code IS NULL THEN 1 ELSE 2 END, a.code, a.user_id,
-           a.asset_id, a.amount, a.balance_after::numeric, at
-      FROM journal CROSS JOIN unnest(
-               $24::text[], $25::smallint[], $26::text[], $27::bigint[], $28::integer[],
-               $29::numeric[], $30::text[])
-           AS a (req_id, op, code, user_id, asset_id, amount, balance_after)
 ), outside AS (
     INSERT INTO external_operations (idem_key, op, outcome, code, user_id, asset_id, amount,
                                      balance_after, at, order_number)
