@@ -57,6 +57,7 @@ pub const BACKUP_POINTS: &[&str] = &[
     "restore_after_settle",
     "restore_after_snapshots",
     "restore_after_log",
+    "restore_after_incarnation",
 ];
 
 /// The points of an approved action, in their order.
@@ -66,8 +67,11 @@ pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after
 /// does not reach them.
 pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
 
+/// The points between a flight's commit and its streams.
+pub const EVENT_POINTS: &[&str] = &["events_before_told"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 9] = [
+pub const ALL_POINTS: [&[&str]; 10] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -77,6 +81,7 @@ pub const ALL_POINTS: [&[&str]; 9] = [
     BACKUP_POINTS,
     APPROVAL_POINTS,
     EXTERNAL_POINTS,
+    EVENT_POINTS,
 ];
 
 /// Whether a point has this name.

@@ -1,18 +1,20 @@
 //! Events: the steps of transfers, sent as they happen.
 //!
 //! ```text
-//!   workers --commit--> transfer_history --[relay]--> events_tb --> streams that catch up
-//!              bell ---------------------^     |          \------> webhook_deliveries
-//!                                              |                        \--[webhooks]--> endpoint
-//!                                              +--> [Hub] --> streams that follow
+//!   worker --flight is committed--> [Hub] --> streams that follow
+//!      |                              \--bell--.
+//!      v                                       v
+//!   journal_tb --[webhooks]--> webhook_deliveries --> endpoint
+//!   transfers  --> streams that catch up
 //! ```
 //!
-//! [`relay`] makes events from committed history; no transfer waits for it. It sends them to
-//! streams through the [`Hub`]. A stream that is too slow leaves the hub and reads the missed
-//! events in PostgreSQL. [`webhooks`] posts events to an endpoint.
+//! A flight is the source of its events: their ids are drawn when it is put together, and its
+//! worker hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub
+//! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
+//! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
 
 mod options;
-pub mod relay;
+pub mod retention;
 pub mod webhooks;
 
 use std::collections::HashMap;
@@ -27,7 +29,9 @@ use tracing::warn;
 
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
+use crate::crash;
 use crate::postgres::events::Event;
+use crate::postgres::flight::{Flight, Told};
 use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
 use domain::account::UserId;
@@ -51,7 +55,7 @@ pub struct Bounds {
     pub queue_max: usize,
 }
 
-/// Connects the relay with the streams.
+/// Connects the workers with the streams and the webhooks.
 #[derive(Debug)]
 pub struct Hub {
     bounds: Bounds,
@@ -123,25 +127,7 @@ impl Hub {
         Ok(Place { hub: Arc::clone(self), user, id })
     }
 
-    /// The users with a stream that follows.
-    fn followed(&self) -> Vec<i64> {
-        let users = self.users.lock();
-        let followed = users.by_id.iter().filter(|(_, user)| !user.queues.is_empty());
-        followed.map(|(user, _)| user.bigint()).collect()
-    }
-
-    /// Sends events, in their order. A stream without room for one leaves the hub: it ends, or
-    /// reads the events in PostgreSQL.
-    fn publish(&self, events: Vec<Event>) {
-        let mut users = self.users.lock();
-        for event in events {
-            let Some(user) = users.by_id.get_mut(&event.transfer.intent.user) else { continue };
-            let event = Arc::new(event);
-            user.queues.retain(|(_, queue)| queue.try_send(Arc::clone(&event)).is_ok());
-        }
-    }
-
-    /// Ends every stream, the relay and the deliveries. No stream is admitted from now on.
+    /// Ends every stream and the deliveries. No stream is admitted from now on.
     pub fn close(&self) {
         // Under the lock: a stream that is being admitted is either closed here or sees the flag.
         let _users = self.users.lock();
@@ -158,6 +144,33 @@ impl Hub {
     /// Wakes the task that delivers.
     pub fn ring_for_deliveries(&self) {
         self.deliveries.notify_one();
+    }
+}
+
+impl Told for Hub {
+    /// Sends its events to the streams that follow, in their order. A stream without room for one
+    /// leaves the hub: it ends, or reads the events in PostgreSQL.
+    fn committed(&self, flight: &Flight) {
+        if flight.passed.is_empty() {
+            return;
+        }
+        crash::point("events_before_told");
+        telemetry::events(flight.passed.len());
+        self.deliveries.notify_one();
+        let mut users = self.users.lock();
+        if users.by_id.is_empty() {
+            return;
+        }
+        for (id, passed, transfer) in flight.events() {
+            let Some(user) = users.by_id.get_mut(&transfer.intent.user) else { continue };
+            if user.queues.is_empty() {
+                continue;
+            }
+            let id = i64::try_from(id).expect("an incarnation is below 2^23");
+            let event = Event::new(id, flight.at, passed.states.clone(), transfer.clone());
+            let event = Arc::new(event);
+            user.queues.retain(|(_, queue)| queue.try_send(Arc::clone(&event)).is_ok());
+        }
     }
 }
 
@@ -180,7 +193,7 @@ impl Place {
         &self.hub
     }
 
-    /// Begins to follow. Every event that is not visible in PostgreSQL by now arrives here, in
+    /// Begins to follow. Every event of a flight that is committed from now on arrives here, in
     /// order, while there is room. Without room the sender is dropped.
     pub fn follow(&self) -> mpsc::Receiver<Arc<Event>> {
         let (queue, events) = mpsc::channel(self.hub.bounds.queue_max);
@@ -248,7 +261,46 @@ async fn within<T>(
 
 #[cfg(test)]
 mod tests {
+    use domain::amount::Amount;
+    use domain::asset::AssetId;
+    use domain::transfer::{Direction, Intent, ReqId, State};
+
     use super::*;
+    use crate::postgres::flight::{Passed, Written};
+    use crate::postgres::store::Transfer;
+
+    /// A flight that accepts a transfer of each user. Its first event is 7.
+    fn flight(users: [u64; 2]) -> Flight {
+        let mut flight = Flight { event_first: 7, ..Flight::default() };
+        for number in users {
+            let intent = Intent {
+                req_id: ReqId::new(number.into()).expect("not zero"),
+                cid: None,
+                user: UserId::new(number).expect("in range"),
+                asset: AssetId(3),
+                amount: Amount::new(1).expect("not zero"),
+                direction: Direction::FundingToSpot,
+                order_number: number,
+            };
+            let states = vec![State::Init];
+            let (req_id, order_number, user) = (intent.req_id, number, intent.user);
+            let (attempt, reason) = (0, None);
+            flight.passed.push(Passed { req_id, order_number, user, states, attempt, reason });
+            let transfer = Transfer {
+                transfer_id: 1,
+                intent,
+                fingerprint: String::new(),
+                state: State::Init,
+                code: None,
+                retry_count: 0,
+                log_sequence: None,
+                created_at: flight.at,
+                updated_at: flight.at,
+            };
+            flight.accepted.push(Written { transfer, next_retry_at: None });
+        }
+        flight
+    }
 
     #[test]
     fn places_are_counted_by_user_and_in_all_and_given_again() {
@@ -259,11 +311,12 @@ mod tests {
         assert_eq!(hub.enter(user(1)).expect_err("two"), Full::User);
         let other = hub.enter(user(2)).expect("a place");
         assert_eq!(hub.enter(user(3)).expect_err("three"), Full::All);
-        assert!(hub.followed().is_empty(), "nobody follows yet");
-        let events = held[0].follow();
-        assert_eq!(hub.followed(), [1]);
+        let mut events = held[0].follow();
+        hub.committed(&flight([1, 2]));
+        assert_eq!(events.try_recv().expect("an event").id, 7);
+        assert!(events.try_recv().is_err(), "the other one is of another user");
         drop((held, events));
-        assert!(hub.followed().is_empty());
+        hub.committed(&flight([1, 2]));
         assert_eq!(hub.users.lock().by_id.len(), 1, "only the other one is left");
         drop(other);
         hub.close();

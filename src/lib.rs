@@ -57,7 +57,7 @@
 //!    work. [`audit::failover`] compares everything after PostgreSQL has changed. [`audit::halt`]
 //!    stops everything by closing the [`gate`].
 //! 8. [`checkpointer`]: snapshots at run time, and the removal of segments that they cover.
-//! 9. [`events`]: each step of a transfer for its user: the relay, streams, webhooks.
+//! 9. [`events`]: each step of a transfer for its user: streams, webhooks, and their retention.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //! 11. [`data_dir`] (the paths in the data directory, and its lock), [`stores`] (from the
@@ -129,8 +129,6 @@
 //! | room | a module of this crate with its files | module |
 //! | reservation | a transfer's share of a daily limit until its accept is decided | reservation |
 //! | standing | the state of a user's limits, in an answer | quota status |
-//! | low water | the relay has copied all history up to this number | low-water mark |
-//! | hole | a number of the history that the relay has not found yet | sequence gap |
 //! | dead letter | an event without a 2xx answer after all tries | dead letter |
 //! | bell | wakes a sleeping thread, and loses no wake-up | event count |
 //! | last words | the alert and log line of a process that must end | crash report |

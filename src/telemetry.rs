@@ -107,7 +107,7 @@ pub const CONSERVATION_RUNS_TOTAL: &str = "ubscore_conservation_runs_total";
 pub const CONSERVATION_LAST_SUCCESS: &str = "ubscore_conservation_last_success_timestamp_seconds";
 /// Counter: alerts for the webhook, by `outcome`: delivered, failed, dropped.
 pub const ALERTS_SENT_TOTAL: &str = "ubscore_alerts_sent_total";
-/// Counter: events made about transfers.
+/// Counter: events about transfers.
 pub const EVENTS_TOTAL: &str = "ubscore_events_total";
 /// Gauge: streams of events that are open.
 pub const EVENT_STREAMS: &str = "ubscore_event_streams";
@@ -388,7 +388,7 @@ fn begin() {
     for reason in shortages.into_iter().chain([HALTED_REASON, PAUSED_REASON, AWAY_REASON]) {
         metrics::counter!(REFUSED_TOTAL, "reason" => reason).increment(0);
     }
-    events_made(0);
+    events(0);
     event_streams(0);
 }
 
@@ -527,9 +527,9 @@ pub fn watermark(order_number: u64, oldest: Duration) {
     metrics::gauge!(WATERMARK_OLDEST_SECONDS).set(oldest.as_secs_f64());
 }
 
-/// Counts events made.
-pub fn events_made(count: u64) {
-    metrics::counter!(EVENTS_TOTAL).increment(count);
+/// Counts events of committed flights.
+pub fn events(count: usize) {
+    metrics::counter!(EVENTS_TOTAL).increment(count as u64);
 }
 
 /// Sets the number of open streams of events.
@@ -605,7 +605,7 @@ pub fn describe() {
     describe_counter!(CONSERVATION_RUNS_TOTAL, Unit::Count, "Rounds of the audit.");
     describe_gauge!(CONSERVATION_LAST_SUCCESS, Unit::Seconds, "When the audit was last clean.");
     describe_counter!(ALERTS_SENT_TOTAL, Unit::Count, "Alerts for the webhook.");
-    describe_counter!(EVENTS_TOTAL, Unit::Count, "Events made about transfers.");
+    describe_counter!(EVENTS_TOTAL, Unit::Count, "Events about transfers.");
     describe_gauge!(EVENT_STREAMS, Unit::Count, "Streams of events that are open.");
     describe_counter!(EVENT_STREAMS_ENDED_TOTAL, Unit::Count, "Streams of events that were ended.");
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");

@@ -37,8 +37,8 @@ const STANDING: [&str; 10] = [
     "admin_audit",
     "approvals_tb",
     "assets_tb",
-    "events_tb",
     "external_operations",
+    "journal_tb",
     "pauses_tb",
     "transfer_history",
     "transfer_operations",
@@ -301,8 +301,6 @@ fn restore(folder: &Path) -> Site {
         client
             .batch_execute(
                 "SELECT setval(pg_get_serial_sequence('admin_audit', 'id'), max(id)) FROM admin_audit; \
-                 SELECT setval('transfer_history_history_id_seq', max(history_id)) \
-                   FROM transfer_history; \
                  UPDATE engine_state SET functions_hash = NULL",
             )
             .await

@@ -62,7 +62,7 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Data
     let writer = Writer { incarnation: incarnation.number, shard };
     let journal = Database::new(site.target(), LIMITS, writer, catalog());
     let events = Arc::new(EventIds::new(incarnation.number));
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, 1_024)
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, Arc::new(()), 1_024)
 }
 
 /// The Funding adapter of a fresh database, with 10 USDT for the user, and its incarnation.
@@ -433,7 +433,6 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),
         gate: Arc::new(Gate::new(false)),
-        committed: Arc::default(),
         clean: None,
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };

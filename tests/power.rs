@@ -184,7 +184,7 @@ fn a_power_cut_finds_every_sync_that_is_missing() {
         let found = (0..ROUNDS_MAX).find(|round| {
             let plan = plan_of_round(40, *round);
             let replies = if sync == "settle" {
-                // It dies before the sync of what a crowd has appended, which fills whole pages.
+                // It dies before the sync of a crowd's records, which fill whole pages.
                 let visit = 2 + random() % 2;
                 let armed =
                     forgetting.clone().with("UBSCORE_CRASH", format!("engine_before_sync={visit}"));

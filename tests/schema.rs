@@ -193,7 +193,7 @@ fn every_table_and_column_of_the_specification_is_there() {
              state error_code error_message retry_count next_retry_at order_number log_sequence \
              created_at updated_at funding_at funding_code funding_after refund_at refund_after history",
         ),
-        ("transfer_history", "req_id states at attempt actor reason"),
+        ("transfer_history", "req_id states at attempt actor reason event_id"),
         ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
         (
             "journal_tb",

@@ -17,10 +17,17 @@ const USER: u64 = 1001;
 /// "an endpoint's secret, 32 bytes.." in base64.
 const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 
+/// Events below it are older than a keep time of 360 ms.
+const LAST_SEEN: &str = "(SELECT COALESCE(max(event_id) + 1, 0) FROM events_sightings, watermark_clock \
+     WHERE seen_ms <= before_ms + lived_ms - 360)";
+
 /// A site with a webhook endpoint and short timeouts.
 fn site(endpoint: &Endpoint) -> Site {
-    Site::new()
-        .with("UBSCORE__WEBHOOKS__URL", endpoint.url())
+    site_of(Site::new(), endpoint)
+}
+
+fn site_of(site: Site, endpoint: &Endpoint) -> Site {
+    site.with("UBSCORE__WEBHOOKS__URL", endpoint.url())
         .with("UBSCORE__WEBHOOKS__SECRET", SECRET)
         .with("UBSCORE__WEBHOOKS__BACKOFF_BASE_MS", 10)
         .with("UBSCORE__WEBHOOKS__BACKOFF_CAP_MS", 100)
@@ -30,7 +37,7 @@ fn site(endpoint: &Endpoint) -> Site {
 /// The number of events, and the number of delivered ones.
 fn all_delivered(site: &Site) -> Option<()> {
     let rows = site.sql(
-        "SELECT (SELECT count(*) FROM transfer_history WHERE history_id IS NOT NULL), \
+        "SELECT (SELECT count(*) FROM transfer_history), \
                 (SELECT count(*) FROM webhook_deliveries WHERE status = 2)",
     );
     (rows[0][0] == rows[0][1]).then_some(())
@@ -251,8 +258,13 @@ fn an_endpoint_that_is_away_delays_nobody_and_what_it_took_is_forgotten() {
         assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
         while stream.transfer().1["final"] != json!(true) {}
     }
-    eventually("events to be forgotten before they are delivered", || {
-        (site.sql_value("SELECT count(*) FROM events_tb") == "0").then_some(())
+    eventually("all events in deliveries", || {
+        (site.sql_value("SELECT count(*) FROM webhook_deliveries") == "10").then_some(())
+    });
+    // The service leaves more rows.
+    let trim = format!("SELECT journal_trim({LAST_SEEN}, 0, 0, 1000)");
+    eventually("the journal to be forgotten before the events are delivered", || {
+        (site.sql_value(&trim) != "0").then_some(())
     });
     assert_eq!(site.sql_value("SELECT count(*) FROM webhook_deliveries WHERE status = 2"), "0");
     assert!(site.sql_value("SELECT sum(attempts) FROM webhook_deliveries") != "0");
@@ -276,16 +288,16 @@ fn stop(site: &Site, server: Server) {
     site.wait_for_disconnected();
 }
 
-/// Goal: new events are found by their key, at any table size: neither the relay nor a delivery nor
-/// a stream reads all events. Method: PostgreSQL's own count of full table reads, after every kind
-/// of access to events.
+/// Goal: new events are found by their key, at any table size: neither a delivery nor a stream
+/// reads all events. Method: PostgreSQL's own count of full table reads, after every kind of access
+/// to events.
 #[test]
 fn what_is_new_is_found_without_reading_what_is_old() {
     let endpoint = Endpoint::start(|_| 200);
     let site = site(&endpoint);
     let read_whole = || {
         let counts = "SELECT relname, seq_scan FROM pg_stat_user_tables \
-                      WHERE relname IN ('events_tb', 'webhook_deliveries') ORDER BY relname";
+                      WHERE relname IN ('transfer_history', 'webhook_deliveries') ORDER BY relname";
         site.sql(counts)
     };
     // The schema's own start reads both.
@@ -304,7 +316,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
     assert_eq!(read_whole(), before);
 }
 
-/// Goal: an endpoint that is gone does not slow the relay down, however many deliveries are open.
+/// Goal: an endpoint that is gone slows nothing down, however many deliveries are open.
 /// Method: table statistics from before the first open delivery, then thousands of them;
 /// PostgreSQL's own count of index reads.
 #[test]
@@ -315,7 +327,7 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     let deliveries = |first: u32, status: u32, ended_at: &str| {
         site.sql(&format!(
             "INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, status, ended_at) \
-             SELECT '{}', ((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20) + n, 'T' || n, '{{40}}', \
+             SELECT '{}', n, 'T' || n, '{{40}}', \
                     clock_timestamp(), {status}, {ended_at} FROM generate_series({first}, {first} + 4999) AS n",
             ENDPOINT
         ));
@@ -336,4 +348,50 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     }
     stop(&site, server);
     assert!(read() < before + 1_000, "{} entries were read", read() - before);
+}
+
+/// Goal: the endpoint gets the events since it is configured, each once, and none twice over a
+/// start with another number of shards. Method: transfers before there is an endpoint, under it,
+/// and after it was taken away and given again.
+#[test]
+fn an_endpoint_gets_the_events_from_its_first_start_on() {
+    let endpoint = Endpoint::start(|_| 200);
+    let without = Site::new();
+    let server = without.start();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    server.stop();
+    let with = |shards: u32| {
+        let site = site_of(without.clone(), &endpoint);
+        site.with("UBSCORE__COORDINATOR__SHARDS", shards)
+    };
+    let mut want = Vec::new();
+    for shards in [3, 1, 2] {
+        let site = with(shards);
+        let server = site.start();
+        want.push(server.transfer_committed(USER, Way::ToSpot, "1"));
+        server.kill();
+    }
+    let open = "SELECT count(*) FROM webhook_deliveries WHERE status = 1";
+    let server = with(2).start();
+    let delivered = || endpoint.delivered().iter().map(Delivered::req_id).collect::<Vec<_>>();
+    eventually("all deliveries", || {
+        let told = delivered();
+        let all = want.iter().all(|req_id| told.iter().filter(|told| *told == req_id).count() >= 2);
+        (all && without.sql_value(open) == "0").then_some(())
+    });
+    server.stop();
+    let server = without.start();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    assert_eq!(without.sql_value("SELECT count(*) FROM webhook_cursor"), "0");
+    server.stop();
+    let server = with(2).start();
+    want.push(server.transfer_committed(USER, Way::ToSpot, "1"));
+    eventually("the later deliveries", || (delivered().last() == want.last()).then_some(()));
+    let mut told = delivered();
+    told.sort();
+    told.dedup();
+    want.sort();
+    assert_eq!(told, want);
+    assert_in_order(&endpoint.delivered());
+    server.stop();
 }

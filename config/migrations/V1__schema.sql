@@ -37,11 +37,15 @@ CREATE TABLE journal_tb (
     -- When the flight was put together, each transfer of the shard that was under way, or came
     -- later, had this order number or a higher one.
     open_from   BIGINT NOT NULL,
-    event_first BIGINT NOT NULL,    -- the id of its first event, or of the next one: never falls
+    -- The id of its first event. Without an event: the last one before it in the shard, plus 1.
+    event_first BIGINT NOT NULL,
     event_count INTEGER NOT NULL,
-    entries     BYTEA NOT NULL,     -- what it did, see src/postgres/flight/entries.rs
+    entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
 ) WITH (vacuum_truncate = off);
+
+-- The rows of tools, whose transfers may be older than all that were under way.
+CREATE INDEX journal_of_tools ON journal_tb (event_first) WHERE attempt >= 4611686018427387904;
 
 -- The last row of each shard, found by the key.
 CREATE VIEW journal_last AS
@@ -214,45 +218,22 @@ CREATE TYPE flight_note AS (
     reason  TEXT
 );
 
--- Numbers in the order in which rows were written, not in that of their commits. No cache: the
--- relay takes the sequence's last value for the highest number that was given out.
-CREATE SEQUENCE transfer_history_history_id_seq AS BIGINT CACHE 1;
+-- The same as one row for each commit that moves a transfer.
+CREATE VIEW transfer_history AS
+    SELECT t.req_id, s.states, s.at, s.attempt, s.actor, s.reason, s.event_id
+      FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
 
--- One row for each commit that moves a transfer.
-CREATE TABLE transfer_history (
-    req_id     VARCHAR(26) NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- in the order passed
-    at         TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    attempt    INTEGER NOT NULL,
-    actor      TEXT NOT NULL,
-    reason     TEXT,
-    history_id BIGINT DEFAULT nextval('transfer_history_history_id_seq')
-);
-
-ALTER SEQUENCE transfer_history_history_id_seq OWNED BY transfer_history.history_id;
-
-CREATE INDEX transfer_history_by_transfer ON transfer_history (req_id);
-CREATE INDEX transfer_history_by_id ON transfer_history (history_id) WHERE history_id IS NOT NULL;
-
--- The idempotency record of a Funding operation and, if it succeeded, its ledger entry.
-CREATE TABLE transfer_operations (
-    req_id        VARCHAR(26) NOT NULL,
-    op            SMALLINT NOT NULL CHECK (op IN (1, 2, 3)),      -- 1 withdraw, 2 deposit, 3 refund
-    outcome       SMALLINT NOT NULL CHECK (outcome IN (1, 2)),    -- 1 success, 2 refused
-    code          VARCHAR(40) CHECK ((code IS NULL) = (outcome = 1)),
-    user_id       BIGINT NOT NULL,
-    asset_id      INTEGER NOT NULL,
-    amount        DECIMAL(30,8) NOT NULL,
-    balance_after DECIMAL(38,8),
-    at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),  -- see audit_state
-    PRIMARY KEY (req_id, op)
-) WITH (fillfactor = 80);
-
--- Rows come nearly in the order of their transactions. A summary of each range of pages finds the
--- newest, costs an insert nothing, and leaves updates of other columns HOT.
-CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid)
-    WITH (pages_per_range = 32, autosummarize = on);
+-- The same as one row for each decision of Funding.
+CREATE VIEW transfer_operations AS
+    SELECT req_id, transfer_type AS op,          -- 1 withdraw, 2 deposit, 3 refund
+           CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END::SMALLINT AS outcome, -- 2 refused
+           funding_code AS code, user_id, asset_id, amount, funding_after AS balance_after,
+           funding_at AS at
+      FROM transfers_tb WHERE funding_at IS NOT NULL
+    UNION ALL
+    SELECT req_id, 3::SMALLINT, 1::SMALLINT, NULL, user_id, asset_id, amount, refund_after,
+           refund_at
+      FROM transfers_tb WHERE refund_at IS NOT NULL;
 
 
 -- ## Money from outside
@@ -345,43 +326,32 @@ SELECT '1:1:', system_identifier FROM pg_control_system();
 
 -- ## Events and webhooks
 
--- One commit of one transfer, as users see it.
-CREATE TABLE events_tb (
-    event_id   BIGINT PRIMARY KEY,               -- milliseconds since 1970 << 20 | counter
-    history_id BIGINT NOT NULL UNIQUE,
-    req_id     VARCHAR(26) NOT NULL,
-    user_id    BIGINT NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- in the order passed
-    at         TIMESTAMPTZ NOT NULL
-);
+-- The events of each transfer: one for each commit that moves it.
+CREATE VIEW transfer_events AS
+    SELECT t.user_id, t.order_number, s.event_id, t.req_id, s.states, s.at
+      FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
 
-CREATE INDEX events_by_user ON events_tb (user_id, event_id);
-
--- One row: the progress of the relay. Its lock puts all transactions that write events or
--- deliveries into an order.
-CREATE TABLE events_cursor (
-    singleton     BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
-    low_water     BIGINT NOT NULL DEFAULT 0,     -- up to this history_id all is over and copied
-    last_event_id BIGINT NOT NULL DEFAULT 0,
-    kept_after    BIGINT NOT NULL DEFAULT 0      -- events up to this one are deleted
-) WITH (fillfactor = 50);
-
-INSERT INTO events_cursor DEFAULT VALUES;
-
--- Events up to event_id existed when processes of this database had lived for seen_ms. An event's
--- id holds a time too, but a clock that ran ahead leaves it and all later ids in the future.
+-- Events up to event_id existed when processes of this database had lived for seen_ms, by
+-- watermark_clock. The age of events, and of journal rows, is taken from it: no stepped clock
+-- changes it.
 CREATE TABLE events_sightings (
     event_id BIGINT PRIMARY KEY,
     seen_ms  BIGINT NOT NULL,
     coarse   BOOLEAN NOT NULL                    -- stays for the longer keep time
 );
 
--- One event on its way to one endpoint, made in the transaction that makes the event.
+-- The last flight of each shard whose events are in webhook_deliveries. Empty without an endpoint.
+CREATE TABLE webhook_cursor (
+    shard  INTEGER PRIMARY KEY,
+    flight BIGINT NOT NULL
+) WITH (fillfactor = 50);
+
+-- One event on its way to one endpoint.
 CREATE TABLE webhook_deliveries (
     endpoint   TEXT NOT NULL,
     event_id   BIGINT NOT NULL,
     req_id     VARCHAR(26) NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- as in events_tb, which may forget sooner
+    states     SMALLINT[] NOT NULL,              -- in the order passed
     at         TIMESTAMPTZ NOT NULL,
     status     SMALLINT NOT NULL DEFAULT 1
                CHECK (status IN (1, 2, 3)),      -- 1 to be delivered, 2 delivered, 3 dead letter

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::shortage::{Capacity, Vacancy};
-use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::gate::{CleanRounds, Gate};
@@ -60,8 +59,6 @@ pub struct Parts<T, F> {
     pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
-    /// Notified after each commit.
-    pub committed: Arc<Notify>,
     /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.
     pub clean: Option<Arc<CleanRounds>>,
 }

@@ -72,8 +72,8 @@ use domain::transfer::ReqId;
 /// Between two checks for callers that have waited long enough, milliseconds.
 const EXPIRY_MS: u64 = 100;
 
-/// The worker that owns a user's accounts.
-pub(super) fn shard_of(user: UserId, shards: usize) -> usize {
+/// The worker that owns a user's accounts, which is their shard in the journal.
+pub fn shard_of(user: UserId, shards: usize) -> usize {
     let shards = u64::try_from(shards).expect("at most 64");
     usize::try_from(user.number() % shards).expect("below the number of shards")
 }

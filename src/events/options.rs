@@ -1,4 +1,4 @@
-//! The options of streams, relay and webhooks, from the configuration.
+//! The options of streams, webhooks and retention, from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use domain::asset::Catalog;
 
-use super::{Bounds, relay, webhooks};
+use super::{Bounds, retention, webhooks};
 use crate::config::Config;
 use crate::postgres::events::Event;
 use crate::postgres::{Address, Limits};
@@ -22,20 +22,17 @@ impl From<&Config> for Bounds {
     }
 }
 
-impl relay::Options {
-    /// The configured options of an incarnation's relay.
+impl retention::Options {
+    /// The configured options of an incarnation.
     pub fn new(
         config: &Config,
         (target, limits): (Address, Limits),
         incarnation: u64,
-        catalog: Arc<ArcSwap<Catalog>>,
-    ) -> relay::Options {
-        relay::Options {
+    ) -> retention::Options {
+        retention::Options {
             target,
             limits,
             incarnation,
-            endpoints: config.webhooks.url.iter().map(|_| webhooks::ENDPOINT.to_owned()).collect(),
-            catalog,
             keep: config.events.keep_hours.duration(),
             dead_keep: config.webhooks.dead_keep_hours.duration(),
         }
@@ -43,20 +40,22 @@ impl relay::Options {
 }
 
 impl webhooks::Options {
-    /// The configured options of deliveries; `None` without an endpoint. `relay`: the same
-    /// incarnation's; `body`: writes an event.
+    /// The configured options of an incarnation's deliveries; `None` without an endpoint. `body`:
+    /// writes an event.
     pub fn new(
         config: &Config,
-        relay: &relay::Options,
+        (target, limits): (Address, Limits),
+        incarnation: u64,
+        catalog: Arc<ArcSwap<Catalog>>,
         body: fn(&Event, &Catalog) -> String,
     ) -> Option<webhooks::Options> {
         let hooks = &config.webhooks;
         let (Some(url), Some(secret)) = (&hooks.url, &hooks.secret) else { return None };
         Some(webhooks::Options {
-            target: relay.target.clone(),
-            limits: relay.limits,
-            incarnation: relay.incarnation,
-            catalog: Arc::clone(&relay.catalog),
+            target,
+            limits,
+            incarnation,
+            catalog,
             body,
             url: url.clone(),
             secret: secret.clone(),

@@ -1,11 +1,12 @@
 //! Webhooks: posts every event to the operator's endpoint, at least once, and the events of one
 //! transfer in order.
 //!
-//! A delivery is recorded with its event, in one transaction. The task here knows which deliveries
-//! are due and which are in progress. Threads of its own post them, so that an endpoint that hangs
-//! blocks no other work and no stop of the process. A failed try is repeated after a back-off that
-//! PostgreSQL stores. After the last try the event is a dead letter, and the next event of its
-//! transfer is posted. A try that was not recorded is repeated under the same id.
+//! The task here reads the journal after a cursor. It records deliveries of those events together
+//! with the cursor, in one transaction. It knows which deliveries are due and which are in
+//! progress. Threads of its own post them, so that an endpoint that hangs blocks no other work and
+//! no stop of the process. A failed try is repeated after a back-off that PostgreSQL stores. After
+//! the last try the event is a dead letter, and the next event of its transfer is posted. A try
+//! that was not recorded is repeated under the same id.
 //!
 //! Source: Standard Webhooks 1.0 (headers, signature, ids that stay the same).
 
@@ -27,7 +28,7 @@ use crate::clock::Clock;
 use crate::config::secret::Secret;
 use crate::entropy::Entropy;
 use crate::postgres::events::Event;
-use crate::postgres::webhooks::{Backlog, Deliveries, Due, Tried};
+use crate::postgres::webhooks::{Backlog, Collected, Deliveries, Due, Tried};
 use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::release;
 use crate::telemetry;
@@ -38,8 +39,11 @@ pub const ENDPOINT: &str = "default";
 /// Bytes of an answer that are read. They have no meaning, but a connection with a fully read
 /// answer can be used again.
 const ANSWER_BYTES_MAX: u64 = 16_384;
-/// The longest pause between two looks for due deliveries.
+/// The longest pause between two looks for due deliveries. A bell may be lost.
 const LOOK: Duration = Duration::from_secs(5);
+/// The pause after each read of the journal, so that a busy service needs few: later flights share
+/// the next one.
+const COLLECT_PAUSE: Duration = Duration::from_millis(20);
 /// The shortest.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
@@ -126,6 +130,8 @@ pub struct Webhooks {
     in_hand: BTreeSet<i64>,
     /// Results that are not recorded yet.
     noted: Vec<Answered>,
+    /// When the journal is read next, at the earliest, monotonic ns.
+    collect_due_ns: u64,
     /// When the backlog is measured next, at the latest, monotonic ns.
     backlog_due_ns: u64,
     failures: u32,
@@ -174,6 +180,7 @@ impl Webhooks {
             answers,
             in_hand: BTreeSet::new(),
             noted: Vec::new(),
+            collect_due_ns: 0,
             backlog_due_ns: 0,
             failures: 0,
         })
@@ -216,11 +223,18 @@ impl Webhooks {
                     self.in_hand.remove(&answered.event_id);
                 }
             }
+            let more = self.collect(&deliveries).await?;
             let wait = self.hand_out(&deliveries).await?;
+            let wait = if more { COLLECT_PAUSE.min(wait) } else { wait };
             self.failures = 0;
             let (hub, clock) = (Arc::clone(&self.hub), Arc::clone(&self.clock));
+            let pause = self.collect_due_ns.saturating_sub(clock.monotonic_ns());
             let answered = {
-                let bell = pin!(hub.deliveries.notified());
+                let bell = pin!(async {
+                    // The bell last: an answer that comes before it leaves it for the next turn.
+                    clock.sleep(Duration::from_nanos(pause)).await;
+                    hub.deliveries.notified().await;
+                });
                 let rung = select(bell, clock.sleep(wait));
                 match select(pin!(self.answers.recv()), rung).await {
                     Either::Left((answered, _)) => answered,
@@ -232,6 +246,23 @@ impl Webhooks {
                 self.noted.push(answered);
             }
         }
+    }
+
+    /// Makes deliveries of new rows of the journal, if a read is due. Returns whether there may be
+    /// more.
+    async fn collect(&mut self, deliveries: &Deliveries) -> Result<bool, Error> {
+        if self.clock.monotonic_ns() < self.collect_due_ns {
+            return Ok(true);
+        }
+        let collect = deliveries.collect();
+        let Collected { events, found, more } =
+            within(&*self.clock, &self.options.limits, collect).await?;
+        if found < events as u64 {
+            warn!(events, found, "the others have no transfer and are not delivered");
+        }
+        let pause_ns = u64::try_from(COLLECT_PAUSE.as_nanos()).expect("milliseconds");
+        self.collect_due_ns = self.clock.monotonic_ns() + pause_ns;
+        Ok(more)
     }
 
     /// Hands due deliveries to free threads. Returns the pause before the next look.

@@ -126,6 +126,8 @@ pub struct Heartbeat(pub Duration);
 pub struct Streams {
     /// Where events are followed; `None` if events are turned off.
     pub hub: Option<Arc<Hub>>,
+    /// Shards of accounts.
+    pub shards: usize,
     /// When a stream shows that it is alive.
     pub heartbeat: Heartbeat,
     /// Reads events that a stream has missed.

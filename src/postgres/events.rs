@@ -1,38 +1,53 @@
-//! Events as PostgreSQL keeps them: copied from the history behind its commits, and read by those who follow their transfers.
+//! Events in PostgreSQL: the ones that a stream has missed, and how long they are kept.
 //!
-//! `src/postgres/sql/events.sql` says how ids come to follow what is visible.
+//! `src/postgres/sql/events.sql` says where they stand, and which ids are known.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
+use super::flight::TOOL_ATTEMPT;
+use super::flight::entries::{self, Entry};
 use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
-use super::{Address, Error, Limits, Verdict, connect_by_keys, verdict};
+use super::{Address, Error, Limits, Verdict, columns, connect_by_keys, verdict};
 use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::transfer::State;
 
-/// Where what follows [`TRANSFER_COLUMNS`] begins.
+/// The column after [`TRANSFER_COLUMNS`].
 const EVENT_FROM: usize = TRANSFER_COLUMNS_COUNT;
+/// Ids that are read at once: 16 bytes each. The transfers of a user are searched once for so many.
+const IDS_MAX: usize = 10_000;
 
 /// What one commit did to a transfer.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Its place among all events; no event becomes visible behind one with a larger id.
+    /// It rises with each event of a user.
     pub id: i64,
-    /// When, by PostgreSQL's clock.
+    /// The time of the commit, by the process's clock.
     pub at: Timestamp,
     /// The states passed, in order; the last one is where it stood then.
     pub states: Vec<State>,
     /// The transfer as it stood then, but for its times and its tries.
     pub transfer: Transfer,
+}
+
+impl Event {
+    /// The event of a commit that took `transfer` through `states`. `transfer` may be from a later
+    /// time.
+    pub fn new(id: i64, at: Timestamp, states: Vec<State>, mut transfer: Transfer) -> Event {
+        transfer.state = *states.last().expect("an event has a state");
+        // The row has the code from the refusal on.
+        transfer.code = transfer.code.filter(|_| transfer.state.has_refusal());
+        Event { id, at, states, transfer }
+    }
 }
 
 /// The rows of a query for `event_id`, `of_req_id`, `passed` and `event_at`, each with its transfer.
@@ -46,59 +61,28 @@ pub(super) fn with_transfers(events: &str, more: &str) -> String {
 
 /// The event in a row of [`with_transfers`].
 pub(super) fn event_from_row(row: &Row, catalog: &Catalog) -> Result<Event, Error> {
-    let mut transfer = transfer_from_row(row, catalog)?;
+    let transfer = transfer_from_row(row, catalog)?;
     let id: i64 = row.try_get(EVENT_FROM)?;
-    let bad = |what: String| Error::Row { table: "events_tb", what: format!("event {id}: {what}") };
+    let bad = |what: String| Error::Row { table: "an event", what: format!("{id}: {what}") };
     let known = |number| State::from_number(number).ok_or_else(|| bad(format!("state {number}")));
     let states = row.try_get::<_, Vec<i16>>(EVENT_FROM + 1)?.into_iter().map(known);
     let states = states.collect::<Result<Vec<State>, Error>>()?;
-    transfer.state = *states.last().ok_or_else(|| bad("no state".to_owned()))?;
-    // Why it was refused stands in its row from the refusal on, and was not there before.
-    transfer.code = transfer.code.filter(|_| transfer.state.has_refusal());
-    Ok(Event { id, at: row.try_get(EVENT_FROM + 2)?, states, transfer })
+    match states.is_empty() {
+        true => Err(bad("no state".to_owned())),
+        false => Ok(Event::new(id, row.try_get(EVENT_FROM + 2)?, states, transfer)),
+    }
 }
 
-/// Which transactions may still bring history that nobody has seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// The last number that anybody has been given.
-    pub last: i64,
-    /// Every transaction with a smaller number is over.
-    pub over_below: i64,
-    /// Whoever had been given a number before this look has a smaller one: history is never a transaction's first action.
-    pub begun_below: i64,
-}
-
-/// What one call of the relay has done.
-#[derive(Clone, Debug)]
-pub struct Copied {
-    /// It has begun behind this number.
-    pub after: i64,
-    /// The numbers of the rows that it has looked at.
-    pub seen: Vec<i64>,
-    /// Events made.
-    pub made: u64,
-    /// Every row up to this number is copied, or will never be.
-    pub low_water: i64,
-    /// The last event there is.
-    pub last_event_id: i64,
-}
-
-/// A connection of its own for the relay. It ends with the first error: what was in its hands may have been carried out.
-pub struct Events {
+/// A connection for the deletion of old events. It ends with the first error: the deletion may have
+/// been carried out.
+pub struct Retention {
     client: Client,
     incarnation: i64,
-    endpoints: Vec<String>,
-    catalog: Arc<ArcSwap<Catalog>>,
-    last_number: Statement,
-    numbers: Statement,
-    relay: Statement,
-    of_users: Statement,
     purge: Statement,
 }
 
-impl Events {
-    /// Connects. `endpoints`: to whom every new event is to be delivered.
+impl Retention {
+    /// Connects.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -106,118 +90,19 @@ impl Events {
         config: &Address,
         limits: &Limits,
         incarnation: u64,
-        endpoints: Vec<String>,
-        catalog: Arc<ArcSwap<Catalog>>,
-    ) -> Result<Events, Error> {
+    ) -> Result<Retention, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let last_number = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END \
-                           FROM transfer_history_history_id_seq";
-        let last_number = client.prepare(last_number).await?;
-        let numbers = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
-                              pg_current_xact_id()::text::bigint";
-        let numbers = client.prepare(numbers).await?;
-        let relay = "SELECT o_after, o_seen, o_made, o_low_water, o_last_event_id \
-                     FROM events_relay($1, $2, $3, $4, $5, $6, $7)";
-        let relay = client.prepare(relay).await?;
-        let of_users = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at FROM \
-             (SELECT * FROM events_tb WHERE event_id > $1 ORDER BY event_id OFFSET 0) AS new \
-             WHERE user_id = ANY ($2) ORDER BY event_id LIMIT $3",
-            "",
-        );
-        let of_users = client.prepare(&format!("{of_users} ORDER BY event_id")).await?;
         let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5)").await?;
-        let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
-        Ok(Events {
-            client,
-            incarnation,
-            endpoints,
-            catalog,
-            last_number,
-            numbers,
-            relay,
-            of_users,
-            purge,
-        })
+        Ok(Retention { client, incarnation: bigint(incarnation), purge })
     }
 
-    /// Looks which transactions are under way. `over`: the last number of which that is known.
+    /// Deletes journal rows and deliveries older than `keep`, and dead letters older than
+    /// `dead_keep`: at most `rows` of a kind. Their age is time that processes have lived; `lived`:
+    /// this process so far. Returns whether there may be more.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn look(&self, over: i64) -> Result<Look, Error> {
-        // In this order, in two statements: whoever takes a number after the first is no concern of this look, and whoever
-        // took one before it has its own transaction's number by now, which is smaller than the one that the second
-        // statement is given behind its snapshot. A snapshot's own end would not do: it knows of those that are over only.
-        let last = self.client.query_one(&self.last_number, &[]).await?.try_get(0)?;
-        if last <= over {
-            // An idle service uses up no transaction's number.
-            return Ok(Look { last, over_below: i64::MIN, begun_below: i64::MAX });
-        }
-        let row = self.client.query_one(&self.numbers, &[]).await?;
-        Ok(Look { last, over_below: row.try_get(0)?, begun_below: row.try_get(1)? })
-    }
-
-    /// The last event there is, 0 before the first.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn last(&self) -> Result<i64, Error> {
-        let last = "SELECT last_event_id FROM events_cursor";
-        Ok(self.client.query_one(last, &[]).await?.try_get(0)?)
-    }
-
-    /// Makes events of history, see `events_relay`. `rows`: of those behind `after`, at most.
-    ///
-    /// # Errors
-    /// [`Error::Superseded`]: nothing was done. Otherwise PostgreSQL is away, and it may have been done.
-    pub async fn relay(
-        &self,
-        low_water: i64,
-        after: Option<i64>,
-        holes: &[i64],
-        rows: u32,
-        floor: i64,
-    ) -> Result<Copied, Error> {
-        assert!(rows > 0, "a call that looks at no row makes no progress");
-        debug_assert!(holes.iter().all(|hole| *hole > low_water), "a hole is not copied yet");
-        let rows = i32::try_from(rows).unwrap_or(i32::MAX);
-        let values: [&(dyn ToSql + Sync); 7] =
-            [&self.incarnation, &low_water, &after, &holes, &rows, &floor, &self.endpoints];
-        let row = self.client.query_one(&self.relay, &values).await.map_err(fenced)?;
-        Ok(Copied {
-            after: row.try_get(0)?,
-            seen: row.try_get(1)?,
-            made: u64::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0),
-            low_water: row.try_get(3)?,
-            last_event_id: row.try_get(4)?,
-        })
-    }
-
-    /// The first events behind `after` of any of these users, each by its id, unless its row cannot be read.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn of_users(
-        &self,
-        after: i64,
-        users: &[i64],
-        rows: u32,
-    ) -> Result<Vec<(i64, Result<Event, Error>)>, Error> {
-        let values: [&(dyn ToSql + Sync); 3] = [&after, &users, &i64::from(rows)];
-        let limit = rows as usize;
-        let rows = self.client.query(&self.of_users, &values).await?;
-        debug_assert!(rows.len() <= limit, "the statement has a LIMIT");
-        let catalog = self.catalog.load();
-        let event = |row: &Row| Ok((row.try_get(EVENT_FROM)?, event_from_row(row, &catalog)));
-        rows.iter().map(event).collect()
-    }
-
-    /// Deletes events older than `keep`, and dead letters older than `dead_keep`; returns whether there may be more. Their
-    /// age is time that processes have lived; `lived`: this process so far.
-    ///
-    /// # Errors
-    /// As [`Events::relay`].
+    /// [`Error::Superseded`]: nothing was done. Otherwise PostgreSQL is away, and it may have been
+    /// done.
     pub async fn purge(
         &self,
         lived: Duration,
@@ -235,7 +120,7 @@ impl Events {
     }
 }
 
-/// A superseded process must be told so.
+/// The error of a fenced statement.
 pub(super) fn fenced(error: tokio_postgres::Error) -> Error {
     match verdict(&error) {
         Verdict::Fenced => Error::Superseded,
@@ -245,45 +130,133 @@ pub(super) fn fenced(error: tokio_postgres::Error) -> Error {
     }
 }
 
-/// Where a reader of events stands.
+/// The place of a reader of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// The last event there is, of whomever.
+    /// The last event of the user's shard, 0 before the first.
     pub last: i64,
-    /// Whether the id that was asked for is one behind which every event is still here.
+    /// Whether every event after the id that was asked for is kept.
     pub known: bool,
 }
 
+/// The events of a user that a stream has missed, read in pages.
+#[derive(Debug)]
+pub struct Missed {
+    user: UserId,
+    shard: usize,
+    /// The last event that was read.
+    last: i64,
+    /// Ids of the next events, with the order numbers of their transfers.
+    ahead: VecDeque<(i64, i64)>,
+    /// There are more ids than these.
+    more: bool,
+}
+
+impl Missed {
+    /// The events of a user of this shard after `last`.
+    pub fn after(user: UserId, shard: usize, last: i64) -> Missed {
+        Missed { user, shard, last, ahead: VecDeque::new(), more: true }
+    }
+}
+
 impl Reads {
-    /// Where the events end, and whether they can be gone on with behind `after`.
+    /// The last event of a shard, and whether events can be told after `after`.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn position(&self, after: Option<i64>) -> Result<Position, Error> {
+    pub async fn position(&self, shard: usize, after: Option<i64>) -> Result<Position, Error> {
         let client = self.pool.get().await?;
-        // Whoever was told an id was told it of an event, and events go in their order.
-        let position = "SELECT last_event_id, COALESCE(kept_after = $1 \
-                            OR EXISTS (SELECT FROM events_tb WHERE event_id = $1), FALSE) \
-                        FROM events_cursor";
+        let position = "SELECT COALESCE((SELECT event_first + event_count - 1 FROM journal_tb \
+                                          WHERE shard = $1 ORDER BY flight DESC LIMIT 1), 0), \
+                               COALESCE((SELECT o_known FROM events_position($1, $2)), FALSE)";
         let statement = client.prepare_cached(position).await?;
-        let row = client.query_one(&statement, &[&after]).await?;
-        Ok(Position { last: row.try_get(0)?, known: row.try_get(1)? })
+        let row = client.query_one(&statement, &[&number(shard), &after.unwrap_or(0)]).await?;
+        Ok(Position { last: row.try_get(0)?, known: after.is_some() && row.try_get(1)? })
     }
 
-    /// The first events of a user behind `after`.
+    /// The next events, at most `rows`. `None`: there are no more.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, or holds what this version cannot read.
-    pub async fn events(&self, user: UserId, after: i64, rows: u32) -> Result<Vec<Event>, Error> {
+    /// [`Error`]: PostgreSQL is away, holds a row that cannot be read, or keeps the events no longer.
+    pub async fn missed(
+        &self,
+        missed: &mut Missed,
+        rows: usize,
+    ) -> Result<Option<Vec<Event>>, Error> {
         let client = self.pool.get().await?;
+        if missed.ahead.is_empty() && missed.more {
+            missed.ahead = ahead(&client, missed).await?;
+            missed.more = missed.ahead.len() == IDS_MAX;
+        }
+        if missed.ahead.is_empty() {
+            return Ok(None);
+        }
+        let page = missed.ahead.iter().take(rows).copied();
+        let (ids, numbers): (Vec<i64>, Vec<i64>) = page.unzip();
         let events = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at FROM events_tb \
-             WHERE user_id = $1 AND event_id > $2 ORDER BY event_id LIMIT $3",
+            "SELECT a.event_id, e.req_id AS of_req_id, e.states AS passed, e.at AS event_at \
+               FROM unnest($1::bigint[], $2::bigint[]) AS a (event_id, order_number) \
+              CROSS JOIN LATERAL (SELECT req_id, states, at FROM transfer_events e \
+                                   WHERE e.order_number = a.order_number \
+                                     AND e.event_id = a.event_id OFFSET 0) AS e",
             "",
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;
-        let rows = client.query(&statement, &[&user.bigint(), &after, &i64::from(rows)]).await?;
+        let found = client.query(&statement, &[&ids, &numbers]).await?;
         let catalog = self.catalog();
-        rows.iter().map(|row| event_from_row(row, &catalog)).collect()
+        let events = found.iter().map(|row| event_from_row(row, &catalog));
+        let events = events.collect::<Result<Vec<Event>, Error>>()?;
+        // After all that can fail: the same page is read again.
+        missed.last = *ids.last().expect("not empty");
+        missed.ahead.drain(..ids.len());
+        Ok(Some(events))
     }
+}
+
+/// The ids of the next events, with the order numbers of their transfers.
+async fn ahead(client: &Client, missed: &Missed) -> Result<VecDeque<(i64, i64)>, Error> {
+    let Missed { user, shard, last, .. } = *missed;
+    let position = "SELECT COALESCE(o_known, FALSE), COALESCE(o_open_from, 0) \
+                    FROM events_position($1, $2)";
+    let row = client.query_one(position, &[&number(shard), &last]).await?;
+    if !row.try_get::<_, bool>(0)? {
+        let what = format!("event {last} is kept no longer");
+        return Err(Error::Row { table: "journal_tb", what });
+    }
+    let open_from = moved_by_tools(client, user, last).await?;
+    let open_from = open_from.map_or(i64::MAX, bigint).min(row.try_get(1)?);
+    let events = "SELECT event_id, order_number FROM events_after($1, $2, $3, $4)";
+    let rows = i32::try_from(IDS_MAX).expect("ten thousand");
+    let values: [&(dyn ToSql + Sync); 4] = [&user.bigint(), &last, &open_from, &rows];
+    let rows = client.query(events, &values).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// A shard as `journal_tb` has it.
+fn number(shard: usize) -> i32 {
+    i32::try_from(shard).expect("one a worker and a few")
+}
+
+/// The lowest order number among the transfers of a user that tools have moved after an event. They
+/// may have ended long before it.
+async fn moved_by_tools(client: &Client, user: UserId, last: i64) -> Result<Option<u64>, Error> {
+    let rows = "SELECT shard, flight, entries FROM journal_tb \
+                WHERE attempt >= $1 AND event_count > 0 AND event_first > $2";
+    let mut lowest: Option<u64> = None;
+    for row in client.query(rows, &[&bigint(TOOL_ATTEMPT), &last]).await? {
+        let of_user =
+            entries_from_row(&row)?.into_iter().filter(|entry| entry.user() == Some(user));
+        lowest = of_user.map(|entry| entry.order_number()).chain(lowest).min();
+    }
+    Ok(lowest)
+}
+
+/// The entries of a row that begins with its shard, its number and its entries.
+pub(super) fn entries_from_row(row: &Row) -> Result<Vec<Entry>, Error> {
+    let shard = u32::try_from(row.try_get::<_, i32>(0)?).unwrap_or(u32::MAX);
+    let flight = columns::count(row, 1, "journal_tb")?;
+    entries::decode(shard, flight, row.try_get(2)?).map_err(|damaged| Error::Row {
+        table: "journal_tb",
+        what: format!("flight {flight} of shard {shard}: {damaged}"),
+    })
 }

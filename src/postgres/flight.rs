@@ -88,6 +88,10 @@ impl Flight {
     }
 }
 
+/// [`Flight::attempt`] of the flights of tools: this number and above. The condition of an index
+/// has it too.
+pub const TOOL_ATTEMPT: u64 = 1 << 62;
+
 /// The ids of events: `incarnation << 40 | counter`, one counter for all shards. They rise over
 /// restarts and take-overs, without a clock.
 #[derive(Debug)]
@@ -103,6 +107,32 @@ impl EventIds {
     pub fn take(&self, count: usize) -> u64 {
         self.0.fetch_add(count as u64, Ordering::Relaxed)
     }
+}
+
+impl Flight {
+    /// The events, in the order of their ids: each id, its states, and the transfer at the end of
+    /// the flight.
+    pub fn events(&self) -> impl Iterator<Item = (u64, &Passed, &Transfer)> {
+        let transfer = |req_id: ReqId| {
+            let accepted = self.accepted.iter();
+            let mut written = accepted.chain(self.moved.iter().map(|moved| &moved.to));
+            written.find(|written| written.transfer.intent.req_id == req_id)
+        };
+        (self.event_first..).zip(&self.passed).map(move |(id, passed)| {
+            let written = transfer(passed.req_id).expect("a flight writes what it takes on");
+            (id, passed, &written.transfer)
+        })
+    }
+}
+
+/// Gets each flight of a shard that is committed, in their order.
+pub trait Told: Send + Sync {
+    /// A flight is committed, and nobody has been told of it. Called by its worker: it never waits.
+    fn committed(&self, flight: &Flight);
+}
+
+impl Told for () {
+    fn committed(&self, _flight: &Flight) {}
 }
 
 /// A transfer as it stands at the end of a flight.

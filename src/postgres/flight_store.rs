@@ -19,7 +19,7 @@ use tracing::{error, warn};
 
 use super::flight::draft::{Answer, Draft, Known, Objection, wanted, wanted_behind};
 use super::flight::memory::Memory;
-use super::flight::{Compared, EventIds, Flight, Journal, Last, Source, Stopped};
+use super::flight::{Compared, EventIds, Flight, Journal, Last, Source, Stopped, Told};
 use super::store::{Call, Failure, Page, Reply, Standing, Store, Unfinished};
 use crate::clock::Clock;
 use crate::telemetry::chain;
@@ -36,6 +36,7 @@ pub struct FlightStore<J> {
     clock: Arc<dyn Clock>,
     memory: Memory,
     events: Arc<EventIds>,
+    told: Arc<dyn Told>,
     /// The number of the shard's last flight; `None`: to be read.
     last: Option<u64>,
     /// A flight that may have been committed.
@@ -56,12 +57,14 @@ enum Undecided {
 }
 
 impl<J: Journal> FlightStore<J> {
-    /// A store over `journal`. `events`: of all shards. `users_max`: the most users in its memory.
+    /// A store over `journal`. `events`: of all shards. `told`: gets each flight that is committed.
+    /// `users_max`: the most users in its memory.
     pub fn new(
         journal: J,
         catalog: Arc<ArcSwap<Catalog>>,
         clock: Arc<dyn Clock>,
         events: Arc<EventIds>,
+        told: Arc<dyn Told>,
         users_max: usize,
     ) -> FlightStore<J> {
         let memory = Memory::new(users_max);
@@ -71,6 +74,7 @@ impl<J: Journal> FlightStore<J> {
             clock,
             memory,
             events,
+            told,
             last: None,
             unknown: None,
             attempts: 0,
@@ -102,7 +106,10 @@ impl<J: Journal> FlightStore<J> {
                 "a flight of unknown end is settled"
             );
             match stands {
-                true => self.memory.advance(unknown),
+                true => {
+                    self.told.committed(unknown);
+                    self.memory.advance(unknown);
+                }
                 false if last.number < number => self.memory.forget(unknown),
                 false => {}
             }
@@ -239,6 +246,7 @@ impl<J: Journal> Store for FlightStore<J> {
             let flight = self.departs(flight, number, self.attempts, standing);
             let stopped = match self.journal.fly(&flight).await {
                 Ok(()) => {
+                    self.told.committed(&flight);
                     self.memory.advance(&flight);
                     self.last = Some(number);
                     return self.answer(calls, answers).await;
@@ -366,7 +374,7 @@ mod tests {
         let script = Scripted { ends, lasts, balances: [HELD].into(), ..Scripted::default() };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
         let events = Arc::new(EventIds::new(1));
-        FlightStore::new(script, catalog, Arc::new(SystemClock::new()), events, 16)
+        FlightStore::new(script, catalog, Arc::new(SystemClock::new()), events, Arc::new(()), 16)
     }
 
     /// Takes 30 units out of the balance.

@@ -14,6 +14,10 @@ pub const ORDER_NUMBER_BITS: u32 = 40;
 /// The largest incarnation: its order numbers still fit a BIGINT.
 pub const INCARNATION_MAX: u64 = (1 << (63 - ORDER_NUMBER_BITS)) - 1;
 
+/// The incarnations that a restore leaves out: more than processes have begun since the backup. A
+/// database can be restored 500 times.
+pub const INCARNATIONS_SKIPPED: u64 = 1 << 14;
+
 /// The incarnation that gave out an order number.
 pub fn of_order_number(order_number: u64) -> u64 {
     order_number >> ORDER_NUMBER_BITS
@@ -198,6 +202,19 @@ pub async fn begin(
 pub(super) async fn fence(transaction: &Transaction<'_>) -> Result<(), Error> {
     let fence = "SELECT journal_fence(incarnation, 0) FROM engine_state";
     transaction.execute(fence, &[]).await?;
+    Ok(())
+}
+
+/// Leaves out the incarnations after the one of a backup, in a database that was just restored from it. They have given
+/// out order numbers and ids of events that clients know, and this database does not. A second call changes nothing.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL is away.
+pub async fn skip(config: &Address, limits: &Limits, backup: u64) -> Result<(), Error> {
+    let client = connect(config, limits).await?;
+    let skip = "UPDATE engine_state SET incarnation = incarnation + $2 WHERE incarnation = $1";
+    let [backup, skipped] = [backup, INCARNATIONS_SKIPPED].map(columns::bigint);
+    client.execute(skip, &[&backup, &skipped]).await?;
     Ok(())
 }
 

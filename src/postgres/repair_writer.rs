@@ -176,9 +176,6 @@ pub async fn renumber(
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
-        let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
-                       VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
-        transaction.execute(history, &[&req_id, &state, &reason]).await?;
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
@@ -370,9 +367,6 @@ async fn write_repair(
             return Ok(posted);
         }
     }
-    let history = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason) \
-                   VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3)";
-    transaction.execute(history, &[&req_id, &to.number(), &reason]).await?;
     if *to == State::SourceDone {
         ask_for_deposit((transaction, flight), repair, reason).await?;
     }
@@ -420,16 +414,6 @@ async fn post(
         ),
     };
     if transaction.execute(update, values).await? == 0 {
-        return Ok(Repaired::Occupied);
-    }
-    let outcome = if code.is_none() { 1_i16 } else { 2 };
-    let insert = "INSERT INTO transfer_operations \
-         (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
-    let number = i16::from(*op as u8);
-    let values: &[&(dyn ToSql + Sync)] =
-        &[&req_id, &number, &outcome, &code, &user, &asset_id, &amount, &after];
-    if transaction.execute(insert, values).await? == 0 {
         return Ok(Repaired::Occupied);
     }
     flight.posted(transaction, carried(intent, *op, *decision, *moves)).await?;

@@ -1,4 +1,4 @@
-//! Events on their way to endpoints: which are due, what became of each try, and the dead letters.
+//! Events on their way to endpoints: read from the journal, with the tries of each, and the dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,19 @@ use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use super::events::{Event, event_from_row, fenced, with_transfers};
+use super::columns::{self, bigint};
+use super::events::{Event, entries_from_row, event_from_row, fenced, with_transfers};
+use super::flight::entries::Entry;
 use super::reads::Reads;
 use super::watermark::milliseconds;
-use super::{Address, Error, Limits, connect_by_keys};
+use super::{Address, Error, Limits, connect, connect_by_keys};
 use domain::asset::Catalog;
 use domain::transfer::State;
 
 /// Where what follows the event begins.
 const MORE_FROM: usize = 18;
+/// Rows of the journal that are read at once, of each shard. A row has up to a few hundred events.
+const ROWS_MAX: usize = 64;
 /// Dead letters that are counted; with more, there are at least so many.
 const DEAD_COUNTED_MAX: i64 = 10_000;
 
@@ -53,12 +57,67 @@ pub struct Backlog {
     pub dead: u64,
 }
 
+/// Puts the cursor of the deliveries where an incarnation begins, before its first flight. `endpoint`:
+/// the one that is configured. Without one, the events until one is configured are not delivered.
+///
+/// # Errors
+/// [`Error::Superseded`], or PostgreSQL is away.
+pub async fn begin(
+    config: &Address,
+    limits: &Limits,
+    incarnation: u64,
+    endpoint: Option<&str>,
+) -> Result<(), Error> {
+    let (incarnation, endpoints) = (bigint(incarnation), Vec::from_iter(endpoint));
+    let client = connect(config, limits).await?;
+    let begin = "SELECT webhook_begin($1, $2)";
+    client.execute(begin, &[&incarnation, &endpoints]).await.map_err(fenced)?;
+    Ok(())
+}
+
+/// Events that were read from the journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Collected {
+    /// Events.
+    pub events: usize,
+    /// Those of them that are delivered: their transfers exist.
+    pub found: u64,
+    /// There may be more rows.
+    pub more: bool,
+}
+
+/// A row of the journal after the cursor.
+struct JournalRow {
+    shard: i32,
+    flight: i64,
+    /// The shard's cursor.
+    from: i64,
+    incarnation: i64,
+    event_first: i64,
+    at: Timestamp,
+    entries: Vec<Entry>,
+}
+
+/// The rows that may be delivered now, of rows in the order of their shards and flights, and whether
+/// there may be more. A user can have another shard in the next incarnation: while a shard may have
+/// further rows of an incarnation, no row of a later one is taken.
+fn in_turn(mut rows: Vec<JournalRow>) -> (Vec<JournalRow>, bool) {
+    let full = rows.chunk_by(|one, next| one.shard == next.shard).filter(|of| of.len() == ROWS_MAX);
+    let bound = full.filter_map(|of| of.last()).map(|last| last.incarnation).min();
+    if let Some(bound) = bound {
+        rows.retain(|row| row.incarnation <= bound);
+    }
+    (rows, bound.is_some())
+}
+
 /// A connection of its own for deliveries to one endpoint. It ends with the first error.
 pub struct Deliveries {
     client: Client,
     incarnation: i64,
     endpoint: String,
     catalog: Arc<ArcSwap<Catalog>>,
+    journal: Statement,
+    collect: Statement,
     due: Statement,
     note: Statement,
     backlog: Statement,
@@ -77,6 +136,18 @@ impl Deliveries {
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Result<Deliveries, Error> {
         let client = connect_by_keys(config, limits).await?;
+        let journal = format!(
+            "SELECT j.shard, j.flight, j.entries, c.flight, j.incarnation, j.event_first, j.at \
+               FROM webhook_cursor c CROSS JOIN LATERAL \
+                    (SELECT shard, flight, incarnation, event_first, at, \
+                            CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
+                       FROM journal_tb WHERE shard = c.shard AND flight > c.flight \
+                      ORDER BY flight LIMIT {ROWS_MAX}) AS j \
+              ORDER BY j.shard, j.flight"
+        );
+        let journal = client.prepare(&journal).await?;
+        let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let collect = client.prepare(collect).await?;
         let due = with_transfers(
             "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts FROM \
               ((SELECT * FROM webhook_deliveries \
@@ -103,8 +174,79 @@ impl Deliveries {
                                             LIMIT {DEAD_COUNTED_MAX}) AS dead)"
         );
         let backlog = client.prepare(&backlog).await?;
-        let incarnation = i64::try_from(incarnation).expect("below INCARNATION_MAX");
-        Ok(Deliveries { client, incarnation, endpoint, catalog, due, note, backlog })
+        let incarnation = bigint(incarnation);
+        Ok(Deliveries {
+            client,
+            incarnation,
+            endpoint,
+            catalog,
+            journal,
+            collect,
+            due,
+            note,
+            backlog,
+        })
+    }
+
+    /// Makes deliveries of the next rows of the journal.
+    ///
+    /// # Errors
+    /// [`Error::Superseded`]: nothing was written. [`Error::Row`]: a row cannot be read; it and those
+    /// after it wait. Otherwise PostgreSQL is away, and it may have been written.
+    pub async fn collect(&self) -> Result<Collected, Error> {
+        let rows = self.client.query(&self.journal, &[]).await?;
+        let rows = rows.iter().map(|row| {
+            Ok(JournalRow {
+                shard: row.try_get(0)?,
+                flight: row.try_get(1)?,
+                from: row.try_get(3)?,
+                incarnation: row.try_get(4)?,
+                event_first: row.try_get(5)?,
+                at: row.try_get(6)?,
+                entries: entries_from_row(row)?,
+            })
+        });
+        let (rows, more) = in_turn(rows.collect::<Result<_, Error>>()?);
+        if rows.is_empty() {
+            return Ok(Collected { events: 0, found: 0, more });
+        }
+        let (mut shards, mut from, mut until) = (Vec::new(), Vec::new(), Vec::new());
+        for of_shard in rows.chunk_by(|one, next| one.shard == next.shard) {
+            let (first, last) = (&of_shard[0], &of_shard[of_shard.len() - 1]);
+            shards.push(first.shard);
+            from.push(first.from);
+            until.push(last.flight);
+        }
+        let (mut ids, mut numbers) = (Vec::new(), Vec::new());
+        let (mut states, mut times) = (Vec::new(), Vec::new());
+        for JournalRow { event_first, at, entries, .. } in &rows {
+            let mut id = *event_first;
+            for entry in entries {
+                let Entry::Passed { order_number, states: passed, .. } = entry else { continue };
+                let passed: Vec<String> = passed.iter().map(i16::to_string).collect();
+                ids.push(id);
+                numbers.push(bigint(*order_number));
+                states.push(format!("{{{}}}", passed.join(",")));
+                times.push(*at);
+                id += 1;
+            }
+        }
+        let endpoints = [self.endpoint.as_str()];
+        let endpoints = endpoints.as_slice();
+        let values: [&(dyn ToSql + Sync); 9] = [
+            &self.incarnation,
+            &endpoints,
+            &shards,
+            &from,
+            &until,
+            &ids,
+            &numbers,
+            &states,
+            &times,
+        ];
+        let row = self.client.query_one(&self.collect, &values).await.map_err(fenced)?;
+        let found = columns::count(&row, 0, "webhook_deliveries")?;
+        Ok(Collected { events: ids.len(), found, more })
     }
 
     /// What is due and not in hand: of each transfer the first event that has not been delivered or given up. A delivery
@@ -227,5 +369,34 @@ impl Reads {
             })
         };
         rows.iter().map(letter).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no event of a user is delivered before an earlier one of their former shard. Method:
+    /// shard 1 has more rows than are read at once, and shard 0 is already in a later incarnation.
+    #[test]
+    fn rows_of_a_later_incarnation_wait_for_a_shard_with_more_rows() {
+        let row = |shard, flight, incarnation| {
+            let (from, event_first, entries) = (0, 1, Vec::new());
+            JournalRow {
+                shard,
+                flight,
+                from,
+                incarnation,
+                event_first,
+                at: Timestamp::UNIX_EPOCH,
+                entries,
+            }
+        };
+        let rows = || vec![row(0, 1, 5), row(0, 2, 6)];
+        let (taken, more) = in_turn(rows());
+        assert_eq!((taken.len(), more), (2, false));
+        let long = (1..).take(ROWS_MAX).map(|flight| row(1, flight, 5));
+        let (taken, more) = in_turn(rows().into_iter().chain(long).collect());
+        assert_eq!((taken.len(), more), (1 + ROWS_MAX, true), "all but the later one");
     }
 }

@@ -102,29 +102,11 @@ CREATE TABLE engine_state (
     CONSTRAINT engine_state_pkey PRIMARY KEY (singleton),
     CONSTRAINT engine_state_singleton_check CHECK (singleton)
 );
-CREATE TABLE events_cursor (
-    singleton boolean NOT NULL DEFAULT true,
-    low_water bigint NOT NULL DEFAULT 0,
-    last_event_id bigint NOT NULL DEFAULT 0,
-    kept_after bigint NOT NULL DEFAULT 0,
-    CONSTRAINT events_cursor_pkey PRIMARY KEY (singleton),
-    CONSTRAINT events_cursor_singleton_check CHECK (singleton)
-) WITH (fillfactor=50);
 CREATE TABLE events_sightings (
     event_id bigint NOT NULL,
     seen_ms bigint NOT NULL,
     coarse boolean NOT NULL,
     CONSTRAINT events_sightings_pkey PRIMARY KEY (event_id)
-);
-CREATE TABLE events_tb (
-    event_id bigint NOT NULL,
-    history_id bigint NOT NULL,
-    req_id character varying(26) NOT NULL,
-    user_id bigint NOT NULL,
-    states smallint[] NOT NULL,
-    at timestamp with time zone NOT NULL,
-    CONSTRAINT events_tb_history_id_key UNIQUE (history_id),
-    CONSTRAINT events_tb_pkey PRIMARY KEY (event_id)
 );
 CREATE TABLE external_operations (
     idem_key character varying(64) NOT NULL,
@@ -180,6 +162,14 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
+CREATE TABLE transfer_events (
+    user_id bigint,
+    order_number bigint,
+    event_id bigint,
+    req_id character varying(26),
+    states smallint[],
+    at timestamp with time zone
+);
 CREATE TABLE transfer_history (
     req_id character varying(26) NOT NULL,
     states smallint[] NOT NULL,
@@ -187,7 +177,7 @@ CREATE TABLE transfer_history (
     attempt integer NOT NULL,
     actor text NOT NULL,
     reason text,
-    history_id bigint DEFAULT nextval('transfer_history_history_id_seq'::regclass)
+    event_id bigint
 );
 CREATE TABLE transfer_operations (
     req_id character varying(26) NOT NULL,
@@ -265,6 +255,11 @@ CREATE TABLE watermark_totals (
     CONSTRAINT watermark_totals_spot_refunded_check CHECK ((spot_refunded >= (0)::numeric)),
     CONSTRAINT watermark_totals_spot_withdrawn_check CHECK ((spot_withdrawn >= (0)::numeric))
 ) WITH (fillfactor=80);
+CREATE TABLE webhook_cursor (
+    shard integer NOT NULL,
+    flight bigint NOT NULL,
+    CONSTRAINT webhook_cursor_pkey PRIMARY KEY (shard)
+) WITH (fillfactor=50);
 CREATE TABLE webhook_deliveries (
     endpoint text NOT NULL,
     event_id bigint NOT NULL,
@@ -285,9 +280,8 @@ CREATE TABLE webhook_deliveries (
 CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
-CREATE INDEX events_by_user ON events_tb USING btree (user_id, event_id);
 CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
-CREATE INDEX transfer_history_by_id ON transfer_history USING btree (history_id) WHERE (history_id IS NOT NULL);
+CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX transfer_history_by_transfer ON transfer_history USING btree (req_id);
 CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
 CREATE INDEX transfers_by_user ON transfers_tb USING btree (user_id, order_number);
@@ -298,7 +292,6 @@ CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status,
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
 
 CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY admin_audit.id;
-CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY transfer_history.history_id;
 
 -- FUNCTION approvals_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION assets_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -311,9 +304,9 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_transfers_since(p_snapshot text) RETURNS SETOF character varying LANGUAGE sql STABLE
 -- FUNCTION audit_unbalanced(p_snapshot text, p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
--- FUNCTION events_fence(p_incarnation bigint) RETURNS events_cursor LANGUAGE plpgsql VOLATILE
+-- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+-- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
--- FUNCTION events_relay(p_incarnation bigint, p_low_water bigint, p_after bigint, p_holes bigint[], p_rows integer, p_floor bigint, p_endpoints text[], OUT o_after bigint, OUT o_seen bigint[], OUT o_made bigint, OUT o_low_water bigint, OUT o_last_event_id bigint) RETURNS record LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
@@ -321,9 +314,10 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 -- FUNCTION funding_effect(p_op smallint, p_amount numeric) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION funding_operate(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
+-- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION journal_trim(p_keep bigint, p_rows bigint) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
@@ -332,6 +326,9 @@ CREATE SEQUENCE transfer_history_history_id_seq AS bigint INCREMENT BY 1 START W
 -- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
 -- FUNCTION watermark_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION webhook_begin(p_incarnation bigint, p_endpoints text[]) RETURNS void LANGUAGE plpgsql VOLATILE
+-- FUNCTION webhook_collect(p_incarnation bigint, p_endpoints text[], p_shards integer[], p_from bigint[], p_until bigint[], p_event_ids bigint[], p_order_numbers bigint[], p_states text[], p_at timestamp with time zone[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION webhook_fence(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_line_up(p_endpoint text, p_req_ids character varying[]) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION webhook_note(p_incarnation bigint, p_endpoint text, p_event_ids bigint[], p_errors text[], p_delays_ms bigint[], p_attempts_max integer) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_resend(p_incarnation bigint, p_event_id bigint, p_actor text, p_reason text) RETURNS bigint LANGUAGE plpgsql VOLATILE
@@ -349,5 +346,4 @@ CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, c
 
 -- ROW audit_state {"snapshot": "1:1:", "singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
--- ROW events_cursor {"low_water": 0, "singleton": true, "kept_after": 0, "last_event_id": 0}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}

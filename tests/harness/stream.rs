@@ -106,6 +106,18 @@ impl Follower {
         (id, data)
     }
 
+    /// The next event, `None` at the end of the stream.
+    #[cfg(feature = "crash")]
+    pub(crate) fn transfer_or_end(&self) -> Option<(String, Value)> {
+        loop {
+            match self.next() {
+                Part::Event { id, kind, data } if kind == "transfer" => return Some((id, data)),
+                Part::End { .. } => return None,
+                _ => {}
+            }
+        }
+    }
+
     /// All parts not taken yet, up to the end if it has one.
     pub(crate) fn rest(&self) -> Vec<Part> {
         self.parts.try_iter().collect()

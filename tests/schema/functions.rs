@@ -36,8 +36,8 @@ fn functions_of_another_version_are_replaced() {
     let site = fresh();
     let want = text(&site);
     site.sql(
-        "DROP FUNCTION journal_trim(BIGINT, BIGINT); \
-         CREATE FUNCTION journal_trim(p_keep BIGINT, p_rows BIGINT) RETURNS BIGINT LANGUAGE sql AS 'SELECT 1::bigint'; \
+        "DROP FUNCTION watermark_lived(BIGINT, BIGINT); \
+         CREATE FUNCTION watermark_lived(p_incarnation BIGINT, p_lived_ms BIGINT) RETURNS TEXT LANGUAGE sql AS 'SELECT 1::text'; \
          CREATE FUNCTION journal_fence(p_incarnation BIGINT) RETURNS VOID LANGUAGE sql AS ''; \
          CREATE FUNCTION retired() RETURNS TRIGGER LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
          COMMENT ON FUNCTION retired() IS 'ubscore'; \

@@ -878,7 +878,7 @@ fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> Fli
     let journal = Database::new(target.clone(), *limits, writer, Arc::clone(&catalog));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let events = Arc::new(EventIds::new(incarnation));
-    FlightStore::new(journal, catalog, clock, events, USERS_HELD)
+    FlightStore::new(journal, catalog, clock, events, Arc::new(()), USERS_HELD)
 }
 
 /// A transfer that neither store has: a step of it is refused.

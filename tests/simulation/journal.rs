@@ -13,7 +13,7 @@ use domain::transfer::{Decision, Intent, Op};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::postgres::flight::{
-    Balance, Compared, Decided, Flight, Found, Journal, Last, Operation, Stopped, Wanted,
+    Balance, Compared, Decided, Flight, Found, Journal, Last, Operation, Stopped, Told, Wanted,
 };
 use ubscore::postgres::store::{Failure, Page, Transfer, Unfinished};
 
@@ -49,6 +49,7 @@ impl Postgres {
         self.end(commit);
         if commit {
             law.wrote(*incarnation, self.incarnation, *shard, flight.number);
+            law.to_be_sent(*shard, flight);
             self.show_facts(law);
         }
         self.facts.clear();
@@ -298,6 +299,19 @@ fn unpaid_refunds(flight: &Flight, key: (u64, u32), postgres: &Postgres, bug: Op
 
 fn milliseconds(time: Timestamp) -> u64 {
     u64::try_from(time.as_millisecond()).expect("after 1970")
+}
+
+/// The streams of one shard of one process.
+pub(super) struct Streams {
+    pub(super) world: Arc<World>,
+    pub(super) incarnation: u64,
+    pub(super) shard: u32,
+}
+
+impl Told for Streams {
+    fn committed(&self, flight: &Flight) {
+        self.world.law.lock().sent(self.incarnation, self.shard, flight);
+    }
 }
 
 /// A connection of one shard of one process.

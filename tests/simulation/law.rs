@@ -5,12 +5,13 @@
 //! The first broken law ends a run.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use engine::entry::Entry;
+use ubscore::postgres::flight::Flight;
 
 /// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [
@@ -97,6 +98,11 @@ pub(super) struct Law {
     log: Vec<(u8, Vec<u8>)>,
     /// The last flight by incarnation and shard.
     flights: BTreeMap<(u64, u32), u64>,
+    /// Committed flights of the latest incarnation with events that are not sent yet, by shard.
+    unsent: BTreeMap<u32, VecDeque<(u64, u64)>>,
+    /// The last event that was sent of each user.
+    sent: BTreeMap<u64, u64>,
+    latest: u64,
     /// The transfer of each user's cid.
     cids: BTreeMap<(u64, String), u128>,
     /// Transfers that a caller was answered are not accepted.
@@ -145,6 +151,42 @@ impl Law {
         self.claim(flight > last, "a flight that was given up never commits", || {
             format!("flight {flight} of shard {shard} after {last}")
         });
+    }
+
+    /// An incarnation begins. Streams read the unsent events of those before it.
+    pub(super) fn begun(&mut self, incarnation: u64) {
+        self.latest = incarnation;
+        self.unsent.clear();
+    }
+
+    /// A flight with events was committed.
+    pub(super) fn to_be_sent(&mut self, shard: u32, flight: &Flight) {
+        if !flight.passed.is_empty() {
+            let unsent = self.unsent.entry(shard).or_default();
+            unsent.push_back((flight.number, flight.attempt));
+        }
+    }
+
+    /// The events of a flight were sent to streams.
+    pub(super) fn sent(&mut self, incarnation: u64, shard: u32, flight: &Flight) {
+        if flight.passed.is_empty() || incarnation < self.latest {
+            return;
+        }
+        let next = self.unsent.get_mut(&shard).and_then(VecDeque::pop_front);
+        self.claim(
+            next == Some((flight.number, flight.attempt)),
+            "each committed flight is sent once, in order",
+            || format!("flight {} of shard {shard}, and the next is {next:?}", flight.number),
+        );
+        for (id, _, transfer) in flight.events() {
+            let last = self.sent.insert(transfer.intent.user.number(), id).unwrap_or(0);
+            self.claim(last < id, "event ids of a user rise", || format!("{id} after {last}"));
+        }
+    }
+
+    /// Whether every event of the latest incarnation was sent.
+    pub(super) fn has_sent(&self) -> bool {
+        self.unsent.values().all(VecDeque::is_empty)
     }
 
     /// A commit holds a new transfer.

@@ -30,7 +30,7 @@ use ubscore::validation::Checked;
 use wal::memory::Memory;
 
 use super::chance::Chance;
-use super::journal::Connection;
+use super::journal::{Connection, Streams};
 use super::law::{Broken, Law, Side};
 use super::postgres::Postgres;
 use super::process::{Life, Process, ProcessClock};
@@ -419,6 +419,7 @@ impl World {
     fn start(self: &Arc<World>, disk: Memory) {
         let (number, claim, watermark) = self.postgres.lock().begin(self.plan.shards + 1);
         self.trace(format_args!("--- incarnation {number} begins"));
+        self.law.lock().begun(number);
         let ahead_ns = self.chance().below(3_000_000_000);
         let process = Process::new(number, Arc::clone(&self.time), ahead_ns);
         let externals = self.postgres.lock().externals();
@@ -429,7 +430,8 @@ impl World {
             let journal = Connection::new(Arc::clone(self), Arc::clone(&process), shard);
             let (catalog, clock, events) =
                 (Arc::clone(&self.catalog), Arc::clone(&clock), Arc::clone(&events));
-            FlightStore::new(journal, catalog, clock, events, USERS_HELD)
+            let told = Arc::new(Streams { world: Arc::clone(self), incarnation: number, shard });
+            FlightStore::new(journal, catalog, clock, events, told, USERS_HELD)
         };
         let gate = Arc::new(Gate::new(false));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
@@ -456,7 +458,6 @@ impl World {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: Arc::clone(&gate),
-            committed: Arc::default(),
             clean: None,
         };
         let stores = (0..self.plan.shards).map(store).collect();
@@ -565,7 +566,8 @@ impl World {
         self.time.sleep(Duration::from_secs(2)).await;
         let at_rest = || {
             let postgres = self.postgres.lock();
-            postgres.all_terminal() && self.law.lock().has_recorded(&postgres.externals())
+            let law = self.law.lock();
+            postgres.all_terminal() && law.has_recorded(&postgres.externals()) && law.has_sent()
         };
         while self.now() < end && !at_rest() {
             self.replace_if_dead().await;
@@ -588,6 +590,8 @@ impl World {
         let externals = self.postgres.lock().externals();
         self.law.lock().rest(&states);
         self.law.lock().externals_at_rest(&externals);
+        let sent = self.law.lock().has_sent();
+        self.law.lock().claim(sent, "every committed flight is sent", String::new);
         serving.process.set(Life::Dead);
         let disk = serving.disk.crash(|| false);
         let process = Process::new(0, Arc::clone(&self.time), 0);

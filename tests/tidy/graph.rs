@@ -42,7 +42,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("postgres", &["approval", "clock", "environment", "pause", "telemetry"]),
     ("adapters", &["alert", "clock", "config", "postgres", "validation"]),
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
-    ("events", &["alert", "clock", "config", "entropy", "postgres", "release", "telemetry"]),
+    (
+        "events",
+        &["alert", "clock", "config", "crash", "entropy", "postgres", "release", "telemetry"],
+    ),
     (
         "coordinator",
         &[

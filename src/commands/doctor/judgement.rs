@@ -48,7 +48,7 @@ fn unseen(check: &'static str, what: &str) -> Finding {
 /// The oldest major version that is tested.
 const POSTGRES_MAJOR_MIN: i32 = 14;
 /// Connections of the service beside the pool for reads and one for each worker: Funding, the
-/// audit, the audit's check, the watermark, the relay, the webhooks, the server's watch, and one
+/// audit, the audit's check, the watermark, the retention, the webhooks, the server's watch, and one
 /// command.
 const CONNECTIONS_BESIDE: u64 = 8;
 /// The largest difference of the clocks that a slow answer explains, ms.

@@ -26,7 +26,7 @@ use engine::{Closed, Engine};
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::process::{self, Process, Serving, listen};
@@ -51,9 +51,8 @@ use crate::config::Config;
 use crate::coordinator::{self, Coordinator, Parts, watermark};
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
-use crate::events::relay::{self, Relay};
 use crate::events::webhooks::{self, Webhooks};
-use crate::events::{Bounds, Hub};
+use crate::events::{Bounds, Hub, retention};
 use crate::exit::Exit;
 use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
@@ -69,13 +68,14 @@ use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::database::{Database, Writer};
 use crate::postgres::embedded::Embedded;
-use crate::postgres::flight::EventIds;
+use crate::postgres::flight::{EventIds, Told};
 use crate::postgres::flight_store::FlightStore;
 use crate::postgres::funds::Funds;
 use crate::postgres::incarnation::Incarnation;
 use crate::postgres::pin::Pin;
 use crate::postgres::reads::Reads;
 use crate::postgres::watermark::Watermark;
+use crate::postgres::webhooks as deliveries;
 use crate::quota::{self, Quotas};
 use crate::stores;
 use crate::stores::writer::{self, Begun, Postgres};
@@ -343,12 +343,11 @@ impl Start<'_> {
 
         let stores =
             Both { postgres: &postgres, incarnation: &incarnation, engine: &engine, spot: &spot };
-        let committed = Arc::new(Notify::new());
+        let hub = self.follow_events(&stores, &settings, stopping.clone()).await?;
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
-            self.start_coordinator(&stores, &settings, &compared.clean, &committed, watermark);
+            self.start_coordinator(&stores, &settings, &compared.clean, &hub, watermark);
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
-        let hub = self.follow_events(&stores, &settings, committed)?;
         self.keep_watermark(&coordinator, &stores, &settings);
         self.recover(&coordinator, &settings).await?;
         let watch = checkpointer::Watch {
@@ -478,13 +477,19 @@ impl Start<'_> {
         stores: &Both<'_>,
         settings: &Settings,
         clean: &Arc<CleanRounds>,
-        committed: &Arc<Notify>,
+        hub: &Option<Arc<Hub>>,
         watermark: u64,
     ) -> Coordinator<Spot, Funding<FlightStore<Database>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot } = stores;
         let events = Arc::new(EventIds::new(incarnation.number));
+        let told = || -> Arc<dyn Told> {
+            match hub {
+                Some(hub) => Arc::clone(hub) as Arc<dyn Told>,
+                None => Arc::new(()),
+            }
+        };
         let store = |shard| {
             let writer = Writer { incarnation: incarnation.number, shard };
             let (address, limits) = (postgres.address.clone(), postgres.limits);
@@ -492,7 +497,7 @@ impl Start<'_> {
             let users_max = config.coordinator.users_max / config.coordinator.shards;
             let (catalog, clock, events) =
                 (Arc::clone(catalog), Arc::clone(self.clock), Arc::clone(&events));
-            FlightStore::new(journal, catalog, clock, events, users_max)
+            FlightStore::new(journal, catalog, clock, events, told(), users_max)
         };
         let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
         let parts = Parts {
@@ -506,7 +511,6 @@ impl Start<'_> {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: settings.halt.gate(),
-            committed: Arc::clone(committed),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
         let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
@@ -539,29 +543,35 @@ impl Start<'_> {
         check
     }
 
-    /// Starts to make events of commits, and to deliver them to the webhook, if they are turned on.
-    fn follow_events(
+    /// Starts to delete old events, and to deliver new ones to the webhook if they are turned on.
+    /// It runs before the first flight, so that the webhook misses none.
+    async fn follow_events(
         &mut self,
         stores: &Both<'_>,
         settings: &Settings,
-        committed: Arc<Notify>,
+        stopping: watch::Receiver<()>,
     ) -> anyhow::Result<Option<Arc<Hub>>> {
-        let (config, clock) = (self.config, self.clock);
+        let (config, clock, incarnation) = (self.config, self.clock, stores.incarnation.number);
+        let Postgres { address, limits, .. } = stores.postgres;
+        let at = || (address.clone(), *limits);
+        let options = retention::Options::new(config, at(), incarnation);
+        self.tasks.run("retention", retention::run(options, Arc::clone(clock), stopping));
+        // The cursor of the webhooks stays meanwhile: events are delivered once they are on again.
         if !config.events.enabled {
             return Ok(None);
         }
+        let catalog = Arc::clone(&settings.catalog);
+        let options = webhooks::Options::new(config, at(), incarnation, catalog, EventBody::json);
+        let endpoint = options.as_ref().map(|_| webhooks::ENDPOINT);
+        let begin = deliveries::begin(address, limits, incarnation, endpoint);
+        begin.await.context("begin to deliver events")?;
         let hub = Arc::new(Hub::new(Bounds::from(config)));
-        let Postgres { address, limits, .. } = stores.postgres;
-        let (at, catalog) = ((address.clone(), *limits), Arc::clone(&settings.catalog));
-        let options = relay::Options::new(config, at, stores.incarnation.number, catalog);
-        if let Some(options) = webhooks::Options::new(config, &options, EventBody::json) {
+        if let Some(options) = options {
             let (hub, clock) = (Arc::clone(&hub), Arc::clone(clock));
             let webhooks = Webhooks::start(options, hub, clock, Box::new(SystemEntropy::default()));
             let webhooks = webhooks.context("start to deliver events")?;
             self.tasks.run("webhooks", webhooks.run());
         }
-        let relay = Relay::new(options, Arc::clone(&hub), Arc::clone(clock), committed);
-        self.tasks.run("relay of events", relay.run());
         Ok(Some(hub))
     }
 
@@ -636,6 +646,7 @@ impl Start<'_> {
         };
         let streams = Streams {
             hub,
+            shards: config.coordinator.shards,
             heartbeat: Heartbeat::from(config),
             reads,
             clock: Arc::clone(clock),

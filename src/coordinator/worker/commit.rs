@@ -97,7 +97,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         match end {
             CommitEnd::Committed(replies) => {
-                self.parts.committed.notify_one();
                 self.batch_limit = self.batch_limit.saturating_mul(2);
                 for (queued, reply) in replies {
                     self.note_commit(&queued);

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use crate::clock::{Clock, Sleep};
+use crate::coordinator::worker::shard_of;
 use crate::events::{Full, Place};
 use crate::http::answer::Content;
 use crate::http::auth::Verifier;
@@ -31,7 +32,7 @@ use crate::http::request::{Call, query};
 use crate::http::request_id::X_REQUEST_ID;
 use crate::http::service::{Caller, Streams};
 use crate::http::wire::EventBody;
-use crate::postgres::events::Event;
+use crate::postgres::events::{Event, Missed};
 use crate::postgres::reads::Reads;
 use crate::telemetry::{self, chain};
 use domain::code::Code;
@@ -42,7 +43,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A proxy that reads this header does not buffer.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Events of one read, while a stream catches up.
-const PAGE_ROWS: u32 = 200;
+const PAGE_ROWS: usize = 200;
 /// The pause before a client connects again, ms; sent as `retry:`.
 const RETRY_MS: u32 = 1_000;
 /// The route that answers transfers whose events are deleted.
@@ -75,7 +76,8 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         };
         Refusal { message: Some(message.to_owned()), ..Shortage::Streams.into() }
     })?;
-    let position = streams.reads.position(after).await.map_err(postgres_away)?;
+    let shard = shard_of(caller.user, streams.shards);
+    let position = streams.reads.position(shard, after).await.map_err(postgres_away)?;
     // The id is sent before any event: a client that is cut off early continues from here.
     let last = after.filter(|_| position.known).unwrap_or(position.last);
     let mut head = format!("retry: {RETRY_MS}\nid: {last}\n");
@@ -93,10 +95,11 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         expiry: streams.clock.sleep(life.min(LIFE_MAX)),
         head: Some(head),
         last,
-        phase: Phase::Behind,
+        phase: Phase::Behind(Missed::after(caller.user, shard, last)),
         heartbeat: streams.heartbeat.0,
         sent_ns: streams.clock.monotonic_ns(),
         longest_stall: Duration::ZERO,
+        shard,
         reads: streams.reads.clone(),
         clock: Arc::clone(&streams.clock),
         verifier: Arc::clone(&streams.verifier),
@@ -120,16 +123,16 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
 /// The phase of a stream.
 enum Phase {
     /// It reads the events that it has missed.
-    Behind,
+    Behind(Missed),
     /// It reads the events that came during the last read. Newer ones wait in the queue.
-    Joining(mpsc::Receiver<Arc<Event>>),
+    Joining(Missed, mpsc::Receiver<Arc<Event>>),
     /// It waits for events in the queue.
     Live(mpsc::Receiver<Arc<Event>>),
 }
 
 /// Why a stream wakes up.
 enum Woken {
-    Read(Result<Vec<Event>, crate::postgres::Error>),
+    Read(Result<Option<Vec<Event>>, crate::postgres::Error>),
     Event(Option<Arc<Event>>),
     Idle,
     Expired,
@@ -149,6 +152,8 @@ struct Stream {
     /// one.
     sent_ns: u64,
     longest_stall: Duration,
+    /// The user's.
+    shard: usize,
     reads: Reads,
     clock: Arc<dyn Clock>,
     /// The keys may change: a token signed with a removed key ends its stream.
@@ -171,7 +176,7 @@ impl Stream {
                 biased;
                 () = &mut self.closing => Woken::Closing,
                 () = &mut self.expiry => Woken::Expired,
-                woken = advance(&mut self.phase, &self.place, &self.reads, self.last, &*self.clock, self.heartbeat) => woken,
+                woken = advance(&mut self.phase, &self.place, &self.reads, &*self.clock, self.heartbeat) => woken,
             };
             let authorization = self.authorization.as_ref().and_then(|value| value.to_str().ok());
             if self.verifier.verify(authorization, self.clock.now_s()).is_err() {
@@ -186,7 +191,8 @@ impl Stream {
                 }
                 // More events at once than the queue holds, and the client is fast enough.
                 Woken::Event(None) => {
-                    self.phase = Phase::Behind;
+                    self.phase =
+                        Phase::Behind(Missed::after(self.place.user(), self.shard, self.last));
                     continue;
                 }
                 // Read in PostgreSQL before it came through the queue.
@@ -196,21 +202,21 @@ impl Stream {
                     warn!(error = chain(&error), "a stream of events cannot be read on");
                     return self.end("unavailable");
                 }
-                Woken::Read(Ok(page)) => {
-                    let whole = u32::try_from(page.len()).is_ok_and(|rows| rows < PAGE_ROWS);
-                    if whole {
-                        self.phase = match self.phase {
-                            Phase::Behind => {
-                                self.longest_stall = Duration::ZERO;
-                                Phase::Joining(self.place.follow())
-                            }
-                            Phase::Joining(events) | Phase::Live(events) => Phase::Live(events),
-                        };
-                    }
-                    if page.is_empty() {
-                        continue;
-                    }
-                    self.send(&page.iter().collect::<Vec<_>>())
+                Woken::Read(Ok(Some(page))) => self.send(&page.iter().collect::<Vec<_>>()),
+                Woken::Read(Ok(None)) => {
+                    self.phase = match self.phase {
+                        Phase::Behind(_) => {
+                            self.longest_stall = Duration::ZERO;
+                            // Followed first, then read: a flight is in the one or in the other.
+                            let events = self.place.follow();
+                            Phase::Joining(
+                                Missed::after(self.place.user(), self.shard, self.last),
+                                events,
+                            )
+                        }
+                        Phase::Joining(_, events) | Phase::Live(events) => Phase::Live(events),
+                    };
+                    continue;
                 }
             };
             self.sent_ns = self.clock.monotonic_ns();
@@ -245,15 +251,14 @@ async fn advance(
     phase: &mut Phase,
     place: &Place,
     reads: &Reads,
-    last: i64,
     clock: &dyn Clock,
     heartbeat: Duration,
 ) -> Woken {
     match phase {
-        Phase::Behind | Phase::Joining(_) => {
+        Phase::Behind(missed) | Phase::Joining(missed, _) => {
             let _reading = place.may_read().await;
             tokio::select! {
-                read = reads.events(place.user(), last, PAGE_ROWS) => Woken::Read(read),
+                read = reads.missed(missed, PAGE_ROWS) => Woken::Read(read),
                 // A server that hangs must not block the other readers.
                 () = clock.sleep(READ_MAX) => {
                     Woken::Read(Err(crate::postgres::Error::Timeout(READ_MAX)))

@@ -7,7 +7,8 @@ WITH journal AS (
                             event_first, event_count, entries)
     SELECT shard, $2::bigint, $3::bigint, $6::bigint, $4::timestamptz,
            GREATEST($5::bigint, durable), GREATEST($7::bigint, open_from),
-           $8::bigint, $9::integer, $10::bytea
+           CASE WHEN $9::integer = 0 THEN event_first + event_count ELSE $8::bigint END,
+           $9::integer, $10::bytea
       FROM journal_tb
      WHERE shard = $1::integer AND flight = $2::bigint - 1 AND incarnation = $3::bigint
     RETURNING at

@@ -9,8 +9,8 @@
 use tokio_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 
-use super::EventIds;
 use super::entries::{Entry, encode};
+use super::{EventIds, TOOL_ATTEMPT};
 use crate::postgres::columns::{asset_number, bigint, count};
 use crate::postgres::{Error, incarnation};
 use domain::account::UserId;
@@ -135,7 +135,6 @@ impl ToolFlight {
     /// [`Error`]: PostgreSQL is away.
     pub(crate) async fn write(self, transaction: &Transaction<'_>) -> Result<(), Error> {
         let ToolFlight { incarnation, last, open_from, mut event_first, entries } = self;
-        // `attempt` 0 is the fence's own. The number of the row tells those of a tool apart.
         let insert = "INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, \
                         open_from, event_first, event_count, entries) \
                       SELECT $1, $2::bigint, $3, $4, clock_timestamp(), \
@@ -146,7 +145,7 @@ impl ToolFlight {
             let bytes = encode(SHARD, flight, entries);
             let count = i32::try_from(events).expect("at most ENTRIES_PER_ROW");
             let [flight, incarnation, attempt, open, first] =
-                [flight, incarnation, place, open_from, event_first].map(bigint);
+                [flight, incarnation, TOOL_ATTEMPT + place, open_from, event_first].map(bigint);
             let values: [&(dyn ToSql + Sync); 8] =
                 [&(SHARD as i32), &flight, &incarnation, &attempt, &open, &first, &count, &bytes];
             transaction.execute(insert, &values).await?;

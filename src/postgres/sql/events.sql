@@ -1,112 +1,103 @@
--- Events: the relay of the serving process copies the history behind the commits, in transactions
--- one after the other, and gives each event its id there. An event is therefore visible only after
--- every event with a smaller id, in any order of the commits. A commit that moves a transfer writes
--- one number and one index entry for it, and waits for no other.
+-- Events: the entries of the journal, as users see them. An id is drawn from one counter of the
+-- incarnation when a flight is put together, so the ids of a shard rise with its flights.
+--
+-- No plan here may read a whole table: the statistics of a table say nothing of its newest rows.
 
--- The first statement of every transaction that writes events or deliveries. A superseded process
--- gets UB001. The others go one after the other.
-CREATE FUNCTION events_fence(p_incarnation BIGINT) RETURNS events_cursor LANGUAGE plpgsql AS $$
+-- The row of each shard that was its last one at an event: the greatest event_first at or below the
+-- id. If no such row is kept, the first one that is kept.
+CREATE FUNCTION journal_at(p_event BIGINT)
+RETURNS TABLE (shard INTEGER, flight BIGINT, incarnation BIGINT, event_first BIGINT,
+               event_count INTEGER, open_from BIGINT)
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_cursor events_cursor%ROWTYPE;
+    v_shard  INTEGER;
+    v_high   BIGINT;
+    v_low    BIGINT;
+    v_middle BIGINT;
 BEGIN
-    PERFORM fence_incarnation(p_incarnation);
-    SELECT * INTO STRICT v_cursor FROM events_cursor FOR UPDATE;
-    RETURN v_cursor;
+    FOR v_shard, v_high IN SELECT l.shard, l.flight FROM journal_last l LOOP
+        SELECT min(j.flight) INTO v_low FROM journal_tb j WHERE j.shard = v_shard;
+        -- Flights have no gaps, and event_first never falls.
+        WHILE v_low < v_high LOOP
+            v_middle := (v_low + v_high + 1) / 2;
+            PERFORM FROM journal_tb j
+              WHERE j.shard = v_shard AND j.flight = v_middle AND j.event_first <= p_event;
+            IF FOUND THEN
+                v_low := v_middle;
+            ELSE
+                v_high := v_middle - 1;
+            END IF;
+        END LOOP;
+        RETURN QUERY SELECT j.shard, j.flight, j.incarnation, j.event_first, j.event_count,
+                            j.open_from
+                       FROM journal_tb j WHERE j.shard = v_shard AND j.flight = v_low;
+    END LOOP;
 END
 $$;
 
--- Makes events of the history that the caller has not seen: at most p_rows rows behind p_after
--- (NULL: behind the low water), and those of p_holes, numbers that it missed before. An existing
--- event stays as it is. p_low_water: up to here the caller found every transaction over and copied.
--- p_floor: the last event that it knows of.
+-- Whether every event after p_event can be sent to a user of this shard, and the lowest order
+-- number of the transfers that a worker has moved since.
 --
--- An id is above every id of this database, above p_floor, and of this millisecond. A restored
--- database or a promoted replica therefore gives no id a second time that its clients know already.
---
--- Both OFFSET 0 keep the planner from a plan that reads all events to find the missing ones.
-CREATE FUNCTION events_relay(
-    p_incarnation BIGINT, p_low_water BIGINT, p_after BIGINT, p_holes BIGINT[], p_rows INTEGER,
-    p_floor BIGINT, p_endpoints TEXT[],
-    OUT o_after BIGINT, OUT o_seen BIGINT[], OUT o_made BIGINT, OUT o_low_water BIGINT,
-    OUT o_last_event_id BIGINT)
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_cursor events_cursor%ROWTYPE;
-    v_base   BIGINT;
-BEGIN
-    v_cursor := events_fence(p_incarnation);
-    o_low_water := GREATEST(v_cursor.low_water, p_low_water);
-    o_after := COALESCE(p_after, o_low_water);
-    v_base := GREATEST(v_cursor.last_event_id, p_floor,
-                       (extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20);
-    WITH seen AS MATERIALIZED (
-        (SELECT history_id, req_id, states, at FROM transfer_history
-          WHERE history_id = ANY (p_holes))
-        UNION ALL
-        (SELECT history_id, req_id, states, at FROM transfer_history WHERE history_id > o_after
-          ORDER BY history_id LIMIT p_rows)
-    ), fresh AS (
-        SELECT s.*, t.user_id, row_number() OVER (ORDER BY s.history_id) AS place
-          FROM seen s
-         CROSS JOIN LATERAL (
-               SELECT user_id FROM transfers_tb WHERE req_id = s.req_id OFFSET 0) AS t
-         WHERE NOT EXISTS (SELECT FROM events_tb e WHERE e.history_id = s.history_id OFFSET 0)
-    ), made AS (
-        INSERT INTO events_tb (event_id, history_id, req_id, user_id, states, at)
-        SELECT v_base + place, history_id, req_id, user_id, states, at FROM fresh
-        RETURNING event_id, req_id, states, at
-    ), queued AS (
-        INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at)
-        SELECT endpoint, m.event_id, m.req_id, m.states, m.at,
-               CASE WHEN row_number() OVER (PARTITION BY endpoint, m.req_id
-                                            ORDER BY m.event_id) = 1
-                     AND NOT EXISTS (SELECT FROM webhook_deliveries d
-                                      WHERE d.endpoint = e.endpoint AND d.req_id = m.req_id
-                                        AND d.status = 1 OFFSET 0)
-                    THEN clock_timestamp() END
-          FROM made m CROSS JOIN unnest(p_endpoints) AS e (endpoint)
+-- The journal must have the event: an id of a lost database, or of a row that is deleted, is not
+-- there. A row without an event stands for the last one before it, and 0 for the time before the
+-- first one. After an event of an earlier incarnation, the user may have had another shard: then no
+-- shard may lack a row since.
+CREATE FUNCTION events_position(
+    p_shard INTEGER, p_event BIGINT, OUT o_known BOOLEAN, OUT o_open_from BIGINT)
+LANGUAGE sql STABLE AS $$
+    WITH at AS (
+        SELECT j.*, p_event < event_first + event_count
+                    AND p_event >= event_first - CASE event_count WHEN 0 THEN 1 ELSE 0 END AS has
+          FROM journal_at(p_event) j
     )
-    SELECT (SELECT array_agg(history_id) FROM seen), count(*),
-           COALESCE(max(event_id), v_cursor.last_event_id)
-      INTO o_seen, o_made, o_last_event_id FROM made;
-    o_seen := COALESCE(o_seen, '{}');
-    IF (o_low_water, o_last_event_id)
-       IS DISTINCT FROM (v_cursor.low_water, v_cursor.last_event_id) THEN
-        UPDATE events_cursor SET low_water = o_low_water, last_event_id = o_last_event_id;
-    END IF;
+    SELECT bool_or(has AND shard = p_shard AND incarnation = (SELECT incarnation FROM engine_state))
+           OR bool_or(has) AND bool_and(flight = 1 OR event_first <= p_event + 1),
+           min(open_from)
+      FROM at
+$$;
+
+-- The first events of a user after p_event, each with its transfer. The caller has asked for
+-- events_position.
+CREATE FUNCTION events_after(p_user BIGINT, p_event BIGINT, p_open_from BIGINT, p_rows INTEGER)
+RETURNS TABLE (event_id BIGINT, order_number BIGINT)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY SELECT e.event_id, e.order_number FROM transfer_events e
+                  WHERE e.user_id = p_user AND e.order_number >= p_open_from
+                    AND e.event_id > p_event
+                  ORDER BY e.event_id LIMIT p_rows;
 END
 $$;
 
--- Deletes events older than p_keep_ms, and dead letters after p_dead_keep_ms. A delivery that ended
--- goes when its event and its own time are that old; a time of the future does not count. A
--- delivery still open after p_dead_keep_ms ends as a dead letter, so that a lost endpoint fills no
--- disk.
+-- Deletes rows of the journal after p_keep_ms (see journal_trim), accepted deliveries after
+-- p_keep_ms, and dead letters after p_dead_keep_ms. A delivery goes when its event and its own time
+-- are that old; a time of the future does not count. A delivery still open after p_dead_keep_ms
+-- ends as a dead letter, so that a lost endpoint fills no disk.
 --
 -- The age of an event is lived time (see watermark_clock). At most p_rows of each kind are changed;
 -- returns the highest of these counts. The fence is held meanwhile, so every statement uses an
 -- index.
 --
--- An event above the low water stays, and so do all later ones: its history would be copied again.
--- Up to kept_after all events are gone, and behind it none.
+-- The last 1,000 rows of a shard stay at any age: the note beside the log may name one of them
+-- after a power cut.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
     p_rows INTEGER)
 RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
-    v_cursor  events_cursor%ROWTYPE;
     v_now     BIGINT;
     v_fine    BIGINT;
     v_coarse  BIGINT;
     v_old     BIGINT;
     v_late    BIGINT;
     v_end     BIGINT;
-    v_last    BIGINT;
     v_changed BIGINT;
     v_most    BIGINT;
     v_before  TIMESTAMPTZ;
     v_letter  RECORD;
 BEGIN
-    v_cursor := events_fence(p_incarnation);
+    PERFORM webhook_fence(p_incarnation);
     v_now := watermark_lived(p_incarnation, p_lived_ms);
     -- 16 sightings in the shorter keep time, and 16 in the longer one, are fine enough and a bound
     -- on the table.
@@ -115,8 +106,10 @@ BEGIN
     v_coarse := CASE WHEN v_now - v_coarse < GREATEST(p_keep_ms, p_dead_keep_ms) / 16
                      THEN v_coarse END;
     IF v_coarse IS NULL OR v_now - v_fine >= LEAST(p_keep_ms, p_dead_keep_ms) / 16 THEN
-        INSERT INTO events_sightings SELECT v_cursor.last_event_id, v_now, v_coarse IS NULL
-         WHERE v_cursor.last_event_id > (SELECT COALESCE(max(event_id), 0) FROM events_sightings);
+        INSERT INTO events_sightings
+        SELECT last, v_now, v_coarse IS NULL
+          FROM (SELECT max(event_first + event_count - 1) AS last FROM journal_last) AS l
+         WHERE last > (SELECT COALESCE(max(event_id), 0) FROM events_sightings);
     END IF;
     -- Events below these ids are older than p_keep_ms and p_dead_keep_ms.
     SELECT COALESCE(max(event_id) FILTER (WHERE seen_ms <= v_now - p_keep_ms) + 1, 0),
@@ -125,19 +118,7 @@ BEGIN
     DELETE FROM events_sightings
      WHERE event_id < LEAST(v_old, v_late) - 1
         OR NOT coarse AND event_id < GREATEST(v_old, v_late) - 1;
-    -- By history_id: a plan by event_id would read all events to find none.
-    v_end := LEAST(v_old, (SELECT min(event_id) FROM (
-        SELECT event_id FROM events_tb WHERE history_id > v_cursor.low_water
-         ORDER BY history_id OFFSET 0) AS above));
-    WITH gone AS (
-        DELETE FROM events_tb WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM events_tb WHERE event_id < v_end ORDER BY event_id LIMIT p_rows))
-        RETURNING event_id
-    )
-    SELECT max(event_id), count(*) INTO v_last, v_most FROM gone;
-    IF v_last IS NOT NULL THEN
-        UPDATE events_cursor SET kept_after = v_last;
-    END IF;
+    v_most := journal_trim(v_old, v_late, 1000, p_rows);
     v_changed := 0;
     FOR v_letter IN
         WITH dead AS (

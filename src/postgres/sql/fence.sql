@@ -49,7 +49,8 @@ $$;
 
 -- Takes every shard for an incarnation: each one that the journal knows, and the first p_shards. A
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
--- finds its number in use.
+-- finds its number in use. Each row has the last event of all shards, because a user may have
+-- another shard from here on.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -58,19 +59,39 @@ BEGIN
                             event_first, event_count, entries)
     SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
            COALESCE(l.durable, 0), COALESCE(l.open_from, 0),
-           COALESCE(l.event_first + l.event_count, 0), 0, ''
+           COALESCE((SELECT max(event_first + event_count) FROM journal_last), 1), 0, ''
       FROM (SELECT shard FROM journal_last
             UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
       LEFT JOIN journal_last l USING (shard);
 END
 $$;
 
--- Deletes rows of the journal, an unbroken low end of each shard: at most p_rows of a shard, and
--- never its last p_keep rows.
-CREATE FUNCTION journal_trim(p_keep BIGINT, p_rows BIGINT) RETURNS VOID LANGUAGE sql AS $$
-    DELETE FROM journal_tb j
-     USING (SELECT l.shard, LEAST(l.flight - p_keep, (SELECT min(f.flight) FROM journal_tb f
-                                                       WHERE f.shard = l.shard) + p_rows - 1)
-              FROM journal_last l) AS low (shard, flight)
-     WHERE j.shard = low.shard AND j.flight <= low.flight
+-- Deletes rows of the journal that have only events below p_event: an unbroken low end of each
+-- shard, at most p_rows of a shard, and never its last p_spare rows. The last of them stays: it was
+-- the shard's last row at p_event (see journal_at). A row with events that are not in
+-- webhook_deliveries yet stays until they are below p_late. Returns the largest number of rows that
+-- were deleted of one shard.
+CREATE FUNCTION journal_trim(p_event BIGINT, p_late BIGINT, p_spare BIGINT, p_rows BIGINT)
+RETURNS BIGINT LANGUAGE sql AS $$
+    WITH ends AS (
+        SELECT l.shard, f.flight AS first, c.flight AS collected,
+               LEAST(l.flight - GREATEST(p_spare, 1) + 1, f.flight + p_rows + 1) AS bound
+          FROM journal_last l
+          LEFT JOIN webhook_cursor c USING (shard)
+         CROSS JOIN LATERAL (SELECT flight FROM journal_tb j WHERE j.shard = l.shard
+                              ORDER BY flight LIMIT 1) AS f
+    ), kept AS (
+        SELECT shard, COALESCE((SELECT flight FROM journal_tb j
+                                 WHERE j.shard = ends.shard AND flight >= first AND flight < bound
+                                   AND event_first + event_count
+                                       > CASE WHEN flight > collected THEN LEAST(p_event, p_late)
+                                              ELSE p_event END
+                                 ORDER BY flight LIMIT 1), bound) - 1 AS first
+          FROM ends WHERE first < bound
+    ), gone AS (
+        DELETE FROM journal_tb j USING kept
+         WHERE j.shard = kept.shard AND j.flight < kept.first
+        RETURNING j.shard
+    )
+    SELECT COALESCE(max(rows), 0) FROM (SELECT count(*) AS rows FROM gone GROUP BY shard) AS shards
 $$;

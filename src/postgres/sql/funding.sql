@@ -56,9 +56,6 @@ BEGIN
         v_after := funding_credit(v_row.user_id, v_row.asset_id, v_row.amount);
         UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = v_after
          WHERE req_id = p_req_id;
-        INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount,
-                                         balance_after)
-        VALUES (p_req_id, 3, 1, v_row.user_id, v_row.asset_id, v_row.amount, v_after);
         RETURN NULL;
     END IF;
     IF p_op <> v_row.transfer_type THEN
@@ -82,10 +79,6 @@ BEGIN
     UPDATE transfers_tb
        SET funding_at = clock_timestamp(), funding_code = v_code, funding_after = v_after
      WHERE req_id = p_req_id;
-    INSERT INTO transfer_operations (req_id, op, outcome, code, user_id, asset_id, amount,
-                                     balance_after)
-    VALUES (p_req_id, p_op, CASE WHEN v_code IS NULL THEN 1 ELSE 2 END, v_code, v_row.user_id,
-            v_row.asset_id, v_row.amount, v_after);
     RETURN v_code;
 END
 $$;

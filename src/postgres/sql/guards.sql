@@ -33,9 +33,6 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER transfer_operations_guard BEFORE UPDATE OR DELETE ON transfer_operations
-    FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint)
-    EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_operations
     FOR EACH ROW WHEN (OLD.xid <> pg_current_xact_id()::text::bigint)
     EXECUTE FUNCTION journal_guard();

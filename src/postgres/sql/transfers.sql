@@ -47,8 +47,6 @@ BEGIN
         END IF;
         RETURN v_row;
     END IF;
-    INSERT INTO transfer_history (req_id, states, attempt, actor, reason)
-    VALUES (p_req_id, v_states, p_attempt, p_actor, COALESCE(p_code, v_code, p_reason));
     RETURN v_row;
 END
 $$;

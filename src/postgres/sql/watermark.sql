@@ -35,8 +35,6 @@ BEGIN
     SELECT COALESCE(max(order_number), 0) INTO v_ripe
       FROM watermark_sightings WHERE seen_ms <= v_now - p_keep_ms;
     DELETE FROM watermark_sightings WHERE order_number < v_ripe;
-    -- Only the last row of a shard is needed; the others are for people.
-    PERFORM journal_trim(10000, 20000);
     RETURN v_ripe;
 END
 $$;

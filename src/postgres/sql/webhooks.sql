@@ -2,8 +2,80 @@
 -- after the other.
 --
 -- Rows are found first (OFFSET 0, or a window) and then changed by their ctid, for which there is
--- one plan. Every function here holds the fence of the events, or is called under it, so no other
--- transaction moves the rows in between.
+-- one plan. Every function here holds webhook_fence, or is called under it, so no other transaction
+-- moves the rows in between.
+
+-- The first statement of every transaction that writes deliveries. A superseded process gets UB001.
+-- The others go one after the other.
+CREATE FUNCTION webhook_fence(p_incarnation BIGINT) RETURNS VOID LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM engine_state WHERE incarnation = p_incarnation FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'incarnation % has been superseded', p_incarnation USING ERRCODE = 'UB001';
+    END IF;
+END
+$$;
+
+-- Puts the cursor where an incarnation begins, before its first flight. Without an endpoint there
+-- is no cursor. With the first one it is at the last flight of each shard: earlier events are not
+-- delivered. Later it stays, and begins before the first flight of a new shard.
+CREATE FUNCTION webhook_begin(p_incarnation BIGINT, p_endpoints TEXT[]) RETURNS VOID
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM webhook_fence(p_incarnation);
+    IF cardinality(p_endpoints) = 0 THEN
+        DELETE FROM webhook_cursor;
+    ELSIF EXISTS (SELECT FROM webhook_cursor) THEN
+        INSERT INTO webhook_cursor SELECT shard, 0 FROM journal_last ON CONFLICT DO NOTHING;
+    ELSE
+        INSERT INTO webhook_cursor SELECT shard, flight FROM journal_last;
+    END IF;
+END
+$$;
+
+-- Makes deliveries of the events of flights, and moves the cursor of each shard from p_from to
+-- p_until. p_states: arrays as text. UB004: the cursor is elsewhere. Then an earlier call was
+-- committed after its caller had given it up, and nothing is done. Returns the number of events
+-- that have a transfer.
+CREATE FUNCTION webhook_collect(
+    p_incarnation BIGINT, p_endpoints TEXT[], p_shards INTEGER[], p_from BIGINT[],
+    p_until BIGINT[], p_event_ids BIGINT[], p_order_numbers BIGINT[], p_states TEXT[],
+    p_at TIMESTAMPTZ[])
+RETURNS BIGINT LANGUAGE plpgsql AS $$
+DECLARE
+    v_moved BIGINT;
+    v_found BIGINT;
+BEGIN
+    PERFORM webhook_fence(p_incarnation);
+    UPDATE webhook_cursor c SET flight = m.until
+      FROM unnest(p_shards, p_from, p_until) AS m (shard, before, until)
+     WHERE c.shard = m.shard AND c.flight = m.before;
+    GET DIAGNOSTICS v_moved = ROW_COUNT;
+    IF v_moved <> cardinality(p_shards) THEN
+        RAISE EXCEPTION 'the cursor of the webhooks has been moved by another call'
+            USING ERRCODE = 'UB004';
+    END IF;
+    WITH found AS MATERIALIZED (
+        SELECT m.event_id, t.req_id, m.states::smallint[] AS states, m.at
+          FROM unnest(p_event_ids, p_order_numbers, p_states, p_at)
+               AS m (event_id, order_number, states, at)
+         CROSS JOIN LATERAL (
+               SELECT req_id FROM transfers_tb WHERE order_number = m.order_number OFFSET 0) AS t
+    ), queued AS (
+        INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at)
+        SELECT endpoint, m.event_id, m.req_id, m.states, m.at,
+               CASE WHEN row_number() OVER (PARTITION BY endpoint, m.req_id
+                                            ORDER BY m.event_id) = 1
+                     AND NOT EXISTS (SELECT FROM webhook_deliveries d
+                                      WHERE d.endpoint = e.endpoint AND d.req_id = m.req_id
+                                        AND d.status = 1 OFFSET 0)
+                    THEN clock_timestamp() END
+          FROM found m CROSS JOIN unnest(p_endpoints) AS e (endpoint)
+    )
+    SELECT count(*) INTO v_found FROM found;
+    RETURN v_found;
+END
+$$;
 
 -- For each of these transfers: its first open delivery is due now, and its later ones wait for it.
 CREATE FUNCTION webhook_line_up(p_endpoint TEXT, p_req_ids VARCHAR[]) RETURNS VOID
@@ -29,7 +101,7 @@ DECLARE
     v_req_ids VARCHAR[];
     v_dead    BIGINT[];
 BEGIN
-    PERFORM events_fence(p_incarnation);
+    PERFORM webhook_fence(p_incarnation);
     WITH noted AS (
         UPDATE webhook_deliveries d
            SET attempts = d.attempts + 1, last_error = t.error, status = n.status,
@@ -64,7 +136,7 @@ DECLARE
     v_letter RECORD;
     v_count  BIGINT := 0;
 BEGIN
-    PERFORM events_fence(p_incarnation);
+    PERFORM webhook_fence(p_incarnation);
     FOR v_letter IN
         UPDATE webhook_deliveries SET status = 1, attempts = 0, ended_at = NULL
          WHERE event_id = p_event_id AND status = 3 RETURNING endpoint, req_id
