@@ -111,8 +111,8 @@ CREATE TYPE transfer_step AS (
     event_id BIGINT                              -- incarnation << 40 | counter
 );
 
--- One row for each transfer. Half of each page stays free for the version that a transfer ends
--- with.
+-- One row for each transfer. More than half of each page stays free for the longer version that a
+-- transfer ends with.
 --
 -- No index names `state`, not even in a predicate: every state change would be a non-HOT update.
 -- The columns that change come last, so that the log of an update leaves out the others.
@@ -151,7 +151,7 @@ CREATE TABLE transfers_tb (
     CONSTRAINT transfers_refund_check CHECK (
         refund_at IS NULL
         OR transfer_type = 1 AND funding_at IS NOT NULL AND funding_code IS NULL)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 45);
 
 CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
 

@@ -62,6 +62,8 @@ pub struct Database {
 struct Session {
     client: Client,
     flight: Statement,
+    /// Of most flights: see [`plain`].
+    plain: Statement,
     reads: Reads,
 }
 
@@ -285,8 +287,9 @@ impl Journal for Database {
         let writer = self.writer;
         let catalog = self.catalog.load();
         let rows = Rows::of(flight, writer, &self.actor, &catalog);
+        let statement = if rows.are_plain() { &session.plain } else { &session.flight };
         let values = rows.values();
-        let flown = tokio::time::timeout(limit, session.client.query(&session.flight, &values));
+        let flown = tokio::time::timeout(limit, session.client.query(statement, &values));
         match flown.await {
             // The rows end when the server is ready for the next statement, which is after the
             // commit.
@@ -348,11 +351,22 @@ impl Journal for Database {
 impl Session {
     async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let flight = client.prepare(include_str!("flight/flight.sql")).await?;
+        let flight = client.prepare(FLIGHT).await?;
+        let plain = client.prepare(&plain(FLIGHT)).await?;
         let reads = Reads::prepare(&client).await?;
         info!("connected to PostgreSQL");
-        Ok(Session { client, flight, reads })
+        Ok(Session { client, flight, plain, reads })
     }
+}
+
+/// The statement of a flight.
+const FLIGHT: &str = include_str!("flight/flight.sql");
+
+/// The statement of a plain flight: `flight` without the parts that only other flights have.
+fn plain(flight: &str) -> String {
+    let mut parts = flight.split("--[\n");
+    let begin = parts.next().expect("a text has a begin").to_owned();
+    parts.fold(begin, |text, part| text + part.split_once("--]\n").expect("a part has an end").1)
 }
 
 /// Order numbers in one page of the search, terminal ones included. A page must end long before the

@@ -77,9 +77,12 @@ impl Flight {
         self.moved.iter().map(|moved| &moved.to).chain(&self.accepted)
     }
 
-    /// All history that it writes: an event each, with the ids from `event_first` on.
-    pub fn passed(&self) -> impl Iterator<Item = (&Transfer, &Passed)> {
-        self.written().flat_map(|row| row.passed.iter().map(|passed| (&row.transfer, passed)))
+    /// The events, in the order of their ids: each id, its states, and the transfer at the end of
+    /// the flight.
+    pub fn events(&self) -> impl Iterator<Item = (u64, &Passed, &Transfer)> {
+        let rows = self.written();
+        let passed = rows.flat_map(|row| row.passed.iter().map(|passed| (passed, &row.transfer)));
+        (self.event_first..).zip(passed).map(|(id, (passed, transfer))| (id, passed, transfer))
     }
 
     /// The operations of transfers that it decides.
@@ -106,22 +109,6 @@ impl EventIds {
     /// Takes `count` ids in a row. Returns the first one.
     pub fn take(&self, count: usize) -> u64 {
         self.0.fetch_add(count as u64, Ordering::Relaxed)
-    }
-}
-
-impl Flight {
-    /// The events, in the order of their ids: each id, its states, and the transfer at the end of
-    /// the flight.
-    pub fn events(&self) -> impl Iterator<Item = (u64, &Passed, &Transfer)> {
-        let transfer = |req_id: ReqId| {
-            let accepted = self.accepted.iter();
-            let mut written = accepted.chain(self.moved.iter().map(|moved| &moved.to));
-            written.find(|written| written.transfer.intent.req_id == req_id)
-        };
-        (self.event_first..).zip(&self.passed).map(move |(id, passed)| {
-            let written = transfer(passed.req_id).expect("a flight writes what it takes on");
-            (id, passed, &written.transfer)
-        })
     }
 }
 

@@ -60,7 +60,8 @@ use super::law::Law;
 use super::number;
 use super::postgres::{Fate, Flight, Postgres, TABLES};
 use crate::harness::{
-    COMMIT, Passing, Proxy, Session, Site, Speaker, block_on, place, soak_rounds, tells_of_a_commit,
+    COMMIT, Flights, Passing, Proxy, Session, Site, Speaker, block_on, place, soak_rounds,
+    tells_of_a_commit,
 };
 
 /// Flights of one seed.
@@ -106,21 +107,20 @@ enum Loses {
 }
 
 const BEGIN: &[u8] = b"BEGIN\0";
-/// The beginning of an actor's name. For a proxy, a flight of one statement begins with it.
-const ACTOR: &[u8] = b"coordinator/";
 /// Set in the proxy's state as soon as a flight has begun.
 const BEGUN: u8 = 0x80;
 /// Kind and length before a message's text.
 const MESSAGE_HEADER_BYTES: usize = 5;
 
 fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
-    let loses = Arc::clone(loses);
+    let (loses, flights) = (Arc::clone(loses), Flights::default());
     Proxy::start(site, move |speaker, bytes| {
         let commit = place(bytes, COMMIT);
         let several = place(bytes, BEGIN).is_some();
         // The end of a flight of several may come on its own, and late: after an answer to its
         // beginning.
-        let alone = !several && commit.is_none() && place(bytes, ACTOR).is_some();
+        let flies = speaker == Speaker::Client && flights.is_sent(bytes);
+        let alone = !several && commit.is_none() && flies;
         if speaker == Speaker::Client && (several || alone) {
             loses.fetch_or(BEGUN, Ordering::SeqCst);
         }

@@ -166,7 +166,7 @@ impl Postgres {
                 self.transfers.set(transfer.intent.order_number, (transfer, next));
             }
         }
-        for (transfer, passed) in flight.passed() {
+        for (_, passed, transfer) in flight.events() {
             let (attempt, reason) = (passed.attempt, passed.reason);
             let passed = Passed { states: passed.states.clone(), attempt, reason };
             self.facts.push(Fact::Passed(transfer.intent.req_id.number(), passed));

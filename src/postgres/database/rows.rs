@@ -224,7 +224,7 @@ impl<'a> Rows<'a> {
         // In the order of their events.
         let moved = flight.moved.iter().map(|moved| maker.moved(moved)).collect();
         let accepted = flight.accepted.iter().map(|row| maker.accepted(row)).collect();
-        let event_count = i32::try_from(flight.passed().count()).expect("a few for each call");
+        let event_count = i32::try_from(flight.events().count()).expect("a few for each call");
         assert_eq!(maker.event_id, event_id + i64::from(event_count), "an id for each element");
         let new = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
         let outside = flight.externals.iter().map(|row| row.external.order_number);
@@ -295,9 +295,21 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Whether it has only rows of a plain flight: see the statement.
+    pub(super) fn are_plain(&self) -> bool {
+        let stands =
+            |account: &Account| account.before.is_some() && account.after == account.before;
+        let changes = |row: &BalanceChange| row.before.is_some() && row.after.is_some();
+        self.deferred.is_empty()
+            && self.externals.is_empty()
+            && self.notes.is_empty()
+            && self.accounts.iter().all(stands)
+            && self.balances.iter().all(changes)
+    }
+
     /// In the order of the statement's parameters.
     pub(super) fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![
             &self.shard,
             &self.number,
             &self.incarnation,
@@ -311,12 +323,14 @@ impl<'a> Rows<'a> {
             &self.lowest,
             &self.accepted,
             &self.moved,
-            &self.deferred,
             &self.accounts,
             &self.balances,
-            &self.notes,
-            &self.externals,
-        ]
+        ];
+        if !self.are_plain() {
+            let beside: [&(dyn ToSql + Sync); 3] = [&self.deferred, &self.externals, &self.notes];
+            values.extend(beside);
+        }
+        values
     }
 }
 

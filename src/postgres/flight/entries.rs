@@ -102,7 +102,7 @@ pub fn of(flight: &Flight) -> Vec<Entry> {
             ((row.user, row.asset), stands.map_or(0, |balance| balance.version))
         })
         .collect();
-    let passed = flight.passed().map(|(transfer, passed)| Entry::Passed {
+    let passed = flight.events().map(|(_, passed, transfer)| Entry::Passed {
         order_number: transfer.intent.order_number,
         user: transfer.intent.user.number(),
         states: passed.states.iter().map(|state| state.number()).collect(),
