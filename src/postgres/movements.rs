@@ -84,9 +84,8 @@ async fn funding(
     catalog: &Catalog,
     user: UserId,
 ) -> Result<Vec<FundingMovement>, Error> {
-    let statement = "SELECT at, op, o.asset_id, o.amount, balance_after::text, req_id \
-           FROM transfers_tb t JOIN transfer_operations o USING (req_id) \
-          WHERE t.user_id = $1 AND o.user_id = $1 AND outcome = 1 \
+    let statement = "SELECT at, op, asset_id, amount, balance_after::text, req_id \
+           FROM transfer_operations WHERE user_id = $1 AND outcome = 1 \
          UNION ALL SELECT at, op, asset_id, amount, balance_after::text, idem_key \
            FROM external_operations WHERE user_id = $1 AND outcome = 1 \
          ORDER BY 1, 6, 2";
