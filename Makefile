@@ -3,7 +3,8 @@
 #   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
-#                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs
+#                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
+#                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
@@ -26,6 +27,8 @@ CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
 SEEDS ?= 20000
+FAMILY ?= faults
+MINUTES ?= 60
 SECONDS ?= 60
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
@@ -52,10 +55,14 @@ soak: need-rust need-postgres
 	echo "date         $$(date --utc +%FT%TZ)"
 	echo "CPU          $$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores"
 	echo "commit       $$(git describe --always --dirty)"
-	UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) RUST_TEST_THREADS=1 \
-	  $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture soak:: \
-	  a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered \
-	  a_postgresql_that_is_away_for_long disk:: answers:: simulation::
+	case "$(FAMILY)" in
+	  faults) tests=(soak:: a_busy_service_is_never_called_wrong a_power_cut_takes_back_nothing_that_was_answered
+	    a_postgresql_that_is_away_for_long disk:: answers:: simulation::)
+	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) ;;
+	  growth) tests=(growth::); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
+	  *) echo "no family $(FAMILY): faults or growth" >&2; exit 1 ;;
+	esac
+	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 
 # The unit tests are the judges: each mutant is one more build. The survivors are listed in target/mutants*/mutants.out.
 mutants: need-rust

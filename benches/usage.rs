@@ -19,11 +19,12 @@ use crate::server::connect_postgres;
 /// Time between two samples: each reads a file for every backend, of which there may be hundreds.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// The work of ubscore's backends, by a word of their statements; the first that fits decides.
-const WORK: [(&str, &str); 5] = [
-    ("journal_tb", WORKER),
+const WORK: [(&str, &str); 6] = [
+    ("INSERT INTO journal_tb", WORKER),
     ("events_", "events"),
     ("webhook_", "events"),
     ("audit_", "audit"),
+    ("journal_tb", "audit"),
     ("watermark_", "watermark"),
 ];
 const WORKER: &str = "worker";

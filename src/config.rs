@@ -343,11 +343,13 @@ pub enum Error {
          --config FILE, or --dev for the development secret (auth.secret is missing)"
     )]
     NoFile,
-    /// A secret given both as a value and as a file in the same source.
-    #[error("{key} and {key}_file are both given (in {origin}): give one")]
+    /// Two keys for the same thing in the same source: a secret and its file, or two units.
+    #[error("{key} and {other} are both given (in {origin}): give one")]
     Twice {
         /// `section.key`.
         key: String,
+        /// `section.key`.
+        other: String,
         /// The file or the environment.
         origin: String,
     },

@@ -5,7 +5,7 @@
 //! [`database`] (flights in PostgreSQL), [`reads`] (what HTTP asks), [`admin`] (the writes of operators),
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
-//! and back), [`rebase`] (tables from another cluster), [`movements`] (what a user's statement is made of), [`funds`] (what
+//! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
 //! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
@@ -31,10 +31,10 @@ pub mod flight_store;
 mod functions;
 pub mod funds;
 pub mod incarnation;
+pub mod journal;
 pub mod movements;
 pub mod pin;
 pub mod reads;
-pub mod rebase;
 pub mod repair_writer;
 pub mod settings;
 pub mod store;

@@ -76,6 +76,8 @@ pub const BALANCES_MAX: &str = "ubscore_balances_max";
 pub const OUTCOMES: &str = "ubscore_outcomes";
 /// Gauge: outcomes that the engine's map has room for.
 pub const OUTCOMES_MAX: &str = "ubscore_outcomes_max";
+/// Gauge: places of that map that are neither taken nor kept for a refund.
+pub const OUTCOMES_LEFT: &str = "ubscore_outcomes_left";
 /// Gauge: connections of the pool for reads that are in use.
 pub const POSTGRES_POOL_IN_USE: &str = "ubscore_postgres_pool_in_use";
 /// Gauge: the most connections that pool opens.
@@ -595,6 +597,7 @@ pub fn describe() {
     describe_gauge!(BALANCES, Unit::Count, "Spot balances.");
     describe_gauge!(BALANCES_MAX, Unit::Count, "Spot balances that the table has room for.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
+    describe_gauge!(OUTCOMES_LEFT, Unit::Count, "Places for outcomes that are neither taken nor kept for a refund.");
     describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be evicted.");
     describe_gauge!(WATERMARK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transfer not below the watermark.");
     describe_counter!(RETRIES_TOTAL, Unit::Count, "Steps that were retried.");

@@ -547,11 +547,11 @@ fn a_database_restored_by_hand_is_repaired_and_audited() {
     assert_audited(&server);
 }
 
-/// Goal: if tables were brought into a cluster by hand, the audit begins anew, with lower and with
-/// higher transaction numbers. Method: `pg_restore` of both halves; the start; transfers; rounds of
-/// the audit.
+/// Goal: the audit goes on with tables that were brought into another cluster by hand. Method:
+/// `pg_restore` of both halves into a cluster with fewer and into one with more transactions; the
+/// start; transfers; rounds of the audit.
 #[test]
-fn tables_from_another_cluster_are_audited_anew() {
+fn tables_from_another_cluster_are_audited() {
     let (site, cluster, directory, ..) = older_and_newer();
     let (far, near) = (site.with_fresh_database().with_fresh_data_dir(), site.elsewhere());
     let there = back_up_of_a_small_cluster();
@@ -566,12 +566,7 @@ fn tables_from_another_cluster_are_audited_anew() {
         for name in ["wal", "snapshots"] {
             crate::harness::copy_files(&directory.join(name), &restored.data_dir.join(name));
         }
-        let noted = "SELECT system_identifier FROM audit_state";
-        let here = "SELECT system_identifier FROM pg_control_system()";
-        assert_ne!(restored.sql_value(noted), restored.sql_value(here));
         let server = restored.start();
-        assert_eq!(restored.sql_value(noted), restored.sql_value(here));
-        server.says("another PostgreSQL");
         assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
         restored.wait_for_rest();
         restored.assert_in_order(&server);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Site, Way, eventually, said, text};
 
 /// Every check, by its printed name.
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     "configuration",
     "postgres version",
     "postgres fsync",
@@ -31,6 +31,7 @@ const CHECKS: [&str; 21] = [
     "open files",
     "cpus",
     "engine core",
+    "outcome map",
     "memory",
     "swap",
 ];
@@ -133,6 +134,30 @@ fn a_server_that_waits_for_nobody_is_found() {
         assert_eq!(verdict, verdict_wanted, "{findings:?}");
         assert!(exit_code >= code && !found.is_empty() && change.contains("standby"), "{found}");
     }
+}
+
+/// Goal: an outcome map that the last rate would fill is named before it is full. Method: the
+/// sightings of a process with 100,000 transfers a second; the doctor, and the next start.
+#[test]
+fn a_map_that_is_too_small_for_the_last_rate_is_found() {
+    let site = Site::new();
+    site.start().stop();
+    let check = || doctor(site.tool(["doctor"])).1["outcome map"].clone();
+    let [verdict, found, _] = check();
+    assert_eq!((&*verdict, &*found), ("ok", "100000 places and 120s carry 253 transfers/s"));
+    site.sql(
+        "DELETE FROM watermark_sightings; \
+         INSERT INTO watermark_sightings \
+         SELECT (1::bigint << 40) + n * 100000, n * 1000 FROM generate_series(1, 10) AS n",
+    );
+    let [verdict, found, change] = check();
+    assert_eq!(verdict, "warn", "{found}");
+    assert!(found.ends_with("; lately 100000 transfers/s"), "{found}");
+    assert!(change.contains("engine.outcomes_max"), "{change}");
+    let server = site.start();
+    server.says("the outcome map is too small for the last measured rate");
+    site.wait_for_rest();
+    site.assert_in_order(&server);
 }
 
 /// Goal: a missing part is reported, and the other checks still run. Method: an embedded server

@@ -242,6 +242,12 @@ pub(crate) fn soak_rounds() -> Option<usize> {
     Some(rounds.parse().expect("a number of rounds"))
 }
 
+/// The minutes of a load that `make soak FAMILY=growth` runs; `None` if it is not set.
+pub(crate) fn soak_minutes() -> Option<usize> {
+    let minutes = std::env::var("UBSCORE_SOAK_MINUTES").ok()?;
+    Some(minutes.parse().expect("a number of minutes"))
+}
+
 /// SplitMix64: the next state's number, mixed; every state is a valid seed.
 ///
 /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.

@@ -75,6 +75,9 @@ mod crash;
 /// The server and its PostgreSQL killed under load, again and again.
 mod soak;
 
+/// What a steady load leaves behind.
+mod growth;
+
 /// Deaths at every point under every answer of a participant.
 #[cfg(feature = "crash")]
 mod answers;
@@ -116,6 +119,9 @@ mod ownership;
 
 /// The audit: changes outside the service.
 mod audit;
+
+/// Funding's journal: parts, damaged rows, deletion.
+mod journal;
 
 /// A database with lost rows, repaired from the log.
 mod repair;

@@ -585,7 +585,9 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     // With the account's sums in order only the transfer itself contradicts.
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         UPDATE balances_tb SET available = available + 100 WHERE user_id = {one} AND asset_id = 3"
+         UPDATE balances_tb SET available = available + 100 WHERE user_id = {one} AND asset_id = 3; \
+         INSERT INTO audit_totals AS t VALUES ({one}, 3, 100, 0) \
+         ON CONFLICT (user_id, asset_id) DO UPDATE SET journal = t.journal + 100"
     ));
     for words in [&PLAN[..], &APPLY] {
         let said = repair(&site, &[], words).with_code(1);

@@ -1,7 +1,7 @@
 //! The watermark: the outcomes that may be forgotten, the time for it, and their totals.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "crash")]
 use std::os::unix::process::ExitStatusExt;
@@ -405,6 +405,37 @@ fn postgresql_holds_the_watermark_by_itself() {
     batch.sql("COMMIT");
     assert_totals(&site);
     site.assert_verified();
+}
+
+/// Goal: the watermark passes more transfers in a round than come in the time between two rounds at
+/// the best rate. Method: pages of the largest size over 120,000 rows, as a round has them; it
+/// prints the rate.
+#[test]
+fn a_page_of_the_watermark_passes_fifty_thousand_transfers() {
+    const ROWS: u64 = 120_000;
+    const PAGE: u64 = 50_000;
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    session.sql("UPDATE engine_state SET incarnation = 50, watermark = 49::bigint << 40");
+    session.sql(&format!(
+        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+                                   transfer_type, source_type, state, updated_at) \
+         SELECT (49::bigint << 40) + n, lpad(n::text, 26, '0'), '', 1000 + n % 1000, 3, 1.5, \
+                1 + n % 2, 1 + n % 2, 40, clock_timestamp() - interval '1 hour' \
+           FROM generate_series(1, {ROWS}) AS n"
+    ));
+    let first = (49 << 40) + 1;
+    let began = Instant::now();
+    for page in 1..=ROWS.div_ceil(PAGE) {
+        let raise =
+            format!("SELECT o_watermark FROM watermark_raise(50, {}, 60000, {PAGE})", first + ROWS);
+        let stands: u64 = session.sql(&raise)[0][0].parse().expect("a number");
+        assert_eq!(stands, first + ROWS.min(page * PAGE));
+    }
+    println!("{ROWS} transfers passed in {:?}", began.elapsed());
+    let totals = "SELECT sum(spot_deposited), sum(spot_withdrawn) FROM watermark_totals";
+    assert_eq!(session.sql(totals), [["90000.00000000", "90000.00000000"]]);
 }
 
 /// Goal: a transfer that a restored database has lost and UBSCore has forgotten is found by its

@@ -299,29 +299,30 @@ CREATE TABLE watermark_sightings (
 
 -- ## The audit
 
--- The sums of all operations that the audit has seen.
+-- The sums of all operations in the flights that are folded.
 CREATE TABLE audit_totals (
     user_id  BIGINT NOT NULL,
     asset_id INTEGER NOT NULL,
-    journal  DECIMAL(38,8) NOT NULL,             -- all operations: the balance must be equal to it
+    journal  DECIMAL(38,8) NOT NULL,             -- all operations
     external DECIMAL(38,8) NOT NULL,             -- deposits less withdrawals from outside
     PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor = 80);
 
--- One row: the progress of the audit. Each operation carries the number of its transaction (xid),
--- which means something in one cluster only. Tables that were restored into another cluster may
--- hold numbers that are still to come there. The cluster's identifier finds such tables.
+-- The last flight of each shard that audit_totals includes. A balance is equal to its totals and
+-- the entries of all later flights. A row of the journal can be deleted up to here.
+CREATE TABLE audit_folded (
+    shard  INTEGER PRIMARY KEY,
+    flight BIGINT NOT NULL
+) WITH (fillfactor = 50);
+
+-- One row: the progress of the audit.
 CREATE TABLE audit_state (
-    singleton         BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
-    snapshot          TEXT NOT NULL,             -- audit_totals includes it, as pg_snapshot
-    log_sequence      BIGINT NOT NULL DEFAULT 0, -- records up to here were found in the tables
-    incarnation       BIGINT NOT NULL DEFAULT 0, -- of the audit's process
-    system_identifier BIGINT NOT NULL            -- of the cluster that gave out the numbers
+    singleton    BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    log_sequence BIGINT NOT NULL DEFAULT 0,      -- records up to here were found in the tables
+    incarnation  BIGINT NOT NULL DEFAULT 0       -- of the audit's process
 );
 
--- No transaction has a number below 3, so every row is new.
-INSERT INTO audit_state (snapshot, system_identifier)
-SELECT '1:1:', system_identifier FROM pg_control_system();
+INSERT INTO audit_state DEFAULT VALUES;
 
 
 -- ## Events and webhooks

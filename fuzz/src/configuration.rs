@@ -19,7 +19,8 @@ pub fn check(bytes: &[u8]) {
         Ok(config) => {
             config.validate(true).expect("loading validates");
             config.http.accept_wait_ms();
-            config.outcomes.keep_hours.duration();
+            config.outcomes.keep();
+            config.outcomes.rate_max(config.engine.outcomes_max);
             assert!(!secret || !format!("{config:?}").contains(MARKER), "{config:?}");
         }
         Err(error) => {

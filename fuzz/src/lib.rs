@@ -6,6 +6,8 @@
 
 /// TOML text as a configuration.
 pub mod configuration;
+/// Entries of a row of Funding's journal.
+pub mod entries;
 /// Segments of a log, damaged or not, through recovery, reader and replay.
 pub mod log;
 /// Payloads of the log, and facts of a snapshot.
@@ -23,8 +25,9 @@ use tempfile::TempDir;
 type Check = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Check); 5] = [
+pub const TARGETS: [(&str, Check); 6] = [
     ("configuration", configuration::check),
+    ("entries", entries::check),
     ("log", log::check),
     ("payload", payload::check),
     ("request", request::check),

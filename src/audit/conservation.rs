@@ -396,6 +396,9 @@ impl<S: SpotReader> Audit<S> {
         assert!(watermark >= over, "the watermark was {over}, and is {watermark}");
         let mut recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
         report.swept = findings.swept;
+        report.caught_up &= !findings.behind;
+        let damaged = findings.damaged.into_iter().map(Kind::DamagedJournal);
+        report.mismatches.extend(damaged.map(Mismatch::new));
         let strange = findings.strange.into_iter().map(Kind::StrangeRow);
         report.mismatches.extend(strange.map(Mismatch::new));
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
@@ -424,8 +427,7 @@ impl<S: SpotReader> Audit<S> {
             }
         }
         report.open = open.len();
-        // A row is committed before its record is written, so every record read has its row in this
-        // snapshot.
+        // A row is committed before its record is written, so every record read has its row now.
         let rows = self.rows.externals(self.unkept.externals.keys().copied()).await?;
         let lost =
             self.unkept.externals.iter().filter_map(|(number, logged)| {

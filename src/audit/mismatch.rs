@@ -10,6 +10,7 @@ use domain::transfer::{Op, Participant, ReqId, State};
 use wal::Sequence;
 
 use crate::postgres::audit_reader::Unbalanced;
+use crate::postgres::journal::DamagedRow;
 use engine::external::Outside;
 use engine::totals::Totals;
 
@@ -77,6 +78,8 @@ pub enum Kind {
     LostCommits(String),
     /// A record of the log cannot be read.
     DamagedLog(String),
+    /// A row of Funding's journal cannot be read, or is missing.
+    DamagedJournal(DamagedRow),
     /// PostgreSQL has a row that the service never writes.
     StrangeRow(String),
     /// A balance is not the sum of its operations.
@@ -219,6 +222,9 @@ impl Mismatch {
                 format!("PostgreSQL lacks commits that it had answered: {lacks}")
             }
             Kind::DamagedLog(why) | Kind::StrangeRow(why) => why.clone(),
+            Kind::DamagedJournal(damaged) => {
+                format!("{damaged}; see the runbook, \"The journal is damaged\"")
+            }
             Kind::Unbalanced(unbalanced) => unbalanced.sentence(),
             Kind::UnreadableRow(why) => format!("a row cannot be read: {why}"),
             Kind::NoTransfer => {

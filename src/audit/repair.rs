@@ -64,6 +64,8 @@ pub struct Plan {
     pub renumberings: Vec<Renumbering>,
     /// External operations that PostgreSQL has lost and the log proves.
     pub externals: Vec<ExternalRepair>,
+    /// Damaged rows of Funding's journal: the totals of the audit begin anew behind them.
+    pub damaged: Vec<Mismatch>,
 }
 
 impl Plan {
@@ -103,6 +105,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
+    let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
+    plan.damaged = verdict.mismatches.extract_if(.., is_damaged).collect();
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }

@@ -26,6 +26,7 @@ use crate::data_dir;
 use crate::exit::Exit;
 use crate::format::Format;
 use crate::postgres::settings::Settings;
+use crate::postgres::watermark::Watermark;
 use crate::postgres::{self, Address, embedded};
 use crate::stores;
 use crate::telemetry::chain;
@@ -64,17 +65,20 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
             "the configuration is invalid, so its address is unknown".to_owned(),
         )),
     };
-    let (postgres, pair) = match postgres {
-        Ok((settings, pair)) => (Ok(settings), Some(pair)),
-        Err(unasked) => (Err(unasked), None),
+    let (postgres, pair, rate) = match postgres {
+        Ok((settings, pair, rate)) => (Ok(settings), Some(pair), rate),
+        Err(unasked) => (Err(unasked), None, None),
     };
     let machine = Machine::look(&log_dir(&config), clock);
-    let seen = Seen { config, postgres, pair, machine };
+    let seen = Seen { config, postgres, pair, rate, machine };
     let findings = CHECKS.iter().flat_map(|check| check(&seen));
     [valid].into_iter().chain(findings).collect()
 }
 
-fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked> {
+/// The settings, the records of both stores about each other, and the last measured rate.
+type Examined = (Settings, Pair, Option<u64>);
+
+fn ask(config: &Config, clock: &impl Clock) -> Result<Examined, Unasked> {
     let failed = |error: &dyn std::error::Error| Unasked::Failed(chain(error));
     let target = match &config.postgres.url {
         Some(url) => Address::parse(url.expose()).map_err(|error| failed(&error))?,
@@ -86,7 +90,12 @@ fn ask(config: &Config, clock: &impl Clock) -> Result<(Settings, Pair), Unasked>
     let (log, snapshots) = (data_dir::log(&config.data_dir), data_dir::snapshots(&config.data_dir));
     let asked = runtime.block_on(async {
         let settings = Settings::read(&target, &limits, || clock.now_ns()).await?;
-        Ok((settings, Pair::look(&target, &limits, &log, &snapshots).await?))
+        let pair = Pair::look(&target, &limits, &log, &snapshots).await?;
+        let rate = match pair.database {
+            Some(_) => Watermark::new(target, limits, 0).rate().await?,
+            None => None,
+        };
+        Ok((settings, pair, rate))
     });
     asked.map_err(|error: postgres::Error| failed(&error))
 }

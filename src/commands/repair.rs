@@ -88,10 +88,14 @@ async fn repair(
         let incarnation = planned.incarnation;
         say(verb, &format_args!("begin anew behind incarnation {incarnation}: {behind}"))?;
     }
+    for damaged in &planned.damaged {
+        say(verb, &format_args!("begin the totals of the audit anew: {damaged}"))?;
+    }
     let mut left = Vec::new();
     match (author, closed.as_ref().and_then(Closed::identity)) {
         (Some(author), Some(log)) => {
             let write_postgres = planned.behind.is_some()
+                || !planned.damaged.is_empty()
                 || !planned.repairs.is_empty()
                 || !planned.externals.is_empty();
             let restore =

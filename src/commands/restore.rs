@@ -29,11 +29,11 @@ use crate::crash;
 use crate::data_dir::{self, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, sync};
 use crate::exit::Exit;
 use crate::format::Format;
+use crate::postgres;
 use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
-use crate::postgres::incarnation::{INCARNATIONS_SKIPPED, identity_from_text, identity_text};
-use crate::postgres::{self, incarnation, rebase};
+use crate::postgres::incarnation::{self, INCARNATIONS_SKIPPED, identity_from_text, identity_text};
 use crate::stores::{self, Target};
 
 /// The name of the mark until it is complete.
@@ -220,7 +220,7 @@ async fn bring_back(
         crash::point("restore_after_postgres");
         let log = identity_from_text(&manifest.log.identity).map(|log| (log, false));
         postgres::migrate(&target.address, &limits, log).await.context("prepare PostgreSQL")?;
-        rebase::settle(&target.address, &limits).await.context("make the tables this cluster's")?;
+        dump::analyze(&target.address, &limits).await.context("analyze the tables")?;
         crash::point("restore_after_settle");
     }
     if part != Part::Database {

@@ -43,7 +43,7 @@ impl Default for Engine {
             ring_slots: 4_096,
             in_flight_max: 2_048,
             accounts_max: 1_000_000,
-            outcomes_max: 1_000_000,
+            outcomes_max: 4_000_000,
             idle_mark_ms: 10,
         }
     }

@@ -13,14 +13,15 @@ use super::{Config, Error, bounds};
 /// The prefix of this program's variables.
 const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
 
-/// Keys that may be given as a value or as the name of a file that holds the value.
-const TWINS: [(&str, &str, &str); 6] = [
+/// Pairs of keys that give the same thing: a value or the file that holds it, or two units.
+const TWINS: [(&str, &str, &str); 7] = [
     ("auth", "secret", "secret_file"),
     ("auth", "previous_secret", "previous_secret_file"),
     ("postgres", "url", "url_file"),
     ("alert", "webhook_url", "webhook_url_file"),
     ("webhooks", "url", "url_file"),
     ("webhooks", "secret", "secret_file"),
+    ("outcomes", "keep_minutes", "keep_hours"),
 ];
 
 /// One source of keys, merged by figment over the one below.
@@ -105,25 +106,25 @@ impl Layer {
         Figment::from(self.clone()).extract::<Config>().map(drop).map_err(describe)
     }
 
-    /// Refuses a value that is given together with its file.
+    /// Refuses two keys that give the same thing.
     pub(super) fn refuse_twins(&self) -> Result<(), Error> {
-        for (section, value, file) in TWINS {
-            if self.holds(section, value) && self.holds(section, file) {
-                let key = format!("{section}.{value}");
-                return Err(Error::Twice { key, origin: self.origin.clone() });
+        for (section, one, other) in TWINS {
+            if self.holds(section, one) && self.holds(section, other) {
+                let [key, other] = [one, other].map(|key| format!("{section}.{key}"));
+                return Err(Error::Twice { key, other, origin: self.origin.clone() });
             }
         }
         Ok(())
     }
 
-    /// Removes a secret that `upper` gives, as a value or as a file.
+    /// Removes both keys of a pair if `upper` gives one of them.
     pub(super) fn yield_twins(&mut self, upper: &Self) {
-        for (section, value, file) in TWINS {
-            if (upper.holds(section, value) || upper.holds(section, file))
+        for (section, one, other) in TWINS {
+            if (upper.holds(section, one) || upper.holds(section, other))
                 && let Some(Value::Dict(_, keys)) = self.keys.get_mut(section)
             {
-                keys.remove(value);
-                keys.remove(file);
+                keys.remove(one);
+                keys.remove(other);
             }
         }
     }

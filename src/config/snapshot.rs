@@ -23,7 +23,7 @@ impl Default for Snapshot {
         Self {
             every_records: 1_000_000,
             every_bytes: 1_073_741_824,
-            keep: 2,
+            keep: 4,
             archive_command: String::new(),
         }
     }

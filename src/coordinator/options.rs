@@ -30,9 +30,10 @@ impl From<&Config> for Options {
 impl From<&Config> for watermark::Options {
     fn from(config: &Config) -> watermark::Options {
         watermark::Options {
-            keep: config.outcomes.keep_hours.duration(),
-            every: Duration::from_millis(config.outcomes.evict_every_ms),
+            keep: config.outcomes.keep(),
+            every: config.outcomes.every(),
             outcomes_max: config.engine.outcomes_max,
+            rate_max: config.outcomes.rate_max(config.engine.outcomes_max),
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Options {
     pub every: Duration,
     /// Places in the outcome map.
     pub outcomes_max: usize,
+    /// The transfers per second that the map carries.
+    pub rate_max: u64,
 }
 
 /// A round that was not finished; the next one continues.
@@ -115,6 +117,7 @@ struct Raiser {
 impl Raiser {
     async fn run(mut self, mut open: watch::Receiver<()>) -> Result<(), Superseded> {
         let work = async {
+            self.warn_if_small().await;
             loop {
                 self.round().await?;
                 self.pause().await;
@@ -125,6 +128,23 @@ impl Raiser {
             // anywhere.
             _ = open.changed() => Ok(()),
             ended = work => ended,
+        }
+    }
+
+    /// Warns if the transfers of the last process would fill the outcome map at their rate.
+    async fn warn_if_small(&mut self) {
+        let limit = self.store.call_limit();
+        let clock = Arc::clone(&self.clock);
+        let rate_max = self.options.rate_max;
+        match within(&*clock, limit, self.store.rate()).await {
+            Ok(Some(rate)) if rate > rate_max => warn!(
+                rate,
+                rate_max,
+                "the outcome map is too small for the last measured rate, transfers/s: raise \
+                 engine.outcomes_max, or lower outcomes.keep_minutes"
+            ),
+            Ok(_) => {}
+            Err(error) => warn!(why = telemetry::chain(&error), "the last rate is unknown"),
         }
     }
 

@@ -1,12 +1,24 @@
-//! What the audit reads: one snapshot of PostgreSQL, and in it everything that is new since the last one.
+//! The audit's reads of PostgreSQL: new rows of the journal, and everything that they are compared
+//! with.
 //!
-//! [`AuditReader::open`] begins the snapshot and reads; [`AuditReader::close`] keeps how far it came, or forgets it. Totals of all
-//! operations are kept per account ([`Unbalanced`] is one whose balance differs); transfers are handed out with their
-//! operations, for the audit to compare with UBSCore's.
+//! ```text
+//!   journal rows behind audit_folded  -->  sums by account  -->  balances less audit_totals
+//!        (a part in each round)        `-> transfers, with their operations
+//! ```
+//!
+//! Every statement is short and has a snapshot of its own, because an old snapshot makes hot rows
+//! expensive. A balance is read before the last rows of the journal, and its version names the
+//! entries that it includes. A difference that is left is read again in one snapshot of these
+//! accounts alone, and only this reading counts.
+//!
+//! [`AuditReader::open`] reads; [`AuditReader::close`] folds the rows that were read into the totals,
+//! or forgets them.
 
 mod externals;
+mod sums;
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +28,12 @@ use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
+use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
 use super::columns::{self, bigint};
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
 use super::incarnation::identity_from_text;
-use super::rebase::rebase_if_foreign;
+use super::journal::{self, DamagedRow};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::UserId;
@@ -37,7 +50,9 @@ const EXTERNALS_FEW: i64 = 1_000_000;
 /// Where there are more, that is done once in so many sweeps.
 const SWEEPS_PER_EXTERNALS: u32 = 100;
 /// The most unbalanced accounts reported by one opening.
-const UNBALANCED_MAX: i64 = 100;
+const UNBALANCED_MAX: usize = 100;
+/// Begins a transaction that reads in one snapshot.
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
 /// A Funding operation as recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +113,11 @@ pub struct Findings {
     pub strange: Vec<String>,
     /// Where the log had been compared up to by this PostgreSQL, which is not the one that was kept last.
     pub back_at: Option<Sequence>,
+    /// Rows of the journal that no process writes: behind them nothing is compared.
+    pub damaged: Vec<DamagedRow>,
+    /// Whether the journal has more rows: balances are compared up to here only, and the sweep
+    /// waits.
+    pub behind: bool,
     /// Whether the sweep has come to the end of both tables, and begins anew with the next opening.
     pub swept: bool,
 }
@@ -140,6 +160,20 @@ pub struct AuditReader {
     swept: (i64, i64, String),
     /// Where it will stand if this opening is kept.
     next: (i64, i64, String),
+    /// The rows of the journal that this opening has read.
+    part: Part,
+    /// The rows read so far, if nothing is kept.
+    unkept: Unkept,
+}
+
+/// Rows of the journal that were read and are not folded.
+#[derive(Debug, Default)]
+struct Unkept {
+    /// The flights that were folded.
+    folded: Flights,
+    /// The flights up to which they were read.
+    read: Flights,
+    sums: Sums,
 }
 
 impl AuditReader {
@@ -155,7 +189,20 @@ impl AuditReader {
         let start = beginning();
         let (swept, next) = (start.clone(), start);
         let (client, incarnation, known, sweeps) = (None, 0, Vec::new(), 0);
-        AuditReader { config, limits, catalog, client, incarnation, known, sweeps, swept, next }
+        let (part, unkept) = (Part::default(), Unkept::default());
+        AuditReader {
+            config,
+            limits,
+            catalog,
+            client,
+            incarnation,
+            known,
+            sweeps,
+            swept,
+            next,
+            part,
+            unkept,
+        }
     }
 
     /// Books of the same database, with a connection of their own.
@@ -169,22 +216,20 @@ impl AuditReader {
         )
     }
 
-    /// Takes the tables over at a start, so that no process before us keeps anything any more. They may have come from
-    /// another cluster, whose transactions have other numbers.
+    /// Takes the totals over at a start, so that no process before us folds anything any more.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn take_over(&mut self, incarnation: u64) -> Result<(), Error> {
         assert!(self.incarnation <= incarnation, "no process goes back to an earlier one");
-        // Numbering every operation anew takes its time.
-        let limits = Limits { statement_timeout: Duration::ZERO, ..self.limits };
-        let client = connect(&self.config, &limits).await?;
-        rebase_if_foreign(&client).await?;
-        let take = "UPDATE audit_state SET incarnation = $1 WHERE incarnation <= $1 \
-                    RETURNING snapshot, log_sequence";
-        let row = client.query_opt(take, &[&bigint(incarnation)]).await?;
-        let row = row.ok_or(Error::Superseded)?;
-        (self.incarnation, self.known) = (incarnation, vec![state_from_row(&row)?]);
+        let client = self.client().await?;
+        let take = "UPDATE audit_state SET incarnation = $1 WHERE incarnation <= $1";
+        if client.execute(take, &[&bigint(incarnation)]).await? == 0 {
+            return Err(Error::Superseded);
+        }
+        // Behind the update: a process before us may have folded until then.
+        (self.incarnation, self.known) = (incarnation, vec![state(&client).await?]);
+        self.client = Some(client);
         Ok(())
     }
 
@@ -237,7 +282,7 @@ impl AuditReader {
         }
     }
 
-    /// Begins a snapshot and reads what is new, `named`, and the next part of the sweep.
+    /// Reads the next rows of the journal, `named`, and the next part of the sweep.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away. Nothing is kept.
@@ -249,87 +294,144 @@ impl AuditReader {
     }
 
     async fn read(&mut self, client: &Client, named: &BTreeSet<ReqId>) -> Result<Findings, Error> {
-        client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
-        let row = client.query_one("SELECT snapshot, log_sequence FROM audit_state", &[]).await?;
-        let state = state_from_row(&row)?;
-        let snapshot = state.snapshot.clone();
+        let state = state(client).await?;
         let mut findings = Findings::default();
         if !self.known.is_empty() && !self.known.contains(&state) {
             findings.back_at = Some(state.log_sequence);
-            self.known = vec![state];
+            self.known = vec![state.clone()];
+        }
+        if self.unkept.folded != state.folded {
+            // A running service has folded them meanwhile.
+            let (folded, read) = (state.folded.clone(), state.folded.clone());
+            self.unkept = Unkept { folded, read, sums: Sums::default() };
+        }
+        self.part = sums::part(client, &self.unkept.read).await?;
+        findings.damaged = mem::take(&mut self.part.damaged);
+        findings.behind = self.part.behind;
+        if !findings.damaged.is_empty() && self::state(client).await?.folded != state.folded {
+            // It has deleted them as well, in the middle of our reading.
+            self.part = Part::default();
+            return Ok(Findings { behind: true, damaged: Vec::new(), ..findings });
         }
 
         let mut names: BTreeSet<String> = named.iter().map(ToString::to_string).collect();
-        for row in client.query("SELECT audit_transfers_since($1)", &[&snapshot]).await? {
-            names.insert(row.try_get(0)?);
+        self.name_transfers(client, &mut names, &mut findings).await?;
+        let (last_user, mut last_number, mut last_operation) = self.swept.clone();
+        let (mut until_user, mut user_rows) = (last_user, SWEEP_ROWS);
+        if !findings.behind {
+            (until_user, user_rows) = next_users(client, last_user).await?;
         }
-        let (mut last_user, mut last_number, mut last_operation) = self.swept.clone();
-
-        // Accounts: those with something new, and the next ones in their order. A page that is full of one table ends at
-        // its last user, so that the other's rows up to there are looked at as well.
-        let until = "SELECT max(user_id), count(*) FROM \
-             (SELECT user_id FROM balances_tb WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page \
-             UNION ALL SELECT max(user_id), count(*) FROM \
-             (SELECT user_id FROM audit_totals WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page";
-        let (mut until_user, mut user_rows) = (i64::MAX, 0);
-        for page in client.query(until, &[&last_user, &SWEEP_ROWS]).await? {
-            let (last, rows): (Option<i64>, i64) = (page.try_get(0)?, page.try_get(1)?);
-            if rows == SWEEP_ROWS {
-                until_user = until_user.min(last.unwrap_or(i64::MAX));
-            }
-            user_rows = user_rows.max(rows);
+        if findings.damaged.is_empty() {
+            self.compare_balances(client, (last_user, until_user), &mut findings).await?;
         }
-        let unbalanced = "SELECT user_id, asset_id, difference::text \
-                          FROM audit_unbalanced($1, $2, $3) LIMIT $4";
-        let rows = client
-            .query(unbalanced, &[&snapshot, &last_user, &until_user, &UNBALANCED_MAX])
-            .await?;
-        let what = "Funding is {} than its operations";
-        findings.add_unbalanced(&rows, what)?;
-        last_user = until_user;
-
-        // Transfers in the order of their accepts, and operations in that of their names: each may lack the other.
-        let page = "SELECT req_id, order_number FROM transfers_tb \
-                    WHERE order_number > $1 ORDER BY order_number LIMIT $2";
-        let rows = client.query(page, &[&last_number, &SWEEP_ROWS]).await?;
-        let number_rows = i64::try_from(rows.len()).expect("a page");
-        for row in &rows {
-            names.insert(row.try_get(0)?);
-            last_number = row.try_get(1)?;
+        if !findings.behind {
+            let sizes;
+            (last_number, last_operation, sizes) =
+                next_names(client, last_number, &last_operation, &mut names).await?;
+            findings.swept = [user_rows, sizes[0], sizes[1]].iter().all(|rows| *rows < SWEEP_ROWS);
         }
-        let page = "SELECT DISTINCT req_id FROM transfer_operations \
-                    WHERE req_id > $1 ORDER BY req_id LIMIT $2";
-        let rows = client.query(page, &[&last_operation, &SWEEP_ROWS]).await?;
-        let operation_rows = i64::try_from(rows.len()).expect("a page");
-        for row in &rows {
-            last_operation = row.try_get(0)?;
-            names.insert(last_operation.clone());
-        }
-
-        findings.swept = [user_rows, number_rows, operation_rows].iter().all(|n| *n < SWEEP_ROWS);
         self.next = match findings.swept {
             true => beginning(),
-            false => (last_user, last_number, last_operation),
+            false => (until_user, last_number, last_operation),
         };
-        if findings.swept {
-            let last = "SELECT reltuples::bigint FROM pg_class \
-                        WHERE oid = 'external_operations'::regclass";
-            let last: i64 = client.query_one(last, &[]).await?.try_get(0)?;
-            // It reads all of them: where they are many, not every time.
-            if last < EXTERNALS_FEW || self.sweeps.is_multiple_of(SWEEPS_PER_EXTERNALS) {
-                let changes = "SELECT user_id, asset_id, difference::text \
-                               FROM audit_external_changes($1) LIMIT $2";
-                let rows = client.query(changes, &[&snapshot, &UNBALANCED_MAX]).await?;
-                let what = "its external operations add up to {} than before";
-                findings.add_unbalanced(&rows, what)?;
-            }
+        if findings.swept && findings.damaged.is_empty() {
+            self.compare_externals(client, &mut findings).await?;
             self.sweeps = self.sweeps.wrapping_add(1);
         }
         let names: Vec<String> = names.into_iter().collect();
         for names in names.chunks(TRANSFERS_PER_READ) {
+            // The row of a transfer and its operations are of one moment.
+            client.batch_execute(SNAPSHOT).await?;
             self.read_pages(client, names, &mut findings).await?;
+            client.batch_execute("COMMIT").await?;
         }
         Ok(findings)
+    }
+
+    /// Adds the transfers of the new rows of the journal.
+    async fn name_transfers(
+        &self,
+        client: &Client,
+        names: &mut BTreeSet<String>,
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
+        let numbers: Vec<i64> = self.part.transfers.iter().copied().map(bigint).collect();
+        for numbers in numbers.chunks(TRANSFERS_PER_READ) {
+            let named =
+                "SELECT order_number, req_id FROM transfers_tb WHERE order_number = ANY($1)";
+            let mut found = BTreeSet::new();
+            for row in client.query(named, &[&numbers]).await? {
+                found.insert(row.try_get::<_, i64>(0)?);
+                names.insert(row.try_get(1)?);
+            }
+            let lost = numbers.iter().filter(|number| !found.contains(number));
+            findings.strange.extend(lost.map(|number| {
+                format!(
+                    "the journal has order number {number}, and transfers_tb has no such transfer"
+                )
+            }));
+        }
+        Ok(())
+    }
+
+    /// Compares the balances of the accounts with new entries, and of the users in between.
+    async fn compare_balances(
+        &self,
+        client: &Client,
+        users: (i64, i64),
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
+        let catalog = self.catalog.load_full();
+        let mut sums = self.unkept.sums.between(users, &self.part.sums);
+        sums.merge(&self.part.sums);
+        let mut candidates =
+            unbalanced(client, users, &sums.columns(|sum| sum.all, &catalog)).await?;
+        let open = match findings.behind {
+            true => {
+                candidates.retain(|one| self.part.is_last(one));
+                candidates.iter().map(|one| one.account).collect()
+            }
+            false if candidates.is_empty() => Vec::new(),
+            false => self.part.unexplained(client, candidates, &catalog).await?,
+        };
+        if open.is_empty() {
+            return Ok(());
+        }
+        client.batch_execute(SNAPSHOT).await?;
+        let folded = state(client).await?.folded;
+        let sums = sums::sums_behind(client, &folded, Some(&open)).await?;
+        let found = unbalanced(client, (0, 0), &sums.columns(|sum| sum.all, &catalog)).await?;
+        client.batch_execute("COMMIT").await?;
+        for Candidate { account, difference, .. } in found.into_iter().take(UNBALANCED_MAX) {
+            findings.add_unbalanced(account, difference, "Funding is {} than its operations");
+        }
+        Ok(())
+    }
+
+    /// Compares the external operations of all accounts, in one snapshot. It reads all of them: if
+    /// they are many, not at the end of every sweep.
+    async fn compare_externals(
+        &self,
+        client: &Client,
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
+        let rows = "SELECT reltuples::bigint FROM pg_class \
+                    WHERE oid = 'external_operations'::regclass";
+        let rows: i64 = client.query_one(rows, &[]).await?.try_get(0)?;
+        if rows >= EXTERNALS_FEW && !self.sweeps.is_multiple_of(SWEEPS_PER_EXTERNALS) {
+            return Ok(());
+        }
+        client.batch_execute(SNAPSHOT).await?;
+        let folded = state(client).await?.folded;
+        let sums = sums::sums_behind(client, &folded, None).await?;
+        let Columns { users, assets, sums } =
+            sums.columns(|sum| sum.external, &self.catalog.load());
+        let changes = "SELECT user_id, asset_id, difference::text \
+                       FROM audit_external_changes($1, $2, $3::text[]::numeric[]) LIMIT $4";
+        let limit = i64::try_from(UNBALANCED_MAX).expect("small");
+        let rows = client.query(changes, &[&users, &assets, &sums, &limit]).await?;
+        client.batch_execute("COMMIT").await?;
+        findings.add_rows(&rows, "its external operations add up to {} than before")
     }
 
     async fn read_pages(
@@ -406,39 +508,66 @@ impl AuditReader {
         Ok((watermark, all))
     }
 
-    /// Drops the connection, and with it whatever it was in the middle of.
+    /// Drops the connection, and the statement that may be under way on it.
     pub fn abandon(&mut self) {
         self.client = None;
     }
 
-    /// Ends the snapshot.
+    /// Ends a round.
     ///
     /// # Errors
-    /// [`Error`]: it may not have been kept; the next opening begins where the last one that was kept ended.
+    /// [`Error`]: it may not have been kept. The next opening begins behind the last one that was.
     pub async fn close(&mut self, ending: Ending) -> Result<(), Error> {
-        let Some(client) = self.client.take() else { return Ok(()) };
-        let Ending::Keep(log_sequence) = ending else {
-            client.batch_execute("ROLLBACK").await?;
-            if ending == Ending::GoOn {
+        let part = mem::take(&mut self.part);
+        match ending {
+            Ending::Again => {}
+            Ending::GoOn => {
                 self.swept = self.next.clone();
+                self.unkept.sums.merge(&part.sums);
+                self.unkept.read = part.to;
             }
-            self.client = Some(client);
-            return Ok(());
-        };
+            Ending::Keep(log_sequence) => {
+                let client = self.client().await?;
+                self.fold(&client, &part, log_sequence).await?;
+                self.swept = self.next.clone();
+                self.client = Some(client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows of the journal to the totals, in one statement and so in one transaction.
+    async fn fold(
+        &mut self,
+        client: &Client,
+        part: &Part,
+        log_sequence: Sequence,
+    ) -> Result<(), Error> {
         assert!(self.incarnation > 0, "only the process that has taken over keeps");
-        client.execute("SELECT audit_add(snapshot) FROM audit_state", &[]).await?;
-        // Of two audits that add the same, this update lets one commit, and none of a process before us.
-        let keep = "UPDATE audit_state SET snapshot = pg_current_snapshot()::text, log_sequence = $1 \
-                    WHERE incarnation = $2 RETURNING snapshot, log_sequence";
-        let values: [&(dyn ToSql + Sync); 2] = [&bigint(log_sequence), &bigint(self.incarnation)];
-        let row = client.query_opt(keep, &values).await?.ok_or(Error::Superseded)?;
-        let kept = state_from_row(&row)?;
+        let catalog = self.catalog.load_full();
+        let external = part.sums.columns(|sum| sum.external, &catalog).sums;
+        let Columns { users, assets, sums } = part.sums.columns(|sum: &Sum| sum.all, &catalog);
+        let (mut shards, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
+        for (&shard, &flight) in &part.to {
+            let before = part.from.get(&shard).copied().unwrap_or(0);
+            if flight > before {
+                shards.push(journal::number(shard));
+                from.push(bigint(before));
+                to.push(bigint(flight));
+            }
+        }
         // The answer to the commit may be lost.
+        let kept = State { log_sequence, folded: part.to.clone() };
         self.known.push(kept.clone());
-        client.batch_execute("COMMIT").await?;
+        let fold = "SELECT audit_fold($1, $2, $3, $4, $5, $6, $7, $8::text[]::numeric[], \
+                    $9::text[]::numeric[])";
+        let (incarnation, sequence) = (bigint(self.incarnation), bigint(log_sequence));
+        let values: [&(dyn ToSql + Sync); 9] =
+            [&incarnation, &sequence, &shards, &from, &to, &users, &assets, &sums, &external];
+        if !client.query_one(fold, &values).await?.try_get::<_, bool>(0)? {
+            return Err(Error::Superseded);
+        }
         self.known = vec![kept];
-        self.swept = self.next.clone();
-        self.client = Some(client);
         Ok(())
     }
 
@@ -456,8 +585,9 @@ impl AuditReader {
         ] {
             let all =
                 format!("SELECT user_id, asset_id, difference::text FROM {statement} LIMIT $1");
-            let rows = client.query(&all, &[&UNBALANCED_MAX]).await?;
-            findings.add_unbalanced(&rows, what)?;
+            let limit = i64::try_from(UNBALANCED_MAX).expect("small");
+            let rows = client.query(&all, &[&limit]).await?;
+            findings.add_rows(&rows, what)?;
         }
         self.client = Some(client);
         Ok(findings)
@@ -466,22 +596,29 @@ impl AuditReader {
 
 impl Findings {
     /// Rows of user, asset and difference.
-    fn add_unbalanced(&mut self, rows: &[Row], what: &'static str) -> Result<(), Error> {
+    fn add_rows(&mut self, rows: &[Row], what: &'static str) -> Result<(), Error> {
         for row in rows {
-            let (user, asset): (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
-            let difference: String = row.try_get(2)?;
-            match (u64::try_from(user).ok().and_then(UserId::new), u32::try_from(asset)) {
-                (Some(user), Ok(asset)) => {
-                    let asset = AssetId(asset);
-                    self.unbalanced.push(Unbalanced { user, asset, difference, what });
-                }
-                _ => self.strange.push(format!(
-                    "user {user}, asset {asset}: {}, and there is no such account",
-                    sentence(what, &difference)
-                )),
-            }
+            self.add_unbalanced((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?, what);
         }
         Ok(())
+    }
+
+    fn add_unbalanced(
+        &mut self,
+        (user, asset): (i64, i32),
+        difference: String,
+        what: &'static str,
+    ) {
+        match (u64::try_from(user).ok().and_then(UserId::new), u32::try_from(asset)) {
+            (Some(user), Ok(asset)) => {
+                let asset = AssetId(asset);
+                self.unbalanced.push(Unbalanced { user, asset, difference, what });
+            }
+            _ => self.strange.push(format!(
+                "user {user}, asset {asset}: {}, and there is no such account",
+                sentence(what, &difference)
+            )),
+        }
     }
 }
 
@@ -500,16 +637,90 @@ fn beginning() -> (i64, i64, String) {
     (i64::MIN, i64::MIN, String::new())
 }
 
-/// What is kept between two rounds.
+/// The progress that is kept between two rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
-    snapshot: String,
     log_sequence: Sequence,
+    /// The last folded flight of each shard.
+    folded: Flights,
 }
 
-fn state_from_row(row: &Row) -> Result<State, Error> {
-    let log_sequence = columns::count(row, 1, "audit_state")?;
-    Ok(State { snapshot: row.try_get(0)?, log_sequence })
+async fn state(client: &Client) -> Result<State, Error> {
+    let state = "SELECT f.shard, f.flight, a.log_sequence \
+                 FROM audit_state a LEFT JOIN audit_folded f ON TRUE";
+    let rows = client.query(state, &[]).await?;
+    let empty = || Error::Row { table: "audit_state", what: "no row".to_owned() };
+    let log_sequence = columns::count(rows.first().ok_or_else(empty)?, 2, "audit_state")?;
+    let mut folded = Flights::new();
+    for row in &rows {
+        if row.try_get::<_, Option<i32>>(0)?.is_some() {
+            folded.insert(journal::shard(row)?, columns::count(row, 1, "audit_folded")?);
+        }
+    }
+    Ok(State { log_sequence, folded })
+}
+
+/// The users of the next part of the sweep: the last one, and the rows of the longer table. A page
+/// that is full of one table ends at its last user, so that the other's rows up to there are read.
+async fn next_users(client: &Client, after: i64) -> Result<(i64, i64), Error> {
+    let until = "SELECT max(user_id), count(*) FROM \
+         (SELECT user_id FROM balances_tb WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page \
+         UNION ALL SELECT max(user_id), count(*) FROM \
+         (SELECT user_id FROM audit_totals WHERE user_id > $1 ORDER BY user_id LIMIT $2) AS page";
+    let (mut until_user, mut user_rows) = (i64::MAX, 0);
+    for page in client.query(until, &[&after, &SWEEP_ROWS]).await? {
+        let (last, rows): (Option<i64>, i64) = (page.try_get(0)?, page.try_get(1)?);
+        if rows == SWEEP_ROWS {
+            until_user = until_user.min(last.unwrap_or(i64::MAX));
+        }
+        user_rows = user_rows.max(rows);
+    }
+    Ok((until_user, user_rows))
+}
+
+/// The next part of the sweep: transfers in the order of their accepts, and operations in that of
+/// their names, since each may lack the other. Returns the last of both, and how many there were.
+async fn next_names(
+    client: &Client,
+    mut last_number: i64,
+    last_operation: &str,
+    names: &mut BTreeSet<String>,
+) -> Result<(i64, String, [i64; 2]), Error> {
+    let page = "SELECT req_id, order_number FROM transfers_tb \
+                WHERE order_number > $1 ORDER BY order_number LIMIT $2";
+    let rows = client.query(page, &[&last_number, &SWEEP_ROWS]).await?;
+    let transfers = i64::try_from(rows.len()).expect("a page");
+    for row in &rows {
+        names.insert(row.try_get(0)?);
+        last_number = row.try_get(1)?;
+    }
+    let page = "SELECT DISTINCT req_id FROM transfer_operations \
+                WHERE req_id > $1 ORDER BY req_id LIMIT $2";
+    let rows = client.query(page, &[&last_operation, &SWEEP_ROWS]).await?;
+    let operations = i64::try_from(rows.len()).expect("a page");
+    let mut last_operation = last_operation.to_owned();
+    for row in &rows {
+        last_operation = row.try_get(0)?;
+        names.insert(last_operation.clone());
+    }
+    Ok((last_number, last_operation, [transfers, operations]))
+}
+
+/// The accounts of these users, and those in `sums`, whose balances are not equal to their totals
+/// and sums together.
+async fn unbalanced(
+    client: &Client,
+    (after, until): (i64, i64),
+    Columns { users, assets, sums }: &Columns,
+) -> Result<Vec<Candidate>, Error> {
+    let unbalanced = "SELECT user_id, asset_id, difference::text, version \
+                      FROM audit_unbalanced($1, $2, $3, $4, $5::text[]::numeric[])";
+    let rows = client.query(unbalanced, &[&after, &until, users, assets, sums]).await?;
+    let candidate = |row: &Row| {
+        let account = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Candidate { account, difference: row.try_get(2)?, version: row.try_get(3)? })
+    };
+    rows.iter().map(candidate).collect()
 }
 
 fn operation_from_row(row: &Row, catalog: &Catalog) -> Result<Operation, Error> {

@@ -8,11 +8,12 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use tokio_postgres::config::Host;
 
-use super::Address;
 use super::export::Place;
+use super::{Address, Limits, connect};
 use crate::environment;
 
 /// How much of what a program said an error quotes, bytes.
@@ -181,4 +182,14 @@ fn run(
         // It did not want the rest, and is content.
         (Ok(_), _) => Ok(()),
     }
+}
+
+/// Gives the planner statistics of restored tables.
+///
+/// # Errors
+/// [`Error`](super::Error): PostgreSQL is away. The same call again does it.
+pub async fn analyze(address: &Address, limits: &Limits) -> Result<(), super::Error> {
+    // It reads a part of every table, which takes time.
+    let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
+    Ok(connect(address, &limits).await?.batch_execute("ANALYZE").await?)
 }

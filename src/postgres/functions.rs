@@ -14,9 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
+    include_str!("sql/journal.sql"),
     include_str!("sql/guards.sql"),
     include_str!("sql/funding.sql"),
     include_str!("sql/transfers.sql"),

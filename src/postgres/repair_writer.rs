@@ -16,7 +16,6 @@ use super::cut::CLOSED;
 use super::database::decision;
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
-use super::rebase::rebase_if_foreign;
 use super::store::fingerprint;
 use super::{Address, Error, Limits, connect};
 use domain::asset::{Asset, Catalog};
@@ -221,13 +220,11 @@ pub async fn carry_out(
     author: Author<'_>,
 ) -> Result<(Vec<Repaired>, Vec<Repaired>), Error> {
     let reason = author.reason;
-    // Tables of another cluster are numbered anew, which takes its time.
+    // The totals of the audit are counted anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let mut client: Client = connect(config, &limits).await?;
     let mut transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
-    // Before any operation is written: it would have a number of this cluster among those of another.
-    rebase_if_foreign(&transaction).await?;
     let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                 VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let (transfers, outside) = (repairs.len(), externals.len());
@@ -284,6 +281,8 @@ pub async fn carry_out(
         }
     }
     flight.write(&transaction).await?;
+    // A row of an operation may have been deleted and written again. Its totals would count twice.
+    transaction.execute("SELECT audit_begin_anew()", &[]).await?;
     transaction.commit().await?;
     Ok((all, all_outside))
 }

@@ -16,6 +16,12 @@ const AHEAD: &str = "SELECT extract(epoch FROM max(updated_at) - clock_timestamp
         WHERE order_number >= (SELECT watermark FROM engine_state) \
         ORDER BY order_number LIMIT 1000)) AS ends";
 
+/// Transfers per second between the kept sightings of the latest incarnation.
+const RATE: &str = "SELECT (max(order_number) - min(order_number)) * 1000 \
+                           / NULLIF(max(seen_ms) - min(seen_ms), 0) \
+     FROM watermark_sightings \
+    WHERE order_number >> 40 = (SELECT max(order_number) >> 40 FROM watermark_sightings)";
+
 /// How far a watermark stands, and what is above it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Raised {
@@ -102,6 +108,18 @@ impl Watermark {
         let ahead = row.try_get::<_, Option<f64>>(0)?.unwrap_or(0.0);
         self.session = Some(session);
         Ok(Duration::try_from_secs_f64(ahead).unwrap_or(Duration::ZERO))
+    }
+
+    /// Transfers accepted per second in about the last keep time; `None` if it is not known.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is changed.
+    pub async fn rate(&mut self) -> Result<Option<u64>, Error> {
+        let session = self.session().await?;
+        let row = session.client.query_one(RATE, &[]).await.map_err(failure)?;
+        let rate = row.try_get::<_, Option<i64>>(0)?;
+        self.session = Some(session);
+        Ok(rate.and_then(|rate| u64::try_from(rate).ok()))
     }
 
     /// Longer than the server's own limits, so that the server speaks first wherever it can.

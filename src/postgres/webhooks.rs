@@ -87,7 +87,7 @@ pub struct Collected {
 }
 
 /// A row of the journal after the cursor.
-struct JournalRow {
+struct Uncollected {
     shard: i32,
     flight: i64,
     /// The shard's cursor.
@@ -101,7 +101,7 @@ struct JournalRow {
 /// The rows that may be delivered now, of rows in the order of their shards and flights, and whether
 /// there may be more. A user can have another shard in the next incarnation: while a shard may have
 /// further rows of an incarnation, no row of a later one is taken.
-fn in_turn(mut rows: Vec<JournalRow>) -> (Vec<JournalRow>, bool) {
+fn in_turn(mut rows: Vec<Uncollected>) -> (Vec<Uncollected>, bool) {
     let full = rows.chunk_by(|one, next| one.shard == next.shard).filter(|of| of.len() == ROWS_MAX);
     let bound = full.filter_map(|of| of.last()).map(|last| last.incarnation).min();
     if let Some(bound) = bound {
@@ -196,7 +196,7 @@ impl Deliveries {
     pub async fn collect(&self) -> Result<Collected, Error> {
         let rows = self.client.query(&self.journal, &[]).await?;
         let rows = rows.iter().map(|row| {
-            Ok(JournalRow {
+            Ok(Uncollected {
                 shard: row.try_get(0)?,
                 flight: row.try_get(1)?,
                 from: row.try_get(3)?,
@@ -219,7 +219,7 @@ impl Deliveries {
         }
         let (mut ids, mut numbers) = (Vec::new(), Vec::new());
         let (mut states, mut times) = (Vec::new(), Vec::new());
-        for JournalRow { event_first, at, entries, .. } in &rows {
+        for Uncollected { event_first, at, entries, .. } in &rows {
             let mut id = *event_first;
             for entry in entries {
                 let Entry::Passed { order_number, states: passed, .. } = entry else { continue };
@@ -382,7 +382,7 @@ mod tests {
     fn rows_of_a_later_incarnation_wait_for_a_shard_with_more_rows() {
         let row = |shard, flight, incarnation| {
             let (from, event_first, entries) = (0, 1, Vec::new());
-            JournalRow {
+            Uncollected {
                 shard,
                 flight,
                 from,

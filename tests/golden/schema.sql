@@ -62,12 +62,15 @@ CREATE TABLE assets_tb (
     CONSTRAINT assets_tb_symbol_key UNIQUE (symbol),
     CONSTRAINT assets_units_check CHECK (((min_transfer_amount = round(min_transfer_amount, ("precision")::integer)) AND (max_transfer_amount = round(max_transfer_amount, ("precision")::integer)) AND ((max_transfer_amount * power((10)::numeric, ("precision")::numeric)) < '18446744073709551616'::numeric)))
 );
+CREATE TABLE audit_folded (
+    shard integer NOT NULL,
+    flight bigint NOT NULL,
+    CONSTRAINT audit_folded_pkey PRIMARY KEY (shard)
+) WITH (fillfactor=50);
 CREATE TABLE audit_state (
     singleton boolean NOT NULL DEFAULT true,
-    snapshot text NOT NULL,
     log_sequence bigint NOT NULL DEFAULT 0,
     incarnation bigint NOT NULL DEFAULT 0,
-    system_identifier bigint NOT NULL,
     CONSTRAINT audit_state_pkey PRIMARY KEY (singleton),
     CONSTRAINT audit_state_singleton_check CHECK (singleton)
 );
@@ -295,15 +298,11 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 
 -- FUNCTION approvals_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION assets_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION audit_add(p_snapshot text) RETURNS void LANGUAGE sql VOLATILE
--- FUNCTION audit_external_changes(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
--- FUNCTION audit_is_foreign() RETURNS boolean LANGUAGE sql VOLATILE
--- FUNCTION audit_is_new(p_xid bigint, p_snapshot text) RETURNS boolean LANGUAGE sql STABLE
--- FUNCTION audit_journal_since(p_snapshot text) RETURNS TABLE(user_id bigint, asset_id integer, journal numeric, external numeric) LANGUAGE sql STABLE
--- FUNCTION audit_rebase() RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_begin_anew() RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION audit_external_changes(p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
--- FUNCTION audit_transfers_since(p_snapshot text) RETURNS SETOF character varying LANGUAGE sql STABLE
--- FUNCTION audit_unbalanced(p_snapshot text, p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
@@ -338,12 +337,12 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
-CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW WHEN (old.xid <> pg_current_xact_id()::text::bigint) EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 
--- ROW audit_state {"snapshot": "1:1:", "singleton": true, "incarnation": 0, "log_sequence": 0}
+-- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}

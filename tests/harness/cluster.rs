@@ -47,6 +47,17 @@ impl Cluster {
         fs::read_dir("/proc").expect("processes").filter_map(process).collect()
     }
 
+    /// The same as plain numbers.
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
+        self.pids().into_iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()).collect()
+    }
+
+    /// Its log so far.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.options.data_dir.join("postgres.log")).expect("its log");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Sends a signal to all of it.
     pub(crate) fn signal(&self, signal: Signal) {
         for pid in self.pids() {

@@ -85,7 +85,7 @@ pub(crate) fn text(site: &Site) -> String {
 fn first_rows(site: &Site) -> String {
     let tables = ["audit_state", "engine_state", "watermark_clock"];
     let rows = tables.map(|table| {
-        let row = "to_jsonb(t) - 'functions_hash' - 'system_identifier'";
+        let row = "to_jsonb(t) - 'functions_hash'";
         let rows = site.sql(&format!("SELECT {row} FROM {table} t"));
         rows.iter().map(|row| format!("-- ROW {table} {}\n", row[0])).collect::<String>()
     });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::finding::{Finding, Verdict};
 use super::pair::Pair;
 use super::seen::{Seen, Unasked};
+use crate::config::Config;
 use crate::config::engine::Wait;
 use crate::postgres::settings::Settings;
 
@@ -22,6 +23,7 @@ pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
     |seen| vec![open_files(seen.machine.open_files, files_needed(seen))],
     |seen| vec![cpus(seen)],
     |seen| vec![core(seen)],
+    |seen| vec![outcomes(&seen.config, seen.rate)],
     |seen| vec![memory(seen.machine.memory.as_deref(), memory_needed(seen))],
     |seen| vec![swap(seen.machine.swaps.as_deref(), seen.machine.service.as_deref())],
     |seen| vec![huge_pages(seen.machine.huge_pages.as_deref())],
@@ -48,7 +50,7 @@ fn unseen(check: &'static str, what: &str) -> Finding {
 /// The oldest major version that is tested.
 const POSTGRES_MAJOR_MIN: i32 = 14;
 /// Connections of the service beside the pool for reads and one for each worker: Funding, the
-/// audit, the audit's check, the watermark, the retention, the webhooks, the server's watch, and one
+/// audit, the audit's check, the watermark, retention, webhooks, the server's watch, and one
 /// command.
 const CONNECTIONS_BESIDE: u64 = 8;
 /// The largest difference of the clocks that a slow answer explains, ms.
@@ -478,6 +480,23 @@ fn core(seen: &Seen) -> Finding {
     fine(check, found)
 }
 
+/// Whether the outcome map is large enough for the measured `rate`, transfers per second.
+fn outcomes(config: &Config, rate: Option<u64>) -> Finding {
+    let check = "outcome map";
+    let (places, keep) = (config.engine.outcomes_max, config.outcomes.keep());
+    let rate_max = config.outcomes.rate_max(places);
+    let lately = rate.map_or_else(String::new, |rate| format!("; lately {rate} transfers/s"));
+    let found = format!("{places} places and {keep:?} carry {rate_max} transfers/s{lately}");
+    match rate {
+        Some(rate) if rate > rate_max => {
+            let change = "raise engine.outcomes_max, or lower outcomes.keep_minutes: a full map \
+                          refuses transfers";
+            finding(check, Verdict::Warn, found, change)
+        }
+        Some(_) | None => fine(check, found),
+    }
+}
+
 /// Memory of an account and of an outcome, bytes, as `config/ubscore.toml` states them.
 const ACCOUNT_BYTES: u64 = 200;
 const OUTCOME_BYTES: u64 = 100;
@@ -720,6 +739,12 @@ mod tests {
             [("always [madvise] never", Verdict::Ok), ("always madvise [never]", Verdict::Warn)]
         {
             assert_eq!(huge_pages(Some(enabled)).verdict, want);
+        }
+        let config = Config::default();
+        for (rate, want) in
+            [(None, Verdict::Ok), (Some(9_000), Verdict::Ok), (Some(90_000), Verdict::Warn)]
+        {
+            assert_eq!(outcomes(&config, rate).verdict, want, "{rate:?}");
         }
         assert_eq!(clocksource(Some("tsc")).verdict, Verdict::Ok);
         assert_eq!(clocksource(Some("hpet")).verdict, Verdict::Warn);

@@ -12,6 +12,8 @@ pub(super) struct Seen {
     pub(super) postgres: Result<Settings, Unasked>,
     /// The records of log and database about each other; `None` if PostgreSQL was not checked.
     pub(super) pair: Option<Pair>,
+    /// Transfers per second in about the last keep time of outcomes; `None` if it is not known.
+    pub(super) rate: Option<u64>,
     pub(super) machine: Machine,
 }
 

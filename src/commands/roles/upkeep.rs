@@ -44,6 +44,8 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
         watch_space(&log_dir, config.wal.space_low_bytes);
         watch_places("accounts", engine.accounts(), engine.accounts_left());
         watch_places("balances", engine.balances(), engine.balances_left());
+        let (outcomes_max, left) = (config.engine.outcomes_max, engine.vacancy().outcomes);
+        watch_places("outcomes", outcomes_max.saturating_sub(left), left);
         match files_bytes(&log_dir) {
             Ok(bytes) => telemetry::wal_bytes(bytes),
             Err(error) => warn!(%error, "the length of the log is unknown"),

@@ -78,6 +78,7 @@ fn render(transfers: &Transfers, operations: &Operations) -> String {
     // A float holds each of these exactly: they are far below 2^53.
     metrics::gauge!(telemetry::RING_DEPTH).set(engine.in_flight() as f64);
     metrics::gauge!(telemetry::OUTCOMES).set(engine.outcomes() as f64);
+    metrics::gauge!(telemetry::OUTCOMES_LEFT).set(engine.vacancy().outcomes as f64);
     let (accounts, balances) = (engine.accounts(), engine.balances());
     metrics::gauge!(telemetry::ACCOUNTS).set(accounts as f64);
     metrics::gauge!(telemetry::ACCOUNTS_MAX).set((accounts + engine.accounts_left()) as f64);

@@ -60,7 +60,7 @@ impl AuditReader {
         Ok(all)
     }
 
-    /// The rows that have one of these order numbers, in the snapshot that is open, if one is.
+    /// The rows that have one of these order numbers.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.

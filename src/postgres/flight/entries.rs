@@ -1,4 +1,4 @@
-//! The entries of a journal row: the changes of transfers and balances in one flight.
+//! The entries of a journal row: the changes of one flight to transfers and balances.
 //!
 //! ```text
 //!   row.entries:  version (1 byte) | entries (postcard) | CRC-32 (4 bytes, little-endian)
@@ -88,7 +88,7 @@ pub enum Damaged {
     Content {
         /// Of which entry, from 0.
         index: usize,
-        /// The fault.
+        /// The reason.
         what: &'static str,
     },
 }
@@ -197,6 +197,8 @@ fn checksum(shard: u32, flight: u64, body: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn entries() -> Vec<Entry> {
@@ -254,6 +256,43 @@ mod tests {
         }
         assert_eq!(decode(3, 77, &bytes), Err(Damaged::Checksum));
         assert_eq!(decode(2, 78, &bytes), Err(Damaged::Checksum));
+    }
+
+    fn any_entry() -> impl Strategy<Value = Entry> {
+        let code = proptest::sample::select(Code::ALL.to_vec()).prop_map(|code| code as u16);
+        let (user, states) = (1..=u64::MAX >> 1, 0..State::ALL.len());
+        let passed = (any::<u64>(), user.clone(), proptest::collection::vec(states, 1..5));
+        let posted = (any::<u64>(), 1..=5_u8, user, 1..=u32::MAX, any::<(i64, i64)>());
+        let posted = (posted, any::<u64>(), proptest::option::of(code));
+        prop_oneof![
+            passed.prop_map(|(order_number, user, states)| {
+                let states = states.into_iter().map(|index| State::ALL[index].number()).collect();
+                Entry::Passed { order_number, user, states }
+            }),
+            posted.prop_map(|((order_number, op, user, asset, (a, b)), version, code)| {
+                let (available, frozen) = (i128::from(a) * 7, i128::from(b));
+                Entry::Posted { order_number, op, user, asset, available, frozen, version, code }
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_read_as_they_were_written(
+            entries in proptest::collection::vec(any_entry(), 0..20), shard: u32, flight: u64,
+        ) {
+            prop_assert_eq!(decode(shard, flight, &encode(shard, flight, &entries)), Ok(entries));
+        }
+
+        #[test]
+        fn any_bytes_are_entries_or_refused(body: Vec<u8>, shard: u32, flight: u64) {
+            prop_assert!(body.is_empty() || decode(shard, flight, &body).is_err());
+            let body = [&[VERSION][..], &body].concat();
+            let row = [&body[..], &checksum(shard, flight, &body).to_le_bytes()].concat();
+            if let Ok(entries) = decode(shard, flight, &row) {
+                prop_assert_eq!(decode(shard, flight, &encode(shard, flight, &entries)), Ok(entries));
+            }
+        }
     }
 
     /// Goal: contents with a right checksum that mean nothing are named.

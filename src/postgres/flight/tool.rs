@@ -12,7 +12,7 @@ use tokio_postgres::types::ToSql;
 use super::entries::{Entry, encode};
 use super::{EventIds, TOOL_ATTEMPT};
 use crate::postgres::columns::{asset_number, bigint, count};
-use crate::postgres::{Error, incarnation};
+use crate::postgres::{Error, incarnation, journal};
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::transfer::{Decision, Op, State};
@@ -63,7 +63,7 @@ impl ToolFlight {
         let last = "SELECT e.incarnation, COALESCE(flight, 0), COALESCE(open_from, 0), \
                       COALESCE(event_first + event_count, 0) \
                     FROM engine_state e LEFT JOIN journal_last l ON shard = $1";
-        let row = transaction.query_one(last, &[&(SHARD as i32)]).await?;
+        let row = transaction.query_one(last, &[&journal::number(SHARD)]).await?;
         let incarnation = count(&row, 0, "engine_state")?;
         let event_first = EventIds::new(incarnation).take(0).max(count(&row, 3, "journal_tb")?);
         assert_eq!(incarnation::of_order_number(event_first), incarnation, "its own ids");
@@ -146,8 +146,16 @@ impl ToolFlight {
             let count = i32::try_from(events).expect("at most ENTRIES_PER_ROW");
             let [flight, incarnation, attempt, open, first] =
                 [flight, incarnation, TOOL_ATTEMPT + place, open_from, event_first].map(bigint);
-            let values: [&(dyn ToSql + Sync); 8] =
-                [&(SHARD as i32), &flight, &incarnation, &attempt, &open, &first, &count, &bytes];
+            let values: [&(dyn ToSql + Sync); 8] = [
+                &journal::number(SHARD),
+                &flight,
+                &incarnation,
+                &attempt,
+                &open,
+                &first,
+                &count,
+                &bytes,
+            ];
             transaction.execute(insert, &values).await?;
             event_first += events;
         }

@@ -69,7 +69,6 @@ pub(super) async fn write_repair(
             repaired
         }
         Way::Carry | Way::WriteDown => {
-            forget_in_audit(transaction, user, asset).await?;
             let repaired = write(transaction, repair, catalog).await?;
             recount_below(transaction, user, asset).await?;
             repaired
@@ -165,22 +164,7 @@ fn told(operation: &ExternalOperation) -> Option<String> {
     success.then(|| units_text(operation.balance_after, PRECISION_MAX))
 }
 
-/// Where rows of this account have been deleted, the audit's totals still hold them: what it has seen becomes what there is.
-/// Otherwise a row that is written again would count twice.
-async fn forget_in_audit(
-    transaction: &Transaction<'_>,
-    user: i64,
-    asset: i32,
-) -> Result<(), Error> {
-    let adjust = "UPDATE audit_totals t \
-            SET journal = t.journal + c.difference, external = t.external + c.difference \
-           FROM audit_external_changes((SELECT snapshot FROM audit_state)) c \
-          WHERE t.user_id = c.user_id AND t.asset_id = c.asset_id AND c.user_id = $1 AND c.asset_id = $2";
-    transaction.execute(adjust, &[&user, &asset]).await?;
-    Ok(())
-}
-
-/// The same for what has passed below the watermark: a row that is written again is counted once.
+/// Adds up the account's rows below the watermark: a row that is written again counts once.
 async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> Result<(), Error> {
     let recount = "INSERT INTO watermark_totals (user_id, asset_id, external_deposited, external_withdrawn) \
           SELECT $1, $2, COALESCE(sum(amount) FILTER (WHERE op = 4), 0), \

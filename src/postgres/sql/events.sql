@@ -79,8 +79,8 @@ $$;
 -- returns the highest of these counts. The fence is held meanwhile, so every statement uses an
 -- index.
 --
--- The last 1,000 rows of a shard stay at any age: the note beside the log may name one of them
--- after a power cut.
+-- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows
+-- that it has written, and a start with those that are noted beside the log.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
     p_rows INTEGER)
