@@ -297,7 +297,12 @@ mod tests {
                 created_at: flight.at,
                 updated_at: flight.at,
             };
-            flight.accepted.push(Written { transfer, next_retry_at: None, passed, operations: Vec::new() });
+            flight.accepted.push(Written {
+                transfer,
+                next_retry_at: None,
+                passed,
+                operations: Vec::new(),
+            });
         }
         flight
     }

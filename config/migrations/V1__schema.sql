@@ -249,12 +249,8 @@ CREATE TABLE external_operations (
     amount        DECIMAL(30,8) NOT NULL,
     balance_after DECIMAL(38,8),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
     order_number  BIGINT UNIQUE                  -- of its record in UBSCore's log
 ) WITH (fillfactor = 80);
-
-CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid)
-    WITH (pages_per_range = 32, autosummarize = on);
 
 
 -- ## The watermark
