@@ -96,13 +96,6 @@ const TAMPERINGS: &[Tampering] = &[
                UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
         says: &["user 1001", "USDT", "FAILED"],
     },
-    Tampering {
-        action: "SET session_replication_role = replica; \
-               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
-               DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
-        undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
-        says: &["user 1001", "USDT", "no such transfer"],
-    },
     // With its change of the balance, so that only the log has it.
     Tampering {
         action: "SET session_replication_role = replica; \
