@@ -4,7 +4,8 @@
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
-#                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows
+#                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows;
+#                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
@@ -30,6 +31,7 @@ SEEDS ?= 20000
 FAMILY ?= faults
 MINUTES ?= 60
 SECONDS ?= 60
+FAMILY ?= faults
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
@@ -60,7 +62,8 @@ soak: need-rust need-postgres
 	    a_postgresql_that_is_away_for_long disk:: answers:: simulation::)
 	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) ;;
 	  growth) tests=(growth::); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
-	  *) echo "no family $(FAMILY): faults or growth" >&2; exit 1 ;;
+	  takeovers | reads) tests=("$(FAMILY)::"); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
+	  *) echo "no family $(FAMILY): faults, growth, takeovers or reads" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 

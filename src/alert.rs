@@ -25,6 +25,9 @@ use crate::telemetry;
 pub enum Alert {
     /// A row of `assets_tb` cannot be read, or contradicts UBSCore's record of the asset.
     AssetUnreadable,
+    /// Another session changes Funding accounts, balances or transfers while the service works with
+    /// them.
+    BalanceChangedOutside,
     /// PostgreSQL wrote times in the future: its clock ran ahead and was corrected.
     ClockAhead,
     /// The refund of a transfer keeps an unknown outcome.
@@ -35,8 +38,16 @@ pub enum Alert {
     ConservationViolated,
     /// Another process has taken over.
     Fenced,
+    /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a
+    /// table.
+    FundingBlocked,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
+    /// A session, prepared transaction or replication slot of PostgreSQL holds back vacuum.
+    OldSnapshot,
+    /// So many transfers are parked, because other sessions hold their rows, that new ones are
+    /// refused.
+    ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
     /// PostgreSQL is another server, or has an older state. No money moves until both stores are
@@ -63,14 +74,18 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 17] = [
+    pub const ALL: [Alert; 21] = [
         Alert::AssetUnreadable,
+        Alert::BalanceChangedOutside,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
         Alert::ConservationViolated,
         Alert::Fenced,
+        Alert::FundingBlocked,
         Alert::NotTakingTransfers,
+        Alert::OldSnapshot,
+        Alert::ParkedFull,
         Alert::PlacesLow,
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
@@ -87,12 +102,16 @@ impl Alert {
     pub fn name(self) -> &'static str {
         match self {
             Alert::AssetUnreadable => "asset_unreadable",
+            Alert::BalanceChangedOutside => "balance_changed_outside",
             Alert::ClockAhead => "clock_ahead",
             Alert::CompensationFailing => "compensation_failing",
             Alert::ConservationStalled => "conservation_stalled",
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
+            Alert::FundingBlocked => "funding_blocked",
             Alert::NotTakingTransfers => "not_taking_transfers",
+            Alert::OldSnapshot => "old_snapshot",
+            Alert::ParkedFull => "parked_full",
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
@@ -119,12 +138,16 @@ impl Alert {
             | Alert::ProtocolViolation
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
+            | Alert::FundingBlocked
+            | Alert::BalanceChangedOutside
+            | Alert::ParkedFull
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
             | Alert::UserFrequencyAbnormal
+            | Alert::OldSnapshot
             | Alert::WalSpaceLow => WARNING,
         }
     }
@@ -145,6 +168,10 @@ impl Alert {
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
             Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
+            Alert::BalanceChangedOutside
+            | Alert::FundingBlocked
+            | Alert::ParkedFull
+            | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",

@@ -31,6 +31,7 @@ pub mod recovery;
 pub mod reload;
 pub mod secret;
 pub mod snapshot;
+pub mod start;
 pub mod telemetry;
 pub mod tls;
 pub mod wal;
@@ -66,6 +67,7 @@ use self::recovery::Recovery;
 use self::reload::Reload;
 use self::secret::Secret;
 use self::snapshot::Snapshot;
+use self::start::Start;
 use self::telemetry::Telemetry;
 use self::wal::Wal;
 use self::webhooks::Webhooks;
@@ -97,6 +99,8 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// The workers that drive transfers.
     pub coordinator: Coordinator,
+    /// How a start takes the database over.
+    pub start: Start,
     /// When a transfer without progress is driven again.
     pub recovery: Recovery,
     /// The continuous audit.
@@ -133,6 +137,7 @@ impl Default for Config {
             wal: Wal::default(),
             snapshot: Snapshot::default(),
             coordinator: Coordinator::default(),
+            start: Start::default(),
             recovery: Recovery::default(),
             conservation: Conservation::default(),
             amount: AmountBounds::default(),
@@ -275,6 +280,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         wal::BOUNDS,
         snapshot::BOUNDS,
         coordinator::BOUNDS,
+        start::BOUNDS,
         recovery::BOUNDS,
         conservation::BOUNDS,
         events::BOUNDS,

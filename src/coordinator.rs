@@ -27,11 +27,11 @@ use tracing::{Span, debug_span};
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
 pub use self::parts::{Options, Parts};
-pub use self::request::{Accepted, ExternalDecided, Rejection, Request};
+pub use self::request::{Accepted, ExternalDecided, Rejection, Request, Submitted};
 use self::step::{Effect, Happened, Row, decide};
 use self::worker::Worker;
 use self::worker::inbox::{Envelope, Look, Message};
-use self::worker::reply::{Caller, OperatorAction, ReplyTo};
+use self::worker::reply::{Caller, Client, OperatorAction, ReplyTo};
 use crate::adapters::{Adapter, Ask, Outcome, Reason, Route};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
@@ -128,15 +128,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         }
     }
 
-    /// Sends a transfer to its worker. The receiver is answered when the accept is decided. The
-    /// name is returned at once, so that the client can ask for a lost answer.
+    /// Sends a transfer to its worker. Returns at once, before the accept is decided.
     ///
     /// # Errors
     /// A [`Rejection`]: nothing was sent.
-    pub async fn submit(
-        &self,
-        request: Request,
-    ) -> Result<(ReqId, oneshot::Receiver<Result<Accepted, Rejection>>), Rejection> {
+    pub async fn submit(&self, request: Request) -> Result<Submitted, Rejection> {
         let Request { user, cid, checked, fingerprint, reservation, pauses } = request;
         let req_id = ReqId::generate(self.clock.now_ns(), self.entropy.lock().u128());
         let intent = Intent {
@@ -155,14 +151,16 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         self.spot.check(&ask)?;
         self.admit(&ask.intent).await?;
         let intent = ask.intent;
-        let (caller, receiver) = Caller::keeping(pauses);
+        let (caller, reply) = Caller::new();
+        let (quiet, woken) = oneshot::channel();
+        let client = Client { caller, quiet, pauses };
         // A part of the request, which lasts as long as the transfer is in hand.
         let span = debug_span!("transfer", %req_id, direction = intent.direction.name());
         let transition = self.first_path(intent.direction);
         let call = Box::new(Call::Accept { intent, fingerprint, transition });
-        let message = Message::Call { call, reply_to: ReplyTo::Accept(caller), reservation };
+        let message = Message::Call { call, reply_to: ReplyTo::Accept(client), reservation };
         self.send_in(span, worker::shard_of(user, self.inboxes.len()), message)?;
-        Ok((req_id, receiver))
+        Ok(Submitted { req_id, reply, quiet: woken })
     }
 
     /// The path of a new transfer in the commit that accepts it.
@@ -195,7 +193,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Direction::SpotToFunding => (Op::Withdraw, false),
         };
         if kept || crowded {
-            match self.spot.foresee(&Ask { op, intent: intent.clone() }).await {
+            // On the heap: it is long, and seldom needed.
+            match Box::pin(self.spot.foresee(&Ask { op, intent: intent.clone() })).await {
                 Ok(()) => {}
                 Err(Code::Overloaded) if crowded => {
                     let table =
@@ -439,7 +438,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         let Duty::Ask(Participant::Spot, op) = transfer.state.duty(intent.direction) else {
             return Ok(Settled { transfer, withdrawn: false });
         };
-        let answer = self.spot.query(intent.req_id, op).await;
+        // On the heap: it is long, and seldom needed.
+        let answer = Box::pin(self.spot.query(intent.req_id, op)).await;
         let decision = match (answer.outcome, answer.outcome.decision()) {
             (_, Some(decision)) => decision,
             // The row was read so long ago that the transfer has ended since, and its record is

@@ -6,8 +6,9 @@
 //!   DATA_DIR/restoring    exists while a restore is not finished
 //! ```
 //!
-//! The flag that halts ([`crate::audit::halt`]), the record of the last server
-//! ([`crate::audit::failover`]) and the embedded PostgreSQL lie beside them.
+//! Beside them lie the flag that halts ([`crate::audit::halt`]), the record of the last server
+//! ([`crate::audit::failover`]), the answered flights ([`crate::postgres::flights`]) and the
+//! embedded PostgreSQL.
 
 use std::fs::File;
 use std::io;

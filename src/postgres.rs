@@ -6,10 +6,10 @@
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
-//! there is of each asset), [`events`] (what users follow, copied from the history), [`webhooks`] (the same on its way to
+//! there is of each asset), [`events`] (what users follow, copied from the history), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
-//! certificate), [`pin`] (the one server that a process uses), [`development`] (the mark of a database that `--dev` made).
+//! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
 //!
 //! The schema: tables in `config/migrations/`, functions and triggers in `src/postgres/sql/` (applied by `functions`).
 
@@ -28,8 +28,10 @@ pub mod events;
 pub mod export;
 pub mod flight;
 pub mod flight_store;
+pub mod flights;
 mod functions;
 pub mod funds;
+pub mod horizon;
 pub mod incarnation;
 pub mod journal;
 pub mod movements;
@@ -105,6 +107,19 @@ pub enum Error {
          `make reset`)"
     )]
     Unreleased(String),
+    /// A setting of the connection is another one than was asked for. Nothing else was sent over it.
+    #[error(
+        "PostgreSQL has {name} = {found} on a new connection, and {asked} was asked for: connect to the server itself, \
+         without a pooler"
+    )]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// The value that was asked for.
+        asked: String,
+        /// The value that it has.
+        found: String,
+    },
     /// Another incarnation has begun.
     #[error("this process has been superseded")]
     Superseded,
@@ -227,25 +242,42 @@ async fn connect_by_keys(address: &Address, limits: &Limits) -> Result<Client, E
     Ok(client)
 }
 
-/// Sets per connection what must not depend on the server's defaults.
-fn session(config: &Config, limits: &Limits) -> Config {
-    // Only a warning reports that the wait for a standby was cancelled: no role or database may switch it off.
-    let options = format!(
-        "-c synchronous_commit=on -c client_min_messages=warning -c statement_timeout={} -c lock_timeout={} \
-         -c idle_in_transaction_session_timeout={} -c default_transaction_isolation=read\\ committed",
-        limits.statement_timeout.as_millis(),
-        limits.lock_timeout.as_millis(),
-        limits.idle_in_transaction_timeout.as_millis(),
-    );
+/// What must not depend on the server's defaults, nor on those of a role or database. Only a warning reports that the wait
+/// for a standby was cancelled, so `client_min_messages` lets warnings through.
+fn session_settings(limits: &Limits) -> [(&'static str, String); 7] {
+    let ms = |limit: Duration| limit.as_millis().to_string();
+    [
+        ("synchronous_commit", "on".to_owned()),
+        ("client_min_messages", "warning".to_owned()),
+        ("statement_timeout", ms(limits.statement_timeout)),
+        ("lock_timeout", ms(limits.lock_timeout)),
+        ("idle_in_transaction_session_timeout", ms(limits.idle_in_transaction_timeout)),
+        ("default_transaction_isolation", "read committed".to_owned()),
+        ("default_transaction_read_only", "off".to_owned()),
+    ]
+}
+
+/// A configuration that sets [`session_settings`]. `incarnation`: of the process, `None` for a command and before a start has
+/// begun. It is part of the connection's name, and the next start may end a connection of this name.
+fn session(config: &Config, limits: &Limits, incarnation: Option<u64>) -> Config {
+    let options = session_settings(limits).map(|(name, value)| {
+        let value = value.replace(' ', "\\ ");
+        format!("-c {name}={value}")
+    });
+    let options = options.join(" ");
     let mut config = config.clone();
     // Behind the operator's own, so that ours hold.
     let options = match config.get_options() {
         Some(given) => format!("{given} {options}"),
         None => options,
     };
+    let name = match incarnation {
+        Some(incarnation) => format!("ubscore {incarnation}"),
+        None => "ubscore".to_owned(),
+    };
     config
         .options(&options)
-        .application_name("ubscore")
+        .application_name(&name)
         // Of several hosts only the primary: a standby writes nothing, and reads on it may step back.
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
         .connect_timeout(limits.connect_timeout)

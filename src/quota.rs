@@ -353,6 +353,17 @@ impl Quotas {
         if is_of_today() {
             return Ok(());
         }
+        // On the heap: it is long, and seldom needed.
+        Box::pin(self.read_again(reads, user, known, today)).await
+    }
+
+    async fn read_again(
+        &self,
+        reads: &Reads,
+        user: UserId,
+        known: &User,
+        today: Day,
+    ) -> Result<(), Refused> {
         let away = |failure: postgres::Error| {
             error!(error = chain(&failure), "a user's usage of the day cannot be read");
             Refused::from(Code::SystemError)

@@ -23,6 +23,8 @@ use crate::data_dir;
 use crate::last_words;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::embedded::{self, Embedded};
+use crate::postgres::flights::{self, Flights};
+use crate::postgres::incarnation;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
 use crate::postgres::{self, Address};
@@ -62,6 +64,33 @@ impl Target {
             idle_in_transaction_timeout,
             ..self.limits
         }
+    }
+
+    /// Why the file of answered flights must be written anew; empty if PostgreSQL has all of them.
+    ///
+    /// # Errors
+    /// PostgreSQL is away, or the file cannot be read.
+    pub async fn lost_flights(&self) -> anyhow::Result<Vec<String>> {
+        let answered = match flights::read(&self.config.data_dir) {
+            Ok(answered) => answered,
+            Err(error @ (flights::Error::Missing(_) | flights::Error::Damaged { .. })) => {
+                return Ok(vec![error.to_string()]);
+            }
+            Err(error) => return Err(error).context("read the answered flights"),
+        };
+        let compared = incarnation::flights(&self.address, &self.limits, &answered).await;
+        Ok(compared.context("look for the answered flights")?.1)
+    }
+
+    /// Writes the file of answered flights anew: PostgreSQL's last ones. No service may run.
+    ///
+    /// # Errors
+    /// PostgreSQL is away, or the file cannot be written.
+    pub async fn write_flights(&self) -> anyhow::Result<()> {
+        let last = incarnation::flights(&self.address, &self.limits, &[]).await;
+        let (last, _) = last.context("read the last flights")?;
+        let written = Flights::create(&self.config.data_dir, &last);
+        written.context("write the answered flights").map(drop)
     }
 
     /// Both stores, as audits read them.

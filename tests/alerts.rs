@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use domain::transfer::Op;
 use rustix::process::geteuid;
@@ -107,6 +109,130 @@ fn postgresql_that_is_away_is_said_once_and_counted_always() {
     });
     site.wait_for_rest();
     site.assert_in_order(&server);
+}
+
+/// Goal: a lock on a table stops every commit and parks no transfer, and the alert names the
+/// session that holds it. Method: a session locks the balances; clients of two users send
+/// meanwhile.
+#[test]
+fn a_lock_on_a_table_is_said_with_its_session() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__REPEAT_MS", 0);
+    let server = site.start();
+    let session = site.session();
+    let pid = session.sql("SELECT pg_backend_pid()")[0][0].clone();
+    session.sql("BEGIN; LOCK TABLE balances_tb IN SHARE MODE");
+    eventually("the alert with the session", || {
+        for user in [USER, USER + 2] {
+            let reply = server.transfer(user, Way::ToSpot, "1");
+            assert_eq!(reply.status, 503, "{reply:?}");
+        }
+        let about = |body: &&Value| body["alert"] == Alert::FundingBlocked.name();
+        let bodies = webhook.bodies();
+        let named = bodies.iter().filter(about).any(|body| {
+            body["message"].as_str().is_some_and(|m| m.contains(&format!("blocked by pid {pid} (")))
+        });
+        named.then_some(())
+    });
+    assert_raised(&server, &webhook, Alert::FundingBlocked);
+    assert_only(&server, &[Alert::FundingBlocked]);
+    assert!(!server.said().contains("blocked; others go on"), "{}", server.said());
+    session.sql("ROLLBACK");
+    eventually("its end", || {
+        let reply = server.transfer(USER, Way::ToSpot, "1");
+        (reply.status < 300).then_some(())
+    });
+    server.says("the store takes commits again");
+    site.wait_for_rest();
+    site.assert_in_order(&server);
+}
+
+/// Goal: a session that keeps writing into a balance is said, and its writes stand. Method: a
+/// session changes the balance of one user without a pause, while that user sends transfers.
+#[test]
+fn a_balance_that_others_keep_changing_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000);
+    let server = site.start();
+    let done = AtomicBool::new(false);
+    let session = site.session();
+    thread::scope(|scope| {
+        let meddler = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                session.sql(&format!(
+                    "UPDATE balances_tb SET available = available + 0.00000001 \
+                     WHERE user_id = {USER} AND asset_id = 3"
+                ));
+            }
+        });
+        let alert = eventually("the alert", || {
+            drop(server.transfer(USER, Way::ToSpot, "1"));
+            let name = Alert::BalanceChangedOutside.name();
+            webhook.bodies().into_iter().find(|body| body["alert"] == name)
+        });
+        done.store(true, Ordering::Relaxed);
+        meddler.join().expect("no panic");
+        let said = alert["message"].as_str().expect("text");
+        let named = format!("user {USER}, USDT: available ");
+        assert!(said.contains(&named) && said.contains(", now available "), "{said}");
+    });
+    assert_raised(&server, &webhook, Alert::BalanceChangedOutside);
+    assert_only(&server, &[Alert::BalanceChangedOutside]);
+}
+
+/// Goal: transfers that wait for held rows have a bound, beyond which new ones are refused. Method:
+/// one worker with room for one parked transfer; a session holds a balance, and its user's deposit
+/// into Funding is parked; another user sends.
+#[test]
+fn too_many_parked_transfers_are_said_and_refuse_new_ones() {
+    let (site, webhook) = site();
+    let site = site
+        .with("UBSCORE__COORDINATOR__SHARDS", 1)
+        .with("UBSCORE__COORDINATOR__PARKED_MAX", 1)
+        .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", 5_000)
+        .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 5_000);
+    let server = site.start();
+    for user in [USER, USER + 1] {
+        server.transfer_committed(user, Way::ToSpot, "5");
+    }
+    site.wait_for_rest();
+    let held = site.lock_usdt(&[USER]);
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 202);
+    eventually("a refusal", || {
+        let reply = server.transfer(USER + 1, Way::ToSpot, "1");
+        (reply.json()["reason"] == "parked").then(|| {
+            assert_eq!((reply.status, &reply.json()["code"]), (503, &json!("OVERLOADED")));
+        })
+    });
+    assert_raised(&server, &webhook, Alert::ParkedFull);
+    assert_only(&server, &[Alert::ParkedFull]);
+    held.sql("ROLLBACK");
+    eventually("room again", || {
+        (server.transfer(USER + 1, Way::ToSpot, "1").status < 300).then_some(())
+    });
+    site.wait_for_rest();
+    site.assert_in_order(&server);
+}
+
+/// Goal: a session that holds back vacuum for too long is named, by the alert and by the doctor.
+/// Method: a session keeps a snapshot, and the limit is its least, a second.
+#[test]
+fn an_old_snapshot_is_said() {
+    let (site, webhook) = site();
+    let site = site.with("UBSCORE__ALERT__OLD_SNAPSHOT_MS", 1_000);
+    let server = site.start();
+    let report = site.session();
+    report.sql("SET application_name = 'a report'");
+    let pid = report.sql("SELECT pg_backend_pid()")[0][0].clone();
+    report.sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM transfers_tb");
+    let named = format!("pid {pid} ('a report', idle in transaction)");
+    let body = assert_raised(&server, &webhook, Alert::OldSnapshot);
+    assert!(body["message"].as_str().is_some_and(|m| m.starts_with(&named)), "{body}");
+    eventually("the doctor's finding", || {
+        let output = site.tool(["doctor"]).output().expect("the binary");
+        let said = String::from_utf8(output.stdout).expect("text");
+        said.contains(&format!("vacuum is held back by {named} for ")).then_some(())
+    });
 }
 
 /// Goal: an audit that cannot run raises an alert, since silence must not look like success.

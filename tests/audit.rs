@@ -201,7 +201,7 @@ fn what_is_changed_while_it_is_down_is_found_at_the_start() {
     site.assert_in_order(&server);
 }
 
-/// Goal: a PostgreSQL that is older than the log is found at the start, transfer by transfer.
+/// Goal: a start refuses a PostgreSQL that is older than the log, and names each lost transfer.
 /// Method: a copy of the database, more transfers, and then the copy in the database's place, like
 /// a restored backup.
 #[test]
@@ -217,13 +217,11 @@ fn a_database_restored_from_a_backup_is_found_at_the_start() {
     site.wait_for_rest();
     server.kill();
 
-    let server = restored.start();
-    eventually("the halt", || (server.ready() == 503).then_some(()));
-    eventually("it to be named", || server.has_named(&lost).then_some(()));
-    assert_alerted(
-        &server.said(),
-        &["user 1001", "USDT", "difference 2", &lost.req_id(), "no such transfer"],
-    );
+    let (code, said) = restored.start_refused();
+    assert_eq!(code, 70, "{said}");
+    for word in ["user 1001", "USDT", "difference 2", &lost.req_id(), "no such transfer"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
 }
 
 /// Goal: a PostgreSQL that goes back under the running service is found, with every lost transfer.

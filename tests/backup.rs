@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
+use ubscore::postgres::flights;
 
 use crate::harness::{
     Balance, COIN, Cluster, Reply, Server, Site, USERS, Way, endow, eventually, force, forgetful,
@@ -566,6 +567,12 @@ fn tables_from_another_cluster_are_audited() {
         for name in ["wal", "snapshots"] {
             crate::harness::copy_files(&directory.join(name), &restored.data_dir.join(name));
         }
+        // No backup holds the answered flights.
+        assert!(!directory.join(flights::FILE).exists());
+        let (code, said) = restored.start_refused();
+        assert!(code == 70 && said.contains("ubscore repair --apply"), "{said}");
+        let (code, done, why) = repair(restored, &["--apply", "--reason", "restored by hand"]);
+        assert_eq!(code, Some(0), "{done}{why}");
         let server = restored.start();
         assert_eq!(server.transfer(USER, Way::ToSpot, "0.5").status, 200);
         restored.wait_for_rest();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Site, Way, eventually, said, text};
 
 /// Every check, by its printed name.
-const CHECKS: [&str; 22] = [
+const CHECKS: [&str; 23] = [
     "configuration",
     "postgres version",
     "postgres fsync",
@@ -21,6 +21,7 @@ const CHECKS: [&str; 22] = [
     "postgres wal_level",
     "postgres max_connections",
     "postgres data_checksums",
+    "postgres snapshots",
     "clocks",
     "log and database",
     "disk sync",

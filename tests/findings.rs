@@ -1,5 +1,8 @@
 //! The findings of a hostile review, scenario by scenario: each test runs one on the real binary.
 
+/// The flights that were answered, over a kill and a restart.
+mod answered;
+
 /// Assets, development money, files and directories.
 mod assets;
 

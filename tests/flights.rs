@@ -6,18 +6,24 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
+use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
+use domain::transfer::Op;
 use jiff::Timestamp;
 use serde_json::json;
+use ubscore::clock::SystemClock;
 use ubscore::commands::dev;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::{
-    AccountRow, Balance, BalanceRow, Compared, Flight, Journal, Last, Stopped,
+    AccountRow, Balance, BalanceRow, Compared, EventIds, Flight, Found, Journal, Last, Stopped,
+    Wanted,
 };
-use ubscore::postgres::incarnation;
+use ubscore::postgres::flight_store::FlightStore;
+use ubscore::postgres::store::{Call, External, Failure, Page, Standing, Store, Unfinished};
 use ubscore::postgres::{self, Limits};
+use ubscore::telemetry::chain;
 
-use crate::harness::{Site, Way, block_on, eventually};
+use crate::harness::{Session, Site, Way, block_on, crowd, eventually};
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
@@ -45,12 +51,73 @@ fn site() -> Site {
     site
 }
 
+fn catalog() -> Arc<ArcSwap<Catalog>> {
+    Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
+}
+
 /// The journal of shard 0 for a new incarnation.
 fn begin(site: &Site) -> Database {
-    let begun = block_on(incarnation::begin(&site.target(), &LIMITS, None, None, 1));
-    let incarnation = begun.expect("a new incarnation").number;
-    let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
-    Database::new(site.target(), LIMITS, Writer { incarnation, shard: 0 }, catalog)
+    begin_within(site, LIMITS)
+}
+
+fn begin_within(site: &Site, limits: Limits) -> Database {
+    let incarnation = site.begin(&LIMITS, 1).number;
+    Database::new(site.target(), limits, Writer { incarnation, shard: 0 }, catalog())
+}
+
+/// A store that waits only briefly for a lock.
+fn store(site: &Site) -> FlightStore<Database> {
+    store_over(brief(site))
+}
+
+fn brief(site: &Site) -> Database {
+    begin_within(site, Limits { lock_timeout: Duration::from_millis(100), ..LIMITS })
+}
+
+fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
+    let events = Arc::new(EventIds::new(1));
+    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, Arc::new(()), 64)
+}
+
+/// A journal with another session that runs a statement before each flight.
+struct Meddled {
+    journal: Database,
+    session: Arc<Session>,
+    statement: String,
+}
+
+impl Journal for Meddled {
+    async fn last(&mut self) -> Result<Option<Last>, Failure> {
+        self.journal.last().await
+    }
+
+    async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
+        let (session, statement) = (Arc::clone(&self.session), self.statement.clone());
+        let meddle = tokio::task::spawn_blocking(move || session.sql(&statement));
+        meddle.await.expect("no panic");
+        self.journal.fly(flight).await
+    }
+
+    async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+        self.journal.read(wanted).await
+    }
+
+    async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
+        self.journal.unfinished(filter).await
+    }
+}
+
+/// A deposit of one unit from the outside.
+fn deposit(number: u64, to: u64) -> Call {
+    Call::External(External {
+        idem_key: format!("key-{number}"),
+        op: Op::ExtDeposit,
+        user: user(to),
+        asset: USDT,
+        amount: Amount::new(1).expect("not zero"),
+        actor: "a test".to_owned(),
+        order_number: number,
+    })
 }
 
 fn last(journal: &mut Database) -> Option<Last> {
@@ -212,4 +279,185 @@ fn a_row_that_is_changed_by_hand_is_read_again() {
     assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
     let left = format!("SELECT available FROM balances_tb WHERE user_id = {USER} AND asset_id = 3");
     assert_eq!(site.sql_value(&left), "3.00000000");
+}
+
+/// Goal: one lock time-out names the calls of every held row, and no other call. Method: of four
+/// users, another session holds the balance of one and the account of another; each gets a deposit,
+/// and the first a change of status too.
+#[test]
+fn a_lock_time_out_names_every_call_that_meets_a_held_row() {
+    let site = site();
+    let users: Vec<u64> = (USER..USER + 4).collect();
+    let mut store = store(&site);
+    let first: Vec<Call> = (1..).zip(&users).map(|(n, user)| deposit(n, *user)).collect();
+    block_on(store.commit(Standing::default(), &first)).expect("each user has its rows");
+    let held = site.session();
+    held.sql(&format!(
+        "BEGIN; SELECT FROM balances_tb WHERE user_id = {} FOR UPDATE; \
+         SELECT FROM accounts_tb WHERE user_id = {} FOR UPDATE",
+        users[1], users[3]
+    ));
+    let mut calls: Vec<Call> = (5..).zip(&users).map(|(n, user)| deposit(n, *user)).collect();
+    calls.push(Call::SetFundingStatus {
+        user: user(users[3]),
+        status: AccountStatus::Frozen,
+        actor: "a test".to_owned(),
+        reason: "a lock".to_owned(),
+    });
+    let blocked = block_on(store.commit(Standing::default(), &calls));
+    let Err(Failure::Blocked { indices, .. }) = blocked else { panic!("{blocked:?}") };
+    assert_eq!(indices, [1, 3, 4]);
+    let others = [calls[0].clone(), calls[2].clone()];
+    block_on(store.commit(Standing::default(), &others)).expect("the others go on at once");
+    held.sql("ROLLBACK");
+    block_on(store.commit(Standing::default(), &calls)).expect("the rows are free");
+}
+
+/// Goal: a lock on a table blocks the batch as a whole, and the error names the session that holds
+/// it. Method: a report locks a table that a flight writes, and then one that only the search for
+/// held rows reads too.
+#[test]
+fn a_lock_on_a_table_blames_no_call_and_names_its_session() {
+    let site = site();
+    let mut store = store(&site);
+    let calls = [deposit(1, USER), deposit(2, USER + 1)];
+    let report = site.session();
+    report.sql("SET application_name = 'a report'");
+    let pid = report.sql("SELECT pg_backend_pid()")[0][0].clone();
+    for lock in ["balances_tb IN SHARE MODE", "transfers_tb IN ACCESS EXCLUSIVE MODE"] {
+        report.sql(&format!("BEGIN; LOCK TABLE {lock}"));
+        // The look at the blockers may come too late for one wait.
+        eventually("the session to be named", || {
+            let blocked = block_on(store.commit(Standing::default(), &calls));
+            let Err(Failure::Retry(source)) = blocked else { panic!("{blocked:?}") };
+            let said = chain(source.as_ref());
+            let named = format!("pid {pid} (\"a report\", idle in transaction, query started at ");
+            (said.contains(&named) && said.contains("lock timeout")).then_some(())
+        });
+        report.sql("ROLLBACK");
+    }
+    block_on(store.commit(Standing::default(), &calls)).expect("the tables are free");
+}
+
+/// Goal: a key that another session inserts stops only the call that needs it. Method: a session
+/// inserts an account and does not commit; one of two deposits opens the same account.
+#[test]
+fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
+    let site = site();
+    let mut store = store(&site);
+    let calls = [deposit(1, USER), deposit(2, USER + 1)];
+    let other = site.session();
+    other.sql(&format!(
+        "BEGIN; INSERT INTO accounts_tb (user_id, account_type) VALUES ({}, 1)",
+        USER + 1
+    ));
+    let both = block_on(store.commit(Standing::default(), &calls));
+    assert!(matches!(both, Err(Failure::Split(_))), "{both:?}");
+    block_on(store.commit(Standing::default(), &calls[..1])).expect("it needs another key");
+    let alone = block_on(store.commit(Standing::default(), &calls[1..]));
+    assert!(
+        matches!(&alone, Err(Failure::Blocked { indices, .. }) if *indices == [0]),
+        "{alone:?}"
+    );
+    other.sql("COMMIT");
+    block_on(store.commit(Standing::default(), &calls[1..])).expect("the account is there");
+}
+
+/// Goal: a balance that another session changes again and again is never overwritten, and stops
+/// only the calls of its user. Method: two users get a deposit; before each flight a session adds
+/// 1 USDT to one of them.
+#[test]
+fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
+    let site = site();
+    let statement = format!(
+        "UPDATE balances_tb SET available = available + 1, version = version + 1 \
+         WHERE user_id = {USER}"
+    );
+    let session = Arc::new(site.session());
+    let mut store = store_over(Meddled { journal: brief(&site), session, statement });
+    let calls = [deposit(1, USER + 1), deposit(2, USER)];
+    let blocked = block_on(store.commit(Standing::default(), &calls));
+    let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {
+        panic!("{blocked:?}")
+    };
+    assert_eq!(indices, [1]);
+    let said = chain(source.as_ref());
+    let values = format!(
+        "user {USER}, USDT: available 11 frozen 0 version 2, now available 12 frozen 0 version 3"
+    );
+    assert!(said.contains(&values), "{said}");
+    block_on(store.commit(Standing::default(), &calls[..1])).expect("the other user's call");
+    let available = format!("SELECT available FROM balances_tb WHERE user_id = {USER}");
+    assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
+}
+
+/// Goal: a call that needs a row which cannot be read is refused for that row, without a flight,
+/// and uses the row once it is corrected. Method: a status and an amount that this version does not
+/// know, one after the other.
+#[test]
+fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
+    let site = site();
+    site.sql(
+        "ALTER TABLE accounts_tb DROP CONSTRAINT accounts_tb_status_check; \
+         ALTER TABLE balances_tb ALTER COLUMN available TYPE NUMERIC",
+    );
+    let flights = "SELECT max(flight) FROM journal_tb WHERE shard = 0";
+    for (number, bad, good, why) in [
+        (1, "accounts_tb SET status = 9", "accounts_tb SET status = 1", "status 9"),
+        (
+            2,
+            "balances_tb SET available = 0.000000001",
+            "balances_tb SET available = 1",
+            "balance of 1001 in asset 3",
+        ),
+    ] {
+        // A new store reads the row first.
+        let mut store = store(&site);
+        site.sql(&format!("UPDATE {bad} WHERE user_id = {USER}"));
+        let before = site.sql_value(flights);
+        let refused = block_on(store.commit(Standing::default(), &[deposit(number, USER)]));
+        let Err(Failure::Refused { index: 0, violation: false, source }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(chain(source.as_ref()).contains(why), "{source}");
+        assert_eq!(site.sql_value(flights), before, "no flight");
+        block_on(store.commit(Standing::default(), &[deposit(number + 10, USER + 1)]))
+            .expect("another user");
+        site.sql(&format!("UPDATE {good} WHERE user_id = {USER}"));
+        block_on(store.commit(Standing::default(), &[deposit(number, USER)]))
+            .expect("the row is corrected");
+    }
+}
+
+/// Goal: a call that is blocked and has no row is answered at once, and no more than the configured
+/// calls wait behind a transfer that has one. Method: a session holds a balance. A transfer out of
+/// it has no row. A transfer into it has one, and a crowd of the same user comes behind it.
+#[test]
+fn only_a_transfer_with_a_row_waits_for_a_held_balance() {
+    let site = Site::new()
+        .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
+        .with("UBSCORE__COORDINATOR__PARKED_CALLS_MAX", 1)
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50);
+    let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "10");
+    site.wait_for_rest();
+    let count = "SELECT count(*) FROM transfers_tb";
+    let held = site.lock_usdt(&[USER]);
+    let reply = server.transfer(USER, Way::ToSpot, "1");
+    assert_eq!((reply.status, &reply.json()["code"]), (503, &json!("SYSTEM_ERROR")), "{reply:?}");
+    assert_eq!(reply.json()["outcome"], json!(null), "{reply:?}");
+    assert_eq!(site.sql_value(count), "1", "it has no row");
+    assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 202);
+    eventually("a call that is turned away", || {
+        let replies = crowd(6, |_| server.transfer(USER, Way::ToSpot, "1"));
+        assert!(replies.iter().all(|reply| reply.status == 503), "{replies:?}");
+        replies.iter().any(|reply| reply.json()["reason"] == "parked").then_some(())
+    });
+    assert_eq!(site.sql_value(count), "2");
+    server.transfer_committed(USER + 1, Way::ToSpot, "1");
+    held.sql("ROLLBACK");
+    site.wait_for_rest();
+    server.transfer_committed(USER, Way::ToSpot, "1");
+    site.wait_for_rest();
+    site.assert_in_order(&server);
 }

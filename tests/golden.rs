@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
+use ubscore::postgres::flights;
 
 use crate::harness::{
     Endpoint, Server, Site, Way, block_on, eventually, external, force, forgetful, refused,
@@ -210,7 +211,7 @@ fn write(folder: &Path) {
 
     fs::create_dir(folder).expect("a new folder");
     let files = segments(&site).into_iter().chain(snapshots(&site));
-    for (_, path) in files {
+    for path in files.map(|(_, path)| path).chain([site.flights()]) {
         let name = path.file_name().and_then(|name| name.to_str()).expect("text");
         let bytes = fs::read(&path).expect("readable");
         fs::write(folder.join(format!("{name}.hex")), to_hex(&bytes)).expect("written");
@@ -262,7 +263,11 @@ fn restore(folder: &Path) -> Site {
         let path = entry.expect("an entry").path();
         let name = path.file_name().and_then(|name| name.to_str()).expect("text");
         let Some(name) = name.strip_suffix(".hex") else { continue };
-        let directory = if name.ends_with(".wal") { &log } else { &snapshots };
+        let directory = match name {
+            flights::FILE => &site.data_dir,
+            name if name.ends_with(".wal") => &log,
+            _ => &snapshots,
+        };
         let text = fs::read_to_string(&path).expect("text");
         fs::write(directory.join(name), from_hex(&text)).expect("written");
     }

@@ -31,7 +31,7 @@ use ubscore::gate::Gate;
 use ubscore::postgres::database::{Database, Writer};
 use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::incarnation::{self, Incarnation};
+use ubscore::postgres::incarnation::Incarnation;
 use ubscore::postgres::{self, Limits};
 use ubscore::task::Tasks;
 use ubscore::validation::Checked;
@@ -53,9 +53,7 @@ fn catalog() -> Arc<ArcSwap<Catalog>> {
 }
 
 fn begin(site: &Site) -> Incarnation {
-    let target = site.target();
-    let begun = incarnation::begin(&target, &LIMITS, None, None, 2);
-    block_on(begun).expect("a new incarnation")
+    site.begin(&LIMITS, 2)
 }
 
 fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Database> {
@@ -419,6 +417,8 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
             queue_max: 16,
             active_max: 16,
             batch_max: 16,
+            parked_max: 16,
+            parked_calls_max: 16,
             backoff_base_ms: 10,
             backoff_cap_ms: 100,
             stale_ms: 60_000,
@@ -433,6 +433,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),
         gate: Arc::new(Gate::new(false)),
+        halt: Arc::new(|reason| panic!("halted: {reason}")),
         clean: None,
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
@@ -468,8 +469,8 @@ fn the_coordinator_checks_for_itself() {
 
     let submit = |cid: &str, units: u64, fingerprint: &str| {
         let request = request(asset.clone(), cid, units, fingerprint);
-        let (req_id, accepted) = block_on(coordinator.submit(request)).expect("in good form");
-        (req_id, block_on(accepted).expect("an answer"))
+        let submitted = block_on(coordinator.submit(request)).expect("in good form");
+        (submitted.req_id, block_on(submitted.reply).expect("an answer"))
     };
     let (req_id, accepted) = submit("one", 100_000_000, "FUNDING:SPOT:USDT:1");
     let mut accepted = accepted.expect("accepted");

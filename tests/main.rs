@@ -36,6 +36,9 @@ mod browser;
 /// TLS on both listeners, and other protocols on the same ports.
 mod tls;
 
+/// The start of a successor: its table locks, and the settings of its connections.
+mod takeover;
+
 /// HALT: nothing new begins, nothing moves, and all of it continues after a resume.
 mod halt;
 
@@ -98,6 +101,15 @@ mod disk;
 
 /// Flights: what PostgreSQL compares before it writes one, and which of several stands.
 mod flights;
+
+/// Take-overs, flights of unknown end, and rows that are changed by hand.
+mod takeovers;
+
+/// One idempotency key, used several times at once.
+mod twice;
+
+/// Reads while flights are out: exact sums, and states that never step back.
+mod reads;
 
 /// PostgreSQL killed, frozen, full, cut off in the worst moment, or promoted too early.
 mod faults;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use wal::{Directory, Identity, Options, Reader, Recovery, segment_name};
 
 use crate::harness::{
-    Server, Site, USERS, Way, copy_files, crowd, endow, eventually, force, segments, snapshots,
+    Server, Site, USERS, Way, crowd, endow, eventually, force, segments, snapshots,
 };
 
 /// Rows in parallel. Few, because other tests run on the same machine.
@@ -102,8 +102,7 @@ impl Base {
     /// A copy of all files and of the database.
     fn copy(&self) -> Site {
         let copy = self.site.with_copied_database().with_fresh_data_dir();
-        copy_files(&self.site.log_dir(), &copy.log_dir());
-        copy_files(&self.site.snapshot_dir(), &copy.snapshot_dir());
+        self.site.copy_data(&copy);
         copy
     }
 

@@ -6,8 +6,7 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::harness::{
-    Balance, COIN, Planned, Server, Site, Way, assert_kept, copy_files, crowd, eventually,
-    last_line, post_to,
+    Balance, COIN, Planned, Server, Site, Way, assert_kept, crowd, eventually, last_line, post_to,
 };
 
 const USER: u64 = 1001;
@@ -169,7 +168,7 @@ fn a_process_that_comes_back_after_its_successor_ends() {
     site.wait_for_rest();
     old.signal(Signal::STOP);
     let successor = site.with_fresh_data_dir();
-    copy_files(&site.log_dir(), &successor.log_dir());
+    site.copy_data(&successor);
     let new = successor.start();
     assert_eq!(new.transfer(USER, Way::ToFunding, "60").status, 200);
     site.wait_for_rest();
@@ -252,7 +251,7 @@ fn a_process_that_wakes_amid_its_work_changes_nothing() {
             eventually("a load", || (answered.load(Ordering::Relaxed) > 40).then_some(()));
             old.pause();
             paused.store(true, Ordering::Relaxed);
-            copy_files(&site.log_dir(), &successor.log_dir());
+            site.copy_data(&successor);
             let new = successor.start();
             successor.wait_for_rest();
             old.signal(Signal::CONT);

@@ -1,9 +1,13 @@
 //! The repair: the transfers that a restored database has lost come back from the log, and only
 //! proven ones.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use crate::harness::{Balance, COIN, Reply, Server, Site, Way, eventually, repair};
+use crate::harness::{
+    Balance, COIN, Endpoint, Part, Reply, Server, Site, Way, eventually, repair, text,
+};
 
 const USER: u64 = 1001;
 
@@ -48,44 +52,52 @@ fn one_of_each_end(site: &Site, server: &Server) -> Vec<(Value, Reply)> {
 }
 
 /// Goal: after a restored backup the log brings back every lost transfer, with its end, its cid and
-/// its money. Method: a transfer of each kind of end after a copy of the database was made; the
-/// copy replaces the database; the plan, the repair, a start and a resume; the same balances and
-/// the same answers.
+/// its money, and streams and webhooks get an event of each. Method: a transfer of each kind of end
+/// after a copy of the database was made; the copy replaces the database; the plan, the repair, and
+/// a start; the same balances and the same answers.
 #[test]
 fn what_a_restored_database_has_lost_is_repaired_from_the_log() {
     for fuse in [true, false] {
-        let (site, restored) = backed_up(Site::fused(fuse));
+        let endpoint = Endpoint::start(|_| 200);
+        let site = Site::fused(fuse).with("UBSCORE__WEBHOOKS__URL", endpoint.url()).with(
+            "UBSCORE__WEBHOOKS__SECRET",
+            "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=",
+        );
+        let (site, restored) = backed_up(site);
         let server = site.start();
+        let Part::Position(last) = server.follow(USER, None).next() else { panic!("no position") };
         let lost = one_of_each_end(&site, &server);
         let balance = server.usdt(USER);
         assert_eq!(balance, Balance::at_rest(19_951 * COIN, 49 * COIN));
-        server.kill();
-
-        let server = restored.start();
-        assert_eq!(server.ready(), 503);
-        for (_, reply) in &lost {
-            eventually("the transfer in the audit's output", || {
-                server.has_named(reply).then_some(())
-            });
-        }
         // A running service is only read, not repaired.
         let (code, planned, why) = repair(&restored, &["--plan"]);
         assert_eq!(code, Some(0), "{planned}{why}");
-        assert_eq!(planned.matches("would ").count(), lost.len(), "{planned}");
+        assert_eq!(planned.matches("would    transfer ").count(), lost.len(), "{planned}");
         assert!(planned.ends_with("planned transfers=5 left=0\n"), "{planned}");
         let (code, _, why) = repair(&restored, &APPLY);
         assert!(code == Some(2) && why.contains(&server.pid().to_string()), "{code:?} {why}");
         server.kill();
 
+        let (code, said) = restored.start_refused();
+        assert_eq!(code, 70, "{said}");
+        assert!(lost.iter().all(|(_, reply)| said.contains(&reply.req_id())), "{said}");
+        let (_, planned, _) = repair(&restored, &["--plan"]);
         let (code, done, why) = repair(&restored, &APPLY);
         assert_eq!(code, Some(0), "{done}{why}");
         assert_eq!(done.replace("done  ", "would ").replace("repaired", "planned"), planned);
         let server = restored.start();
-        assert_eq!(server.ready(), 503, "still halted");
-        let resumed = server.resume("repaired");
-        assert_eq!(resumed.status, 200, "{resumed:?}");
+        assert_eq!(server.ready(), 200, "{}", server.said());
         restored.wait_for_rest();
         assert_eq!(server.usdt(USER), balance);
+        let (stream, mut missed) = (server.follow(USER, Some(&last)), BTreeSet::new());
+        missed.extend(lost.iter().map(|(_, reply)| reply.req_id()));
+        while !missed.is_empty() {
+            let (id, data) = stream.transfer();
+            missed.remove(text(&data["req_id"]));
+            eventually("its delivery", || {
+                endpoint.delivered().iter().any(|delivery| delivery.id == id).then_some(())
+            });
+        }
         for (body, before) in &lost {
             let again = server.post(USER, body);
             assert_eq!((again.status, again.req_id()), (before.status, before.req_id()));

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Balance, COIN, Reply, Server, Site, Way, assert_kept, assert_refused, copy_files, crowd, endow,
-    eventually, force, forgetful, plan, post_to, snapshots, wait_for_all_below,
+    Balance, COIN, Reply, Server, Site, Way, assert_kept, assert_refused, crowd, endow, eventually,
+    force, forgetful, plan, post_to, snapshots, wait_for_all_below,
 };
 
 const USERS: [u64; 3] = [1001, 1002, 1003];
@@ -263,8 +263,7 @@ fn assert_as_before(site: &Site, before: &Before) {
 /// A copy of a site in its state; no connection may be open.
 fn twin(site: &Site) -> Site {
     let copy = site.with_copied_database().with_fresh_data_dir();
-    copy_files(&site.log_dir(), &copy.log_dir());
-    copy_files(&site.snapshot_dir(), &copy.snapshot_dir());
+    site.copy_data(&copy);
     copy
 }
 

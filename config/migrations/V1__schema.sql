@@ -42,7 +42,15 @@ CREATE TABLE journal_tb (
     event_count INTEGER NOT NULL,
     entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
-) WITH (vacuum_truncate = off);
+) WITH (
+    vacuum_truncate = off,
+    -- Each ordinary vacuum freezes the rows that it visits. So a vacuum against wraparound, which
+    -- does not give way to a start, is rare and short.
+    autovacuum_freeze_min_age = 0,
+    autovacuum_freeze_table_age = 0,
+    autovacuum_multixact_freeze_min_age = 0,
+    autovacuum_multixact_freeze_table_age = 0
+);
 
 -- The rows of tools, whose transfers may be older than all that were under way.
 CREATE INDEX journal_of_tools ON journal_tb (event_first) WHERE attempt >= 4611686018427387904;

@@ -10,6 +10,9 @@ pub enum Shortage {
     Ring,
     /// The queue of a coordinator's worker, or the transfers that it has under way.
     Worker,
+    /// Transfers that PostgreSQL blocks, see `coordinator.parked_max`, or calls behind one of the
+    /// same user, see `coordinator.parked_calls_max`.
+    Parked,
     /// UBSCore's outcome map, see `engine.outcomes_max`.
     Outcomes,
     /// The log: no room for the records that a new transfer may need.
@@ -28,9 +31,10 @@ pub enum Shortage {
 
 impl Shortage {
     /// Every reason.
-    pub const ALL: [Shortage; 9] = [
+    pub const ALL: [Shortage; 10] = [
         Shortage::Ring,
         Shortage::Worker,
+        Shortage::Parked,
         Shortage::Outcomes,
         Shortage::LogSpace,
         Shortage::Accounts,
@@ -45,6 +49,7 @@ impl Shortage {
         match self {
             Shortage::Ring => "ring",
             Shortage::Worker => "worker",
+            Shortage::Parked => "parked",
             Shortage::Outcomes => "outcomes",
             Shortage::LogSpace => "log_space",
             Shortage::Accounts => "accounts",
@@ -60,6 +65,7 @@ impl Shortage {
         match self {
             Shortage::Ring => "UBSCore has too many orders at once. Retry shortly.",
             Shortage::Worker => "Too many transfers are under way. Retry shortly.",
+            Shortage::Parked => "Earlier transfers wait for PostgreSQL. Retry shortly.",
             Shortage::Outcomes => "No new transfers: the table of outcomes is full. Retry later.",
             Shortage::LogSpace => "No new transfers: the log's disk is full. Retry later.",
             Shortage::Accounts => "No new accounts: the table of accounts is full. Retry later.",
@@ -79,6 +85,7 @@ impl Shortage {
             }
             Shortage::Ring
             | Shortage::Worker
+            | Shortage::Parked
             | Shortage::Limits
             | Shortage::Streams
             | Shortage::Connections => false,

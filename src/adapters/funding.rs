@@ -32,9 +32,11 @@ impl<S: Store> Funding<S> {
             Ok([Reply::Operation(None)]) => Outcome::Unknown(Reason::NotRecorded),
             Ok(_) => Outcome::Unknown(Reason::Mismatched),
             Err(Failure::Unreachable(_)) => Outcome::NetworkError,
-            Err(Failure::Retry { .. }) => Outcome::Pending,
+            Err(Failure::Retry(_) | Failure::Blocked { .. }) => Outcome::Pending,
             Err(Failure::Refused { violation: true, .. }) => Outcome::Unknown(Reason::Violation),
-            Err(Failure::Refused { .. } | Failure::Split(_)) => Outcome::Unknown(Reason::Refused),
+            Err(Failure::Refused { .. } | Failure::Split(_) | Failure::Contradicted(_)) => {
+                Outcome::Unknown(Reason::Refused)
+            }
             Err(Failure::Fenced) => Outcome::Unknown(Reason::Fenced),
             Err(Failure::Unknown(_)) => Outcome::Unknown(Reason::CommitLost),
         };

@@ -362,12 +362,15 @@ impl Spot {
             let pending = self.engine.lock().submit_all(together, self.clock.now_ns());
             assert_eq!(pending.len(), share.len(), "one place or refusal an order");
             let mut deadline = self.clock.sleep(self.timeout);
-            for ((req_id, _), pending) in share.iter().zip(pending) {
-                answers.push(match pending {
+            let mut backwards = Vec::with_capacity(share.len());
+            // The last one first: UBSCore answers in order, so one wake is enough for all.
+            for ((req_id, _), pending) in share.iter().zip(pending).rev() {
+                backwards.push(match pending {
                     Err(Overloaded) => Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
                     Ok(pending) => answer(req_id, wait(pending, &mut deadline).await),
                 });
             }
+            answers.extend(backwards.into_iter().rev());
         }
         assert_eq!(answers.len(), commands.len(), "one answer an order");
         let mut answers = answers.into_iter();

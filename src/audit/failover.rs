@@ -7,10 +7,8 @@
 //!
 //! Over a restart the file [`FILE`] in the data directory keeps the server that the last process
 //! saw, and how far. A start that meets another server, or less than that, compares everything
-//! before it serves.
-//!
-//! Limit: if a server is rolled back between two looks of a start, and writes more than it lost, it
-//! looks unchanged. Then only the comparison of records with rows finds the loss.
+//! before it serves. Answered commits have a file of their own ([`crate::postgres::flights`]), and
+//! a start that misses one is refused.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -37,6 +35,8 @@ const FILE_NEW: &str = "postgres-seen.new";
 /// Between two looks at the server. A take-over or a change is found within it, even if the service
 /// is idle.
 const LOOK: Duration = Duration::from_secs(1);
+/// Between two syncs of the answered flights. After a power cut, a start knows that much less.
+const SYNC: Duration = Duration::from_secs(1);
 /// Looks between two writes of the file. A kill in between makes the next start know that much
 /// less.
 const LOOKS_PER_WRITE: u32 = 5;
@@ -52,27 +52,13 @@ pub struct LastSeen {
     timeline: u32,
     /// The highest flushed WAL position, bytes.
     lsn: u64,
-    /// The incarnation of the flights.
-    incarnation: u64,
-    /// The last answered flight of each shard.
-    flights: Vec<u64>,
-}
-
-/// The reason for which a start compares everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// The difference, for people.
-    pub why: String,
-    /// Answered commits that are missing. They prove a loss, even if the comparison is clean.
-    pub lacks: Option<String>,
 }
 
 impl LastSeen {
     /// The present server and position.
     fn now(pin: &Pin) -> LastSeen {
         let (Server { system, timeline }, lsn) = pin.server();
-        let (incarnation, flights) = pin.flights();
-        LastSeen { system_identifier: system, timeline, lsn, incarnation, flights }
+        LastSeen { system_identifier: system, timeline, lsn }
     }
 
     fn read(data_dir: &Path) -> io::Result<Option<LastSeen>> {
@@ -94,38 +80,30 @@ impl LastSeen {
         File::open(data_dir)?.sync_all()
     }
 
-    fn differs(&self, sight: &Sight) -> Option<Difference> {
+    /// The difference, for people.
+    fn differs(&self, sight: &Sight) -> Option<String> {
         let was = Server { system: self.system_identifier, timeline: self.timeline };
-        // The log finds a database of an earlier incarnation.
-        let counts = sight.incarnation >= self.incarnation && self.incarnation > 0;
-        let lacks = counts.then(|| sight.lacks(self.incarnation, &self.flights)).flatten();
-        let why = if was != sight.server {
-            Some(format!("PostgreSQL was {was} and is {}", sight.server))
-        } else if sight.lsn < self.lsn {
-            let (here, seen) = (lsn_text(sight.lsn), lsn_text(self.lsn));
-            Some(format!("PostgreSQL's WAL ends at {here}, and had come to {seen}"))
-        } else {
-            lacks.as_ref().map(|lacks| format!("PostgreSQL has gone back: {lacks}"))
-        };
-        why.map(|why| Difference { why, lacks })
+        if was != sight.server {
+            return Some(format!("PostgreSQL was {was} and is {}", sight.server));
+        }
+        let (here, seen) = (lsn_text(sight.lsn), lsn_text(self.lsn));
+        (sight.lsn < self.lsn)
+            .then(|| format!("PostgreSQL's WAL ends at {here}, and had come to {seen}"))
     }
 }
 
-/// The difference for which a start must compare everything. `None`: PostgreSQL is as the last
-/// process left it, or no process has left a file.
-pub fn difference(data_dir: &Path, sight: &Sight) -> Option<Difference> {
+/// The difference for which a start must compare everything, for people. `None`: PostgreSQL is as
+/// the last process left it, or no process has left a file.
+pub fn difference(data_dir: &Path, sight: &Sight) -> Option<String> {
     match LastSeen::read(data_dir) {
         Ok(seen) => seen.and_then(|seen| seen.differs(sight)),
-        Err(error) => {
-            let path = data_dir.join(FILE);
-            let why = format!("{} cannot be read: {error}", path.display());
-            Some(Difference { why, lacks: None })
-        }
+        Err(error) => Some(format!("{} cannot be read: {error}", data_dir.join(FILE).display())),
     }
 }
 
-/// Keeps the present server and position for the next start.
+/// Keeps the present server and position, and the answered flights, for the next start.
 pub fn remember(pin: &Pin, data_dir: &Path) {
+    pin.sync_flights();
     // The next start must find an unsettled change again.
     if pin.change().is_some() {
         return;
@@ -159,6 +137,14 @@ pub async fn watch(
     clock: Arc<dyn Clock>,
     mut stopping: watch::Receiver<()>,
 ) -> Result<(), Superseded> {
+    let syncs = async {
+        loop {
+            clock.sleep(SYNC).await;
+            let pin = Arc::clone(&pin);
+            tokio::task::spawn_blocking(move || pin.sync_flights()).await.ok();
+        }
+    };
+    let pin = Arc::clone(&pin);
     let mut watcher = Watcher { address, limits, pin, clock: Arc::clone(&clock), client: None };
     let (mut superseded, mut doubts) = (watcher.pin.is_superseded(), watcher.pin.doubts());
     let mut written = LastSeen::now(&watcher.pin);
@@ -188,6 +174,7 @@ pub async fn watch(
         // `work` holds the pin.
         _ = superseded.wait_for(|superseded| *superseded) => {}
         () = work => {}
+        () = syncs => {}
     }
     alert(Alert::Fenced, format_args!("the database belongs to another process"));
     Err(Superseded)
@@ -207,7 +194,7 @@ impl Watcher {
             Some(client) if !client.is_closed() => client,
             Some(_) | None => postgres::connect(&self.address, &self.limits).await?,
         };
-        let sight = self.within(Sight::read(&client, true)).await?;
+        let sight = self.within(Sight::read(&client, Some(&[]))).await?;
         self.pin.note(&sight)?;
         let doubts = *self.pin.doubts().borrow();
         if doubts > self.pin.covered() {
@@ -236,22 +223,14 @@ impl Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::pin::LastFlight;
 
     fn sight() -> Sight {
-        let flights = [9, 4].into_iter().enumerate();
-        let flights = flights.map(|(shard, number)| LastFlight { shard, number }).collect();
-        Sight { server: Server { system: 7, timeline: 2 }, lsn: 1_000, incarnation: 3, flights }
+        let server = Server { system: 7, timeline: 2 };
+        Sight { server, lsn: 1_000, incarnation: 3, last: Vec::new(), missing: Vec::new() }
     }
 
     fn seen() -> LastSeen {
-        LastSeen {
-            system_identifier: 7,
-            timeline: 2,
-            lsn: 1_000,
-            incarnation: 3,
-            flights: vec![9, 4],
-        }
+        LastSeen { system_identifier: 7, timeline: 2, lsn: 1_000 }
     }
 
     #[test]
@@ -260,14 +239,11 @@ mod tests {
         // Another process has begun since, or more has been written.
         let later = Sight { lsn: 2_000, incarnation: 4, ..sight() };
         assert_eq!(seen().differs(&later), None);
-        let promoted = Sight { server: Server { system: 7, timeline: 3 }, ..sight() };
-        assert_eq!(seen().differs(&promoted).expect("another history").lacks, None);
-        let other = Sight { server: Server { system: 8, timeline: 2 }, ..sight() };
-        assert!(seen().differs(&other).is_some());
+        for server in [Server { system: 7, timeline: 3 }, Server { system: 8, timeline: 2 }] {
+            let other = Sight { server, ..sight() };
+            assert!(seen().differs(&other).expect("another history").contains("timeline 2"));
+        }
         assert!(seen().differs(&Sight { lsn: 999, ..sight() }).is_some());
-        let ahead = LastSeen { flights: vec![9, 5], ..seen() };
-        let lacks = ahead.differs(&sight()).expect("a commit is missing").lacks.expect("proof");
-        assert!(lacks.contains("shard 1"), "{lacks}");
     }
 
     #[test]

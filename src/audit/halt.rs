@@ -298,6 +298,14 @@ impl Halt {
         Halted { reason: in_force, in_data_dir, in_postgres, quiet }
     }
 
+    /// The part of a halt that needs no PostgreSQL: the gate and the data directory. The caller
+    /// halts afterwards.
+    pub async fn begin_halt(&self, reason: &str) {
+        let in_force = self.close(reason);
+        self.state.lock().unwritten = true;
+        self.keep_in_data_dir(&in_force).await;
+    }
+
     /// Closes the gate. Returns the reason in force.
     fn close(&self, reason: &str) -> String {
         let mut state = self.state.lock();

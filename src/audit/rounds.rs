@@ -9,7 +9,6 @@ use tracing::{error, info, warn};
 
 use super::conservation::{Audit, Report, SpotReader};
 use super::error::Error;
-use super::failover::Difference;
 use super::halt::{Halt, Objection};
 use super::mismatch::{Kind, Mismatch};
 use crate::alert::{Alert, alert, alert_about};
@@ -101,16 +100,15 @@ pub fn check() -> (Check, Requests) {
 pub async fn catch_up(
     audit: &mut Audit<impl SpotReader>,
     found: &[Mismatch],
-    different: Option<&Difference>,
+    different: Option<&str>,
     halt: &Halt,
     clock: &dyn Clock,
 ) -> Result<(), Error> {
     conclude(found, &audit.catalog(), halt, clock).await;
-    if let Some(Difference { why, lacks }) = different {
+    if let Some(why) = different {
         let what = format_args!("{why}; everything is compared before the service is ready");
         alert(Alert::PostgresChanged, what);
-        let mut found = sweep(audit, SWEEP_BLIND_MAX, clock).await?;
-        found.extend(lacks.clone().map(lost));
+        let found = sweep(audit, SWEEP_BLIND_MAX, clock).await?;
         conclude(&found, &audit.catalog(), halt, clock).await;
         return Ok(());
     }
@@ -324,9 +322,14 @@ async fn settle(
     let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
         return false;
     };
-    let (incarnation, flights) = pin.flights();
-    let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(incarnation, &flights));
-    found.extend(lacks.map(lost));
+    let flights = pin.flights();
+    let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(&flights));
+    found.extend(lacks.map(|lacks| Mismatch::new(Kind::LostCommits(lacks))));
+    // From the acceptance on, the next start asks for the flights of the new server only. It must
+    // find the halt.
+    if let Some(why) = in_short(&found, &audit.catalog()) {
+        halt.begin_halt(&why).await;
+    }
     if !pin.accept(change) {
         return false;
     }
@@ -337,11 +340,6 @@ async fn settle(
     }
     halt.release(change.number());
     true
-}
-
-/// An answered commit is missing.
-fn lost(lacks: String) -> Mismatch {
-    Mismatch::new(Kind::LostCommits(lacks))
 }
 
 /// Compares everything from its beginning, up to the first round with a finding.

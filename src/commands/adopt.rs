@@ -282,6 +282,8 @@ impl Adoption<'_> {
             say(out, "done", step)?;
         }
         let decided = plan(&self.stores, &self.asked, led(&self.stores)?).await?.renumberings;
+        // The old disk may have had the file.
+        self.target.write_flights().await?;
         renumber(address, limits, identity, 0, &decided, author)
             .await
             .context("write PostgreSQL")?;

@@ -11,6 +11,7 @@ use crate::data_dir;
 use crate::http::auth::keys::KeyError;
 use crate::http::tls::TlsError;
 use crate::postgres;
+use crate::postgres::flights;
 use crate::postgres::incarnation::Refusal;
 
 /// The operator's next step after a start that failed. Chapters are those of `docs/runbook.md`.
@@ -40,6 +41,12 @@ pub enum Next {
     Restore,
     /// The log was cut and not repaired since.
     Repair,
+    /// The file of answered flights is missing or damaged.
+    Flights,
+    /// PostgreSQL has gone back in time.
+    GoneBack,
+    /// Other sessions hold a table.
+    Held,
     /// The schema has another version.
     Upgrade,
     /// The database was made before the schema began anew.
@@ -88,6 +95,11 @@ impl Next {
             Next::Rebuild => "ubscore engine adopt --apply --reason TEXT",
             Next::Restore => "ubscore restore with the same backup",
             Next::Repair => "ubscore repair --plan",
+            Next::Flights => {
+                "ubscore repair --plan, then ubscore repair --apply --reason TEXT, which writes it anew"
+            }
+            Next::GoneBack => "ubscore repair --plan, then runbook, \"After a failover\"",
+            Next::Held => "end these sessions in PostgreSQL, then start again",
             Next::Upgrade => "runbook, \"Upgrading\"",
             Next::NewDatabase => {
                 "name a new database and an empty data_dir, then runbook, \"Upgrading\""
@@ -113,6 +125,10 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
     if let Some(data_dir::Error::UnfinishedRestore(_)) = cause.downcast_ref() {
         return Some(Next::Restore);
     }
+    if let Some(flights::Error::Missing(_) | flights::Error::Damaged { .. }) = cause.downcast_ref()
+    {
+        return Some(Next::Flights);
+    }
     if let Some(error) = cause.downcast_ref::<engine::Error>() {
         return match error {
             // Its source is more precise.
@@ -126,6 +142,8 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
     let inner = match cause.downcast_ref() {
         Some(Refusal::Foreign { .. } | Refusal::Unused { .. }) => return Some(Next::OtherPair),
         Some(Refusal::LogMissing { .. }) => return Some(Next::LogLost),
+        Some(Refusal::GoneBack { .. }) => return Some(Next::GoneBack),
+        Some(Refusal::Held { .. }) => return Some(Next::Held),
         Some(Refusal::Postgres(error)) => Some(error),
         Some(Refusal::Exhausted(_)) | None => None,
     };
@@ -182,9 +200,13 @@ fn is_lasting(cause: &(dyn Error + 'static)) -> bool {
         Some(Refusal::Postgres(error)) => {
             error.is_of_other_version() || matches!(error, postgres::Error::Unadopted)
         }
+        Some(Refusal::Held { .. }) | None => false,
         Some(_) => true,
-        None => false,
     };
+    let flights = matches!(
+        cause.downcast_ref(),
+        Some(flights::Error::Missing(_) | flights::Error::Damaged { .. })
+    );
     let state = matches!(
         cause.downcast_ref(),
         Some(
@@ -196,7 +218,7 @@ fn is_lasting(cause: &(dyn Error + 'static)) -> bool {
     let restore = matches!(cause.downcast_ref(), Some(data_dir::Error::UnfinishedRestore(_)));
     let snapshot =
         cause.downcast_ref().is_some_and(|error| !matches!(error, snapshot::Error::Io { .. }));
-    log || pair || state || restore || snapshot || cause.is::<engine::replay::Error>()
+    log || pair || flights || state || restore || snapshot || cause.is::<engine::replay::Error>()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::cli::RepairArgs;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::crash;
+use crate::data_dir;
 use crate::exit::Exit;
 use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
@@ -66,13 +67,9 @@ async fn repair(
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
     // The lock keeps every other writer out. Opening the log also makes its last records durable
     // before PostgreSQL relies on them.
-    let closed = match author {
-        None => None,
-        Some(_) => {
-            let open = || Closed::open(target.engine.clone());
-            Some(tokio::task::block_in_place(open).context("open the log")?)
-        }
-    };
+    let open = || Closed::open(target.engine.clone()).context("open the log");
+    let mut closed = author.map(|_| tokio::task::block_in_place(open)).transpose()?;
+    let lost_flights = target.lost_flights().await?;
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let catalog = stores.catalog.load_full();
     let mut say = |word: &str, what: &dyn Display| {
@@ -123,7 +120,7 @@ async fn repair(
                 }
             }
             if restore {
-                let closed = closed.context("it was opened above")?;
+                let closed = closed.take().context("it was opened above")?;
                 let restored =
                     restore_log(&stores, target, closed, log, planned.incarnation, author).await?;
                 for step in &restored.steps {
@@ -144,12 +141,26 @@ async fn repair(
             }
         }
     }
+    // The engine may have held the lock.
+    drop(closed);
+    if author.is_some() && !lost_flights.is_empty() {
+        accept_flights(target).await?;
+    }
+    for why in lost_flights {
+        say(verb, &format_args!("take PostgreSQL's last flights for the answered ones: {why}"))?;
+    }
     left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
     for left in &left {
         say("left", left)?;
     }
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Writes the file of answered flights anew. It comes last, because a start is refused until then.
+async fn accept_flights(target: &Target) -> anyhow::Result<()> {
+    let _lock = data_dir::lock(&target.config.data_dir).context("lock the log")?;
+    target.write_flights().await
 }
 
 /// Every change of a plan.

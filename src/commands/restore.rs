@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   checksums --> mark --> PostgreSQL, in one transaction --> snapshots --> log
-//!     --> both stores compared --> mark removed
+//!     --> both stores compared --> answered flights --> mark removed
 //! ```
 //!
 //! The mark is a file in the data directory. While it exists, no command starts or reads both
@@ -235,6 +235,8 @@ async fn bring_back(
         skipped.context("raise the incarnation")?;
     }
     crash::point("restore_after_incarnation");
+    // A backup has no such file, and its flights are the last ones from now on.
+    target.write_flights().await?;
     Mark::remove(data_dir)?;
     Ok(verdict)
 }

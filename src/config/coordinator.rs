@@ -19,6 +19,11 @@ pub struct Coordinator {
     pub batch_max: usize,
     /// The most transfers under way in one worker; above it, new transfers are refused.
     pub active_max: usize,
+    /// The most transfers of one worker that are parked; above it, new transfers are refused.
+    pub parked_max: usize,
+    /// The most calls of one user that wait behind a parked transfer of that user; above it, new
+    /// ones are refused.
+    pub parked_calls_max: usize,
     /// The most users in the memory of all workers, with their Funding accounts and balances.
     pub users_max: usize,
     /// Timeout for an adapter's answer, ms.
@@ -37,6 +42,8 @@ impl Default for Coordinator {
             queue_max: 1_024,
             batch_max: 128,
             active_max: 10_000,
+            parked_max: 1_000,
+            parked_calls_max: 64,
             users_max: 1_000_000,
             adapter_timeout_ms: 5_000,
             backoff_base_ms: 100,
@@ -52,6 +59,8 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("coordinator.queue_max", |c| Some(c.coordinator.queue_max as u64), 1, 65_536, "transfers"),
     bound("coordinator.batch_max", |c| Some(c.coordinator.batch_max as u64), 1, 4_096, "transfers, at most coordinator.queue_max"),
     bound("coordinator.active_max", |c| Some(c.coordinator.active_max as u64), 1, 1_000_000, "transfers"),
+    bound("coordinator.parked_max", |c| Some(c.coordinator.parked_max as u64), 1, 1_000_000, "transfers"),
+    bound("coordinator.parked_calls_max", |c| Some(c.coordinator.parked_calls_max as u64), 1, 65_536, "calls"),
     bound("coordinator.users_max", |c| Some(c.coordinator.users_max as u64), 1_024, 100_000_000, "users"),
     bound("coordinator.adapter_timeout_ms", |c| Some(c.coordinator.adapter_timeout_ms), 100, FIVE_MINUTES_MS, "ms"),
     bound("coordinator.backoff_base_ms", |c| Some(c.coordinator.backoff_base_ms), 1, MINUTE_MS, "ms"),

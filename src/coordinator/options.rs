@@ -16,6 +16,8 @@ impl From<&Config> for Options {
             queue_max: config.coordinator.queue_max,
             batch_max: config.coordinator.batch_max,
             active_max: config.coordinator.active_max,
+            parked_max: config.coordinator.parked_max,
+            parked_calls_max: config.coordinator.parked_calls_max,
             backoff_base_ms: config.coordinator.backoff_base_ms,
             backoff_cap_ms: config.coordinator.backoff_cap_ms,
             stale_ms: config.recovery.stale_ms,

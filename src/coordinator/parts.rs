@@ -19,6 +19,10 @@ pub struct Options {
     pub batch_max: usize,
     /// Transfers one worker has under way.
     pub active_max: usize,
+    /// Transfers of one worker that are parked.
+    pub parked_max: usize,
+    /// Calls of one user that wait behind a parked one.
+    pub parked_calls_max: usize,
     /// The first back-off, milliseconds.
     pub backoff_base_ms: u64,
     /// The longest back-off, milliseconds.
@@ -59,6 +63,8 @@ pub struct Parts<T, F> {
     pub vacancy: Arc<dyn Fn() -> Vacancy + Send + Sync>,
     /// Closed while the service is halted.
     pub gate: Arc<Gate>,
+    /// Halts the service for this reason. Returns at once.
+    pub halt: Arc<dyn Fn(String) + Send + Sync>,
     /// Clean rounds of the audit, if an external withdrawal waits for one; `None` if it does not.
     pub clean: Option<Arc<CleanRounds>>,
 }

@@ -1,12 +1,13 @@
 //! A request to the coordinator, and its answers.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use domain::account::UserId;
 use domain::code::Code;
 use domain::shortage::Shortage;
-use domain::transfer::{Cid, Decision};
-use tokio::sync::watch;
+use domain::transfer::{Cid, Decision, ReqId};
+use tokio::sync::{oneshot, watch};
 
 use crate::pause::Pauses;
 use crate::postgres::store::Transfer;
@@ -30,6 +31,23 @@ pub struct Request {
     /// unknown.
     pub pauses: Arc<Pauses>,
 }
+
+/// A transfer on its way to its worker.
+#[derive(Debug)]
+pub struct Submitted {
+    /// Its name, so that the client can ask for a lost answer.
+    pub req_id: ReqId,
+    /// Gets its value when the accept is decided.
+    pub reply: oneshot::Receiver<Result<Accepted, Rejection>>,
+    /// Ends, without a value, when the client has something to be woken for: a refusal, a repeat,
+    /// or the end of the transfer. A client that waits for it first is woken once and not also by
+    /// the accept, which most transfers follow by their end within milliseconds.
+    pub quiet: oneshot::Receiver<Infallible>,
+}
+
+/// The worker's end of [`Submitted::quiet`]: it holds this while there is nothing to wake the
+/// client for.
+pub(super) type Quiet = oneshot::Sender<Infallible>;
 
 /// An accepted transfer, and its progress. Dropping it changes nothing.
 #[derive(Debug)]

@@ -9,15 +9,18 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -102,7 +105,7 @@ pub async fn serve<H, F>(
     shutdown: impl Future<Output = ()>,
 ) -> Drained
 where
-    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
     let seats = Seats::new(limits.connections_max, limits.connections_per_address_max);
@@ -141,18 +144,18 @@ where
         let tls = tls.as_ref().map(|tls| tls.acceptor());
         if let Some(place) = seats.take(peer.ip()) {
             let place = Arc::new(place);
-            let handler = seated(handler.clone(), Arc::clone(&place));
-            let connection = welcome(stream, tls, limits, handler, stopped.clone());
+            let (handler, stopped) = (Seated::new(&handler, &place), stopped.clone());
             connections.spawn(async move {
                 tokio::select! {
-                    () = connection => {}
+                    biased;
+                    () = welcome(stream, tls, limits, handler, stopped) => {}
                     () = place.given_away() => debug!("an idle connection was closed for a new one"),
                 }
             });
         } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-            let connection = refuse(stream, tls, limits, stopped.clone());
+            let stopped = stopped.clone();
             connections.spawn(async move {
-                connection.await;
+                refuse(stream, tls, limits, stopped).await;
                 drop(permit);
             });
         }
@@ -167,29 +170,35 @@ where
     drain(connections, limits.shutdown_timeout).await
 }
 
-/// A handler that marks its connection's place as busy while it answers.
-fn seated<H, F>(
+/// The handler of one connection. Not a closure that returns a future: each layer of a future that
+/// is passed on, and not called where it is awaited, doubles the future's size.
+struct Seated<H> {
     handler: H,
-    place: Arc<Place>,
-) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Clone + Send + 'static
+    /// `None` for a connection that is refused.
+    place: Option<Arc<Place>>,
+}
+
+impl<H, F> Seated<H>
 where
-    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    move |request| {
-        let (place, answer) = (Arc::clone(&place), handler(request));
-        Box::pin(async move {
-            if !place.begin() {
-                // The connection is being closed: this request must not begin.
-                return std::future::pending().await;
-            }
-            let answer = answer.await;
+    fn new(handler: &H, place: &Arc<Place>) -> Seated<H> {
+        Seated { handler: handler.clone(), place: Some(Arc::clone(place)) }
+    }
+
+    /// Answers a request, and marks the connection's place as busy meanwhile.
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        if self.place.as_ref().is_some_and(|place| !place.begin()) {
+            // The connection is being closed: this request must not begin.
+            return std::future::pending().await;
+        }
+        let answer = (self.handler)(request).await;
+        if let (Some(place), Content::Left(_)) = (&self.place, answer.body()) {
             // A stream stays busy until it ends.
-            if matches!(answer.body(), Content::Left(_)) {
-                place.end();
-            }
-            answer
-        })
+            place.end();
+        }
+        answer
     }
 }
 
@@ -206,7 +215,7 @@ fn prepare(stream: &TcpStream, limits: Limits) -> io::Result<()> {
 fn builder(limits: Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .timer(TokioTimer::new())
+        .timer(Spare::default())
         .header_read_timeout(limits.header_read_timeout)
         .max_header_size(limits.header_bytes_max)
         // A header at its limit, and requests that were pipelined after it in the same read.
@@ -214,15 +223,74 @@ fn builder(limits: Limits) -> http1::Builder {
     builder
 }
 
+/// The timer that the last wait of a connection has left, if there is one.
+///
+/// Each request begins two waits, for its header and for its answer, and nearly all end long before
+/// their time. To make and to drop a timer passes twice through the lock of all timers of the
+/// process; to move one to a later time takes a compare-and-swap. A timer that nobody waits for may
+/// wake its connection once, which then finds nothing to do.
+#[derive(Clone, Debug, Default)]
+struct Spare(Arc<Mutex<Option<Pin<Box<time::Sleep>>>>>);
+
+/// A wait. It leaves its timer when it is dropped.
+struct Wait {
+    timer: Option<Pin<Box<time::Sleep>>>,
+    spare: Spare,
+}
+
+impl Spare {
+    /// A wait of this length.
+    fn wait(&self, length: Duration) -> Wait {
+        self.until(self.now() + length)
+    }
+
+    fn until(&self, end: Instant) -> Wait {
+        let timer = match self.0.lock().take() {
+            Some(mut timer) => {
+                timer.as_mut().reset(end.into());
+                timer
+            }
+            None => Box::pin(time::sleep_until(end.into())),
+        };
+        Wait { timer: Some(timer), spare: self.clone() }
+    }
+}
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.timer.as_mut().expect("kept until the drop").as_mut().poll(context)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        *self.spare.0.lock() = self.timer.take();
+    }
+}
+
+impl Sleep for Wait {}
+
+impl Timer for Spare {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        Box::pin(self.wait(duration))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(self.until(deadline))
+    }
+}
+
 /// Secures a connection if the listener has TLS, and serves it.
 async fn welcome<H, F>(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     limits: Limits,
-    handler: H,
+    handler: Seated<H>,
     mut stopped: watch::Receiver<()>,
 ) where
-    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
     let Some(acceptor) = tls else {
@@ -245,24 +313,27 @@ async fn welcome<H, F>(
 async fn converse<H, F>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     limits: Limits,
-    handler: H,
+    handler: Seated<H>,
     mut stopped: watch::Receiver<()>,
 ) where
-    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
+    let (handler, timer) = (Arc::new(handler), Spare::default());
     let service = service_fn(move |request: Request<Incoming>| {
-        let id = request.headers().get(X_REQUEST_ID).cloned();
-        let answer = time::timeout(limits.request_timeout, handler(request));
+        let (handler, late) = (Arc::clone(&handler), timer.wait(limits.request_timeout));
         async move {
-            Ok::<_, Infallible>(match answer.await {
-                Ok(response) => response,
-                Err(_) => timed_out(id.as_ref(), limits.request_timeout),
+            let id = request.headers().get(X_REQUEST_ID).cloned();
+            Ok::<_, Infallible>(tokio::select! {
+                biased;
+                answer = handler.answer(request) => answer,
+                () = late => timed_out(id.as_ref(), limits.request_timeout),
             })
         }
     });
     let mut connection = pin!(builder(limits).serve_connection(TokioIo::new(stream), service));
     let result = tokio::select! {
+        biased;
         result = connection.as_mut() => result,
         // An error: the sender is gone, and no task waits for this connection.
         _ = stopped.changed() => {
@@ -290,6 +361,7 @@ async fn refuse(
         let status = StatusCode::SERVICE_UNAVAILABLE;
         answer_without_route(status, "OVERLOADED", message, shortage, id)
     };
+    let handler = Seated { handler, place: None };
     let connection = welcome(stream, tls, limits, handler, stopped);
     if time::timeout(REFUSAL_TIMEOUT, connection).await.is_err() {
         debug!("a connection over the limit sent no request in time");
@@ -373,8 +445,6 @@ mod tests {
     use std::net::{Shutdown, SocketAddr, TcpStream};
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Instant;
-
     use tokio::runtime::Runtime;
     use tokio::sync::oneshot;
     use tokio::task::JoinHandle;
@@ -750,5 +820,28 @@ mod tests {
         stream.shutdown(Shutdown::Write).expect("half closed");
         read_all(&mut stream);
         assert!(server.is_alive());
+    }
+
+    /// Goal: a wait ends at its own time and not before, whatever the last wait has left. Method:
+    /// a long wait is given up; then come a shorter one, longer ones, and one that is over.
+    #[test]
+    fn a_timer_that_is_used_again_ends_at_its_new_time() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let spare = Spare::default();
+            let after = |ms| Instant::now() + Duration::from_millis(ms);
+            tokio::select! {
+                biased;
+                () = spare.until(after(3_600_000)) => panic!("an hour too soon"),
+                () = std::future::ready(()) => {}
+            }
+            assert!(spare.0.lock().is_some(), "the timer is left");
+            for ms in [5, 10, 0, 20] {
+                let end = after(ms);
+                spare.until(end).await;
+                assert!(Instant::now() >= end, "{ms} ms");
+            }
+        });
     }
 }

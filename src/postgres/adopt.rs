@@ -90,7 +90,7 @@ impl Asked {
     /// [`Error`]: PostgreSQL is away.
     pub async fn others(&self) -> Result<Vec<i32>, Error> {
         let others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
-                      AND application_name = 'ubscore' AND pid <> pg_backend_pid() ORDER BY pid";
+                      AND application_name ~ '^ubscore( [0-9]+)?$' AND pid <> pg_backend_pid() ORDER BY pid";
         let rows = self.client.query(others, &[]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }

@@ -1,4 +1,5 @@
-//! Connections: opened by an [`Address`], checked by its [`super::pin::Pin`], and driven with an eye on notices.
+//! Connections: opened by an [`Address`], checked by their settings and by its [`super::pin::Pin`], and driven with an eye
+//! on notices.
 //!
 //! **A cancelled wait for a synchronous standby.** PostgreSQL then answers COMMIT as a success, after a notice: the commit is
 //! on this server, and may be on no standby. A failover would lose it. So such a notice ends the connection before the
@@ -17,12 +18,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::DbError;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 use tracing::{debug, error, info};
 
 use super::address::Address;
 use super::pin::{Pin, Sight};
-use super::{Error, Limits, session};
+use super::{Error, Limits, session, session_settings};
 
 /// What PostgreSQL calls the function that waits for a standby. Its message may be translated, this is not.
 const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
@@ -38,22 +40,45 @@ pub async fn connect(address: &Address, limits: &Limits) -> Result<Client, Error
 
 async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<()>), Error> {
     let admission = address.pin().map(|pin| pin.ask(address.examines())).transpose()?;
-    let config = session(address.config(), limits);
+    let incarnation = address.pin().and_then(|pin| pin.incarnation());
+    let config = session(address.config(), limits, incarnation);
     let (client, connection) = timeout(limits.connect_timeout, config.connect(address.connector()))
         .await
         .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))?
         .map_err(Error::Connect)?;
     let changes = admission.as_ref().map(|admission| admission.changes.clone());
     let task = tokio::spawn(drive(connection, address.pin().cloned(), changes));
-    if let Some(admission) = admission {
-        let look = Sight::read(&client, admission.reads_flights());
-        let sight = timeout(limits.connect_timeout, look)
-            .await
-            .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))??;
-        // The connection ends with its client.
-        admission.admit(sight)?;
-    }
+    // The connection ends with its client.
+    let checks = async {
+        check_settings(&client, limits).await?;
+        match admission {
+            Some(admission) => admission.admit(Sight::read(&client, admission.answered()).await?),
+            None => Ok(()),
+        }
+    };
+    timeout(limits.connect_timeout, checks)
+        .await
+        .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))??;
     Ok((client, task))
+}
+
+/// Refuses a connection that has other settings than those it was opened with: something between us
+/// and the server has dropped them.
+async fn check_settings(client: &Client, limits: &Limits) -> Result<(), Error> {
+    let settings = session_settings(limits);
+    let names = settings.each_ref().map(|(name, _)| *name);
+    let query = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
+    let names: (&(dyn ToSql + Sync), Type) = (&names.as_slice(), Type::TEXT_ARRAY);
+    let rows = client.query_typed(query, &[names]).await?;
+    let found = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let found = found.collect::<Result<Vec<(&str, &str)>, tokio_postgres::Error>>()?;
+    for (name, asked) in settings {
+        let found = found.iter().find(|(found, _)| *found == name).map_or("unknown", |(_, is)| *is);
+        if found != asked {
+            return Err(Error::Setting { name, asked, found: found.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// Moves bytes until either end closes, a commit is in doubt, or the process may not use the server any more.
@@ -175,7 +200,7 @@ impl Connect for Opener {
                 // The pool takes errors of the client only. This one is "connection closed".
                 Err(refused) => {
                     debug!(%refused, "no connection for the pool");
-                    let config = session(self.address.config(), &self.limits);
+                    let config = session(self.address.config(), &self.limits, None);
                     let (client, connection) = config.connect(self.address.connector()).await?;
                     drop(connection);
                     client.simple_query("").await?;

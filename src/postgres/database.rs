@@ -1,26 +1,31 @@
 //! The journal of flights in PostgreSQL: one flight is one statement, and so one transaction.
 
 mod found;
+mod held;
 mod rows;
 
 use std::cmp::Ordering;
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::{Either, select};
 use jiff::Timestamp;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info};
 
 use self::found::{Reads, read};
+use self::held::{GONE, blocked_by, blockers, held};
 use self::rows::Rows;
-use super::columns::{self, asset_number, bigint};
+use super::columns::{self, bigint};
 use super::flight::{Compared, Flight, Found, Journal, Last, Stopped, Wanted};
+use super::flights::FlightRow;
 use super::store::{Failure, Page, Transfer, Unfinished};
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
-use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
@@ -32,6 +37,13 @@ pub(super) const TRANSFER_COLUMNS: &str = "order_number AS transfer_id, order_nu
      funding_at IS NOT NULL AS decided, funding_code, refund_at IS NOT NULL AS refunded";
 /// How many they are.
 pub(super) const TRANSFER_COLUMNS_COUNT: usize = 18;
+
+/// The part of the time limit for locks after which the blockers are looked for.
+const LOOK_PART: u32 = 4;
+
+/// The unique keys of names and order numbers, which only this process gives.
+const OURS: [&str; 3] =
+    ["transfers_tb_pkey", "transfers_tb_req_id_key", "external_operations_order_number_key"];
 
 /// The writer of a shard.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +73,8 @@ pub struct Database {
 
 struct Session {
     client: Client,
+    /// The backend's process number, by which PostgreSQL names who blocks it.
+    pid: i32,
     flight: Statement,
     /// Of most flights: see [`plain`].
     plain: Statement,
@@ -79,14 +93,22 @@ impl Database {
         Database { config, limits, writer, actor, catalog, session: None }
     }
 
+    /// Keeps a flight that PostgreSQL has committed, before anything of it is told.
+    fn note(&self, Last { number, attempt }: Last) -> io::Result<()> {
+        let Writer { incarnation, shard } = self.writer;
+        let row = FlightRow { shard, flight: number, incarnation, attempt };
+        self.config.pin().map_or(Ok(()), |pin| pin.answered(row))
+    }
+
     /// The open session, or a new one.
-    async fn session(&mut self) -> Result<Session, Error> {
+    async fn session(&mut self) -> Result<Session, Failure> {
         match self.session.take() {
             Some(session) if !session.client.is_closed() => Ok(session),
             Some(_) | None => {
                 let (open, limit) =
                     (Session::open(&self.config, &self.limits), self.flight_limit());
-                tokio::time::timeout(limit, open).await.unwrap_or(Err(Error::Timeout(limit)))
+                let open = tokio::time::timeout(limit, open).await;
+                open.unwrap_or_else(|_| Err(Failure::Unreachable(Error::Timeout(limit).into())))
             }
         }
     }
@@ -101,10 +123,12 @@ impl Database {
         &mut self,
         read: impl AsyncFnOnce(&Session) -> Result<T, Error>,
     ) -> Result<T, Failure> {
-        let session = self.session().await.map_err(unanswered)?;
+        let session = self.session().await?;
         let limit = self.flight_limit();
-        let done = tokio::time::timeout(limit, read(&session)).await;
-        let done = done.unwrap_or(Err(Error::Timeout(limit))).map_err(unanswered)?;
+        let done = tokio::time::timeout(limit, read(&session));
+        let (done, blockers) = watched((&self.config, &self.limits), session.pid, done).await;
+        let done = done.unwrap_or(Err(Error::Timeout(limit)));
+        let done = done.map_err(|error| unanswered(error, blockers))?;
         self.session = Some(session);
         Ok(done)
     }
@@ -126,6 +150,7 @@ impl Database {
         &self,
         session: &Session,
         flight: &Flight,
+        blockers: String,
         error: tokio_postgres::Error,
     ) -> Stopped {
         let fatal = error.as_db_error().and_then(|error| error.parsed_severity());
@@ -138,13 +163,14 @@ impl Database {
             "UB007" => return Stopped::Differs(Compared::Accounts),
             "UB008" => return Stopped::Differs(Compared::Balances),
             "23505" => return self.taken(session, flight, error).await,
-            "55P03" | "57014" | "40P01" => return held(session, flight, error).await,
+            "55P03" | "57014" | "40P01" => return held(session, flight, blockers, error).await,
             _ => {}
         }
         match verdict(&error) {
             Verdict::Fenced => Stopped::Superseded,
             Verdict::Violation => Stopped::Refused { violation: true, source: error.into() },
-            Verdict::Retry => Stopped::held_by_none(error.into()),
+            // Such as a page that cannot be read: the other rows are there.
+            Verdict::Retry => Stopped::Unnamed(error.into()),
             Verdict::Unavailable => Stopped::Unreachable(error.into()),
             Verdict::Unknown => Stopped::Refused { violation: false, source: error.into() },
         }
@@ -167,77 +193,46 @@ impl Database {
             }
             Some("accounts_tb_pkey") => Stopped::Differs(Compared::Accounts),
             Some("balances_tb_pkey") => Stopped::Differs(Compared::Balances),
-            _ => Stopped::Taken(error.into()),
+            constraint => {
+                let ours = constraint.is_some_and(|constraint| OURS.contains(&constraint));
+                Stopped::Taken { ours, source: error.into() }
+            }
+        }
+    }
+}
+
+/// Runs work on the backend `pid`. If the work takes a good part of the time limit for locks, looks
+/// over another connection for the sessions that block it. Returns them as text.
+async fn watched<T>(
+    (config, limits): (&Address, &Limits),
+    pid: i32,
+    work: impl Future<Output = T>,
+) -> (T, String) {
+    let look = async {
+        tokio::time::sleep(limits.lock_timeout / LOOK_PART).await;
+        let found = blockers(config, limits, pid);
+        let found = tokio::time::timeout(limits.lock_timeout, found).await;
+        found.unwrap_or(Err(Error::Timeout(limits.lock_timeout)))
+    };
+    match select(pin!(work), pin!(look)).await {
+        Either::Left((done, _)) => (done, GONE.to_owned()),
+        Either::Right((Ok(found), work)) => (work.await, found),
+        Either::Right((Err(error), work)) => {
+            (work.await, format!("sessions that could not be looked for ({error})"))
         }
     }
 }
 
 /// A connection or a read that failed. Nothing was written. If the server has answered, other rows
-/// may be readable.
-fn unanswered(error: Error) -> Failure {
-    match &error {
-        Error::Query(cause) if !is_going_away(cause) && verdict(cause) != Verdict::Unavailable => {
-            Failure::Retry { index: None, source: error.into() }
-        }
-        _ => Failure::Unreachable(error.into()),
+/// may be readable. A read waits only for a table, which all reads wait for.
+fn unanswered(error: Error, blockers: String) -> Failure {
+    let Error::Query(cause) = &error else { return Failure::Unreachable(error.into()) };
+    match (cause.code().map_or("", SqlState::code), verdict(cause)) {
+        _ if is_going_away(cause) => Failure::Unreachable(error.into()),
+        (_, Verdict::Unavailable) => Failure::Unreachable(error.into()),
+        ("55P03" | "57014" | "40P01", _) => Failure::Retry(blocked_by(blockers, error.into())),
+        _ => Failure::Split(error.into()),
     }
-}
-
-/// The rows of a flight that other sessions hold. The ones that can be locked at once are free.
-const FREE: [&str; 3] = [
-    "SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
-       FOR NO KEY UPDATE SKIP LOCKED",
-    "SELECT place FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
-      CROSS JOIN LATERAL (SELECT FROM balances_tb b WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id \
-       AND b.account_type = 1 FOR NO KEY UPDATE SKIP LOCKED) AS free",
-    "SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED",
-];
-
-/// Finds out which rows of a flight other sessions hold.
-async fn held(session: &Session, flight: &Flight, error: tokio_postgres::Error) -> Stopped {
-    let (mut users, mut req_ids) = (Vec::new(), Vec::new());
-    if let Err(probe) = look_for_held(&session.client, flight, &mut users, &mut req_ids).await {
-        info!(%probe, "the held rows of a flight are not known");
-        (users, req_ids) = (Vec::new(), Vec::new());
-    }
-    Stopped::Held { users, req_ids, source: error.into() }
-}
-
-async fn look_for_held(
-    client: &Client,
-    flight: &Flight,
-    users: &mut Vec<UserId>,
-    req_ids: &mut Vec<ReqId>,
-) -> Result<(), tokio_postgres::Error> {
-    // Each statement is a transaction of its own, so its locks are gone when it returns.
-    let changed =
-        flight.accounts.iter().filter(|row| row.before.is_some() && row.after != row.before);
-    let changed: Vec<UserId> = changed.map(|row| row.user).collect();
-    let numbers: Vec<i64> = changed.iter().map(|user| user.bigint()).collect();
-    let free: Vec<i64> = firsts(client.query(FREE[0], &[&numbers]).await?)?;
-    users.extend(changed.into_iter().filter(|user| !free.contains(&user.bigint())));
-
-    let booked = flight.balances.iter().filter(|row| row.before.is_some() && row.after.is_some());
-    let booked: Vec<_> = booked.map(|row| (row.user, row.asset)).collect();
-    let numbers: (Vec<i64>, Vec<i32>) =
-        booked.iter().map(|(user, asset)| (user.bigint(), asset_number(*asset))).unzip();
-    let free: Vec<i64> = firsts(client.query(FREE[1], &[&numbers.0, &numbers.1]).await?)?;
-    let held = (1..).zip(booked).filter(|(place, _)| !free.contains(place));
-    users.extend(held.map(|(_, (user, _))| user));
-
-    let moved = flight.moved.iter().map(|moved| moved.to.transfer.intent.req_id);
-    let moved: Vec<ReqId> = moved.chain(flight.deferred.iter().map(|row| row.req_id)).collect();
-    let names: Vec<String> = moved.iter().map(ReqId::to_string).collect();
-    let free: Vec<String> = firsts(client.query(FREE[2], &[&names]).await?)?;
-    let held = moved.into_iter().zip(names).filter(|(_, name)| !free.contains(name));
-    req_ids.extend(held.map(|(req_id, _)| req_id));
-    Ok(())
-}
-
-fn firsts<T: for<'a> tokio_postgres::types::FromSql<'a>>(
-    rows: Vec<Row>,
-) -> Result<Vec<T>, tokio_postgres::Error> {
-    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 impl Journal for Database {
@@ -257,7 +252,11 @@ impl Journal for Database {
             [0, 1, 2].map(|column| columns::count(&row, column, "journal_tb").map_err(unreachable));
         let (number, author, attempt) = (number?, author?, attempt?);
         match author.cmp(&ours) {
-            Ordering::Equal => Ok(Some(Last { number, attempt })),
+            Ordering::Equal => {
+                let last = Last { number, attempt };
+                self.note(last).map_err(|error| Failure::Unreachable(error.into()))?;
+                Ok(Some(last))
+            }
             Ordering::Greater => {
                 telemetry::count_fenced_write();
                 Ok(None)
@@ -270,8 +269,8 @@ impl Journal for Database {
     }
 
     async fn fly(&mut self, flight: &Flight) -> Result<(), Stopped> {
-        let session = self.session().await.map_err(|error| match unanswered(error) {
-            Failure::Retry { source, .. } => Stopped::held_by_none(source),
+        let session = self.session().await.map_err(|failure| match failure {
+            Failure::Retry(source) | Failure::Split(source) => Stopped::Blocked(source),
             failure => Stopped::Unreachable(failure.into()),
         })?;
         let limit = self.flight_limit();
@@ -290,19 +289,18 @@ impl Journal for Database {
         let statement = if rows.are_plain() { &session.plain } else { &session.flight };
         let values = rows.values();
         let flown = tokio::time::timeout(limit, session.client.query(statement, &values));
-        match flown.await {
+        let (flown, blockers) = watched((&self.config, &self.limits), session.pid, flown).await;
+        match flown {
             // The rows end when the server is ready for the next statement, which is after the
             // commit.
             Ok(Ok(_)) => {
                 self.session = Some(session);
-                if let Some(pin) = self.config.pin() {
-                    pin.answered(self.writer.shard, flight.number);
-                }
-                Ok(())
+                let last = Last { number: flight.number, attempt: flight.attempt };
+                self.note(last).map_err(|error| Stopped::Unknown(error.into()))
             }
             Ok(Err(error)) => {
                 // Nothing was written, or the answer needs no question.
-                let stopped = self.stopped(&session, flight, error);
+                let stopped = self.stopped(&session, flight, blockers, error);
                 let stopped = tokio::time::timeout(limit, stopped).await;
                 let stopped = stopped.unwrap_or_else(|_| Stopped::Unreachable(elapsed().into()));
                 match &stopped {
@@ -349,13 +347,23 @@ impl Journal for Database {
 }
 
 impl Session {
-    async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
-        let client = connect_by_keys(config, limits).await?;
-        let flight = client.prepare(FLIGHT).await?;
-        let plain = client.prepare(&plain(FLIGHT)).await?;
-        let reads = Reads::prepare(&client).await?;
+    async fn open(config: &Address, limits: &Limits) -> Result<Session, Failure> {
+        let connected = async {
+            let client = connect_by_keys(config, limits).await?;
+            let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)?;
+            Ok((client, pid))
+        };
+        let (client, pid) = connected.await.map_err(|error| unanswered(error, GONE.to_owned()))?;
+        // Also the plan of a statement waits for its tables.
+        let prepare = async {
+            let flight = client.prepare(FLIGHT).await?;
+            let plain = client.prepare(&plain(FLIGHT)).await?;
+            Ok((flight, plain, Reads::prepare(&client).await?))
+        };
+        let (prepared, blockers) = watched((config, limits), pid, prepare).await;
+        let (flight, plain, reads) = prepared.map_err(|error| unanswered(error, blockers))?;
         info!("connected to PostgreSQL");
-        Ok(Session { client, flight, plain, reads })
+        Ok(Session { client, pid, flight, plain, reads })
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! [`Journal`] carries flights out: PostgreSQL in production, a model in the simulation.
 
+pub mod difference;
 pub mod draft;
 pub mod entries;
 pub mod memory;
@@ -114,7 +115,7 @@ impl EventIds {
 
 /// Gets each flight of a shard that is committed, in their order.
 pub trait Told: Send + Sync {
-    /// A flight is committed, and nobody has been told of it. Called by its worker: it never waits.
+    /// A flight is committed, and no caller has its answer yet. Its worker calls this: never wait.
     fn committed(&self, flight: &Flight);
 }
 
@@ -253,7 +254,8 @@ impl Wanted {
     }
 }
 
-/// The rows that were read. A row that was wanted and is not here does not exist.
+/// The rows that were read. A row that was wanted and is not here, not even as unreadable, does not
+/// exist.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Statuses.
@@ -277,8 +279,10 @@ pub enum Key {
     Cid(UserId, Cid),
     /// An external operation's idempotency key.
     External(String),
-    /// An account or a balance.
-    User(UserId),
+    /// An account.
+    Account(UserId),
+    /// A balance.
+    Balance(UserId, AssetId),
 }
 
 /// A kind of rows that a flight is compared with.
@@ -302,11 +306,15 @@ pub enum Stopped {
     /// Nothing was written: another incarnation owns the shard.
     Superseded,
     /// Nothing was written: a name, a cid, an idempotency key or an order number is in use.
-    Taken(Source),
+    Taken {
+        /// Whether it is a name or an order number, which only this process gives.
+        ours: bool,
+        /// What PostgreSQL answered.
+        source: Source,
+    },
     /// Nothing was written: PostgreSQL holds other rows than the process.
     Differs(Compared),
-    /// Nothing was written: other sessions hold rows of these users or transfers, or of none that
-    /// can be named.
+    /// Nothing was written: other sessions hold rows of these users or transfers.
     Held {
         /// By account.
         users: Vec<UserId>,
@@ -315,6 +323,11 @@ pub enum Stopped {
         /// What PostgreSQL answered.
         source: Source,
     },
+    /// Nothing was written: a row stops it that PostgreSQL does not name, such as a key that
+    /// another session inserts, or a page that cannot be read.
+    Unnamed(Source),
+    /// Nothing was written: other sessions stop it as a whole, for example by a lock on a table.
+    Blocked(Source),
     /// Nothing was written: PostgreSQL refuses the contents.
     Refused {
         /// Whether they break a rule of the protocol.
@@ -326,13 +339,6 @@ pub enum Stopped {
     Unreachable(Source),
     /// It may have been written, or may still be.
     Unknown(Source),
-}
-
-impl Stopped {
-    /// [`Stopped::Held`] if no row can be named.
-    pub fn held_by_none(source: Source) -> Stopped {
-        Stopped::Held { users: Vec::new(), req_ids: Vec::new(), source }
-    }
 }
 
 /// An error with its causes.

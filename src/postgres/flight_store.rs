@@ -15,19 +15,22 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tracing::{error, warn};
+use tracing::warn;
 
+use super::flight::difference::Differences;
 use super::flight::draft::{Answer, Draft, Known, Objection, wanted, wanted_behind};
 use super::flight::memory::Memory;
 use super::flight::{Compared, EventIds, Flight, Journal, Last, Source, Stopped, Told};
 use super::store::{Call, Failure, Page, Reply, Standing, Store, Unfinished};
 use crate::clock::Clock;
 use crate::telemetry::chain;
+use domain::account::UserId;
 use domain::asset::Catalog;
+use domain::transfer::ReqId;
 
-/// Decisions of one batch. The first rests on rows in memory, the second on rows that were read for
-/// it. Two more cover rows that changed in between; then the batch waits.
-const DECISIONS_MAX: usize = 4;
+/// Flights of one batch that may meet other rows. The first one rests on memory. The next one rests
+/// on rows that were just read, so their owner is in the way.
+const MISMATCHES_MAX: usize = 2;
 
 /// See the head of this file.
 pub struct FlightStore<J> {
@@ -48,8 +51,8 @@ pub struct FlightStore<J> {
 /// The store cannot decide it now.
 #[derive(Debug, thiserror::Error)]
 enum Undecided {
-    #[error("PostgreSQL holds other rows than this process, again and again")]
-    Changing,
+    #[error("another session changes rows of Funding: {0}")]
+    Changing(Differences),
     #[error("the last flight of this shard is not the one of this process")]
     Predecessor,
     #[error("a call cannot be part of a flight: {0}")]
@@ -171,11 +174,13 @@ impl<J: Journal> FlightStore<J> {
         match self.journal.read(&wanted).await {
             Ok(found) => known.learn(&wanted, found),
             // The rows of this call alone cannot be read.
-            Err(Failure::Retry { source, .. }) => {
+            Err(Failure::Split(source)) => {
                 return Ok(Reply::Unreadable(chain(source.as_ref())));
             }
             // The flight is committed, and its callers have no answer.
-            Err(Failure::Unreachable(source)) => return Err(Failure::Unknown(source)),
+            Err(Failure::Unreachable(source) | Failure::Retry(source)) => {
+                return Err(Failure::Unknown(source));
+            }
             Err(failure) => return Err(failure),
         }
         let catalog = self.catalog.load();
@@ -193,15 +198,18 @@ fn objected(Objection { index, violation, what }: Objection) -> Failure {
     Failure::Refused { index, violation, source: Undecided::Objection(what).into() }
 }
 
-/// The first call of a batch that touches a row which another session holds.
-fn blocked(calls: &[Call], stopped: &Stopped) -> Option<usize> {
-    let Stopped::Held { users, req_ids, .. } = stopped else { return None };
-    let is_blocked = |call: &Call| {
-        let user = call.lock_order().map(|(user, _)| user);
-        call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
-            || user.is_some_and(|user| users.contains(&user))
+/// The calls of a batch that write a row of these users or transfers, ascending. A deferral writes
+/// no row of its user.
+fn writers(calls: &[Call], users: &[UserId], req_ids: &[ReqId]) -> Vec<usize> {
+    let is_writer = |call: &Call| match (call.user(), call) {
+        (None, _) => false,
+        (Some(_), Call::Defer { req_id, .. }) => req_ids.contains(req_id),
+        (Some(user), _) => {
+            users.contains(&user) || call.req_id().is_some_and(|req_id| req_ids.contains(&req_id))
+        }
     };
-    calls.iter().position(is_blocked)
+    let indices = calls.iter().enumerate().filter(|(_, call)| is_writer(call));
+    indices.map(|(index, _)| index).collect()
 }
 
 /// The failure of a batch as a whole.
@@ -212,10 +220,13 @@ fn failure(stopped: Stopped) -> Failure {
         Stopped::Predecessor | Stopped::Number => {
             Failure::Unreachable(Undecided::Predecessor.into())
         }
-        Stopped::Differs(_) => Failure::Retry { index: None, source: Undecided::Changing.into() },
-        Stopped::Taken(source) | Stopped::Held { source, .. } | Stopped::Refused { source, .. } => {
-            Failure::Retry { index: None, source }
-        }
+        // An empty flight rests on no rows.
+        Stopped::Differs(_) => Failure::Retry(Undecided::Changing(Differences::default()).into()),
+        Stopped::Taken { source, .. }
+        | Stopped::Held { source, .. }
+        | Stopped::Unnamed(source)
+        | Stopped::Blocked(source)
+        | Stopped::Refused { source, .. } => Failure::Retry(source),
         Stopped::Unreachable(source) => Failure::Unreachable(source),
         Stopped::Unknown(source) => Failure::Unknown(source),
     }
@@ -225,13 +236,22 @@ impl<J: Journal> Store for FlightStore<J> {
     async fn commit(&mut self, standing: Standing, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
         let number = self.settle(standing).await? + 1;
         let mut known = Known::default();
-        for _ in 0..DECISIONS_MAX {
+        let (mut mismatches, mut differed) = (0, None::<Flight>);
+        // Each further round has made the batch careful or has counted a mismatch.
+        loop {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
-                Failure::Retry { index: None, source } => unnamed(calls, source),
+                Failure::Split(source) => unnamed(calls, source),
                 failure => failure,
             })?;
             let at = self.now();
             let catalog = self.catalog.load_full();
+            if let Some(flight) = differed.take() {
+                let differences = Differences::of(&flight, &self.memory, &known, &catalog);
+                warn!(flight = number, mismatches, %differences, "PostgreSQL holds other rows");
+                if mismatches == MISMATCHES_MAX {
+                    return Err(changed(calls, differences));
+                }
+            }
             let draft = Draft::new(&self.memory, &known, &catalog, at);
             let (flight, answers) = match draft.decide(calls) {
                 Ok(decided) => decided,
@@ -253,30 +273,37 @@ impl<J: Journal> Store for FlightStore<J> {
                 }
                 Err(stopped) => stopped,
             };
-            let index = blocked(calls, &stopped);
             match stopped {
-                Stopped::Taken(_)
+                Stopped::Taken { .. }
                 | Stopped::Refused { .. }
                 | Stopped::Differs(Compared::Transfers)
                     if !known.careful =>
                 {
                     known.careful = true;
                 }
-                Stopped::Taken(source) => return Err(refused(calls, false, source)),
+                // The careful reads have found no such row, and no other process gives these
+                // numbers.
+                Stopped::Taken { ours: true, source } => return Err(Failure::Contradicted(source)),
+                Stopped::Taken { source, .. } => return Err(refused(calls, false, source)),
                 Stopped::Refused { violation, source } => {
                     return Err(refused(calls, violation, source));
                 }
-                Stopped::Differs(compared) => {
-                    warn!(flight = number, ?compared, "PostgreSQL holds other rows; reading them");
+                Stopped::Differs(_) => {
                     self.memory.forget(&flight);
                     known = known.forgotten();
+                    mismatches += 1;
+                    differed = Some(flight);
                 }
-                Stopped::Held { source, .. } => {
-                    return Err(match index {
-                        Some(_) => Failure::Retry { index, source },
-                        None => unnamed(calls, source),
+                Stopped::Held { users, req_ids, source } => {
+                    let indices = writers(calls, &users, &req_ids);
+                    return Err(match indices.is_empty() {
+                        true => unnamed(calls, source),
+                        false => Failure::Blocked { indices, changed: false, source },
                     });
                 }
+                Stopped::Unnamed(source) => return Err(unnamed(calls, source)),
+                // The same calls, and no fewer, are tried again.
+                Stopped::Blocked(source) => return Err(Failure::Retry(source)),
                 Stopped::Unknown(source) => {
                     self.unknown = Some(flight);
                     return Err(Failure::Unknown(source));
@@ -287,8 +314,6 @@ impl<J: Journal> Store for FlightStore<J> {
                 }
             }
         }
-        error!(flight = number, "PostgreSQL holds other rows than this process, again and again");
-        Err(unnamed(calls, Undecided::Changing.into()))
     }
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
@@ -300,8 +325,19 @@ impl<J: Journal> Store for FlightStore<J> {
 /// waits alone; several are tried again in smaller flights, so that the others go on.
 fn unnamed(calls: &[Call], source: Source) -> Failure {
     match calls {
-        [_] => Failure::Retry { index: Some(0), source },
+        [_] => Failure::Blocked { indices: vec![0], changed: false, source },
         _ => Failure::Split(source),
+    }
+}
+
+/// Another session has changed rows again, right after they were read for this batch.
+fn changed(calls: &[Call], differences: Differences) -> Failure {
+    let indices = writers(calls, &differences.users, &differences.req_ids);
+    let source = Undecided::Changing(differences).into();
+    match indices.is_empty() {
+        // The rows are as before.
+        true => unnamed(calls, source),
+        false => Failure::Blocked { indices, changed: true, source },
     }
 }
 
@@ -321,10 +357,10 @@ fn refused(calls: &[Call], violation: bool, source: Source) -> Failure {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::super::flight::{Balance, Found, Wanted};
+    use super::super::flight::{Balance, Found, Key, Wanted};
     use super::*;
     use crate::clock::SystemClock;
-    use domain::account::{AccountStatus, UserId};
+    use domain::account::AccountStatus;
     use domain::amount::Amount;
     use domain::asset::AssetId;
     use domain::transfer::Op;
@@ -339,6 +375,7 @@ mod tests {
         ends: VecDeque<Result<(), Stopped>>,
         lasts: VecDeque<Last>,
         balances: VecDeque<Balance>,
+        unreadable: Vec<(Key, String)>,
     }
 
     impl Journal for Scripted {
@@ -354,7 +391,12 @@ mod tests {
         async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
             let accounts = wanted.accounts.iter().map(|user| (*user, AccountStatus::Active));
             let mut found = Found { accounts: accounts.collect(), ..Found::default() };
+            found.unreadable = self.unreadable.clone();
+            let bad = |key: Key| self.unreadable.iter().any(|(bad, _)| *bad == key);
             for (user, asset) in &wanted.balances {
+                if bad(Key::Balance(*user, *asset)) {
+                    continue;
+                }
                 let balance = self.balances.pop_front().expect("a balance in the script");
                 found.balances.push((*user, *asset, balance));
             }
@@ -455,6 +497,61 @@ mod tests {
         assert_eq!(decision.code(), Some(domain::code::Code::InsufficientBalance));
         let flight = store.journal.flown.last().expect("a flight");
         assert_eq!((flight.balances[0].before, flight.balances[0].after), (Some(less), None));
+    }
+
+    /// Only the calls of the changed row wait. The text has the row with both values.
+    #[tokio::test]
+    async fn a_balance_that_differs_twice_blocks_the_calls_of_its_user() {
+        let differs = || Err(Stopped::Differs(Compared::Balances));
+        let mut store = store([differs(), differs()]);
+        let [mut other] = withdrawal(2);
+        if let Call::External(external) = &mut other {
+            external.user = UserId::new(2).expect("not zero");
+        }
+        let calls = [[other].as_slice(), &withdrawal(1)].concat();
+        let of = |available, version| Balance { available, frozen: 0, version };
+        // Two users at first; the balance of the first one is not changed.
+        store.journal.balances = [HELD, HELD, of(90, 4), HELD, of(80, 5), HELD].into();
+        let blocked = store.commit(Standing::default(), &calls).await;
+        let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {
+            panic!("{blocked:?}")
+        };
+        assert_eq!(indices, [1]);
+        let said = source.to_string();
+        let values = "user 1, USDT: available 0.0000009 frozen 0 version 4, \
+                      now available 0.0000008 frozen 0 version 5";
+        assert!(said.ends_with(values), "{said}");
+        assert_eq!(store.journal.flown.len(), 2);
+    }
+
+    /// A repeat of an accept whose commit was lost finds its number in use, and then its row. If
+    /// there is no row, PostgreSQL contradicts itself or this process.
+    #[tokio::test]
+    async fn a_number_in_use_without_its_row_is_a_contradiction() {
+        let taken = |ours| Err(Stopped::Taken { ours, source: "duplicate key".into() });
+        let mut store = store([taken(true), taken(true), taken(false), taken(false)]);
+        let contradicted = store.commit(Standing::default(), &withdrawal(1)).await;
+        assert!(matches!(contradicted, Err(Failure::Contradicted(_))), "{contradicted:?}");
+        assert_eq!(store.journal.flown.len(), 2, "the second one is careful");
+        let refused = store.commit(Standing::default(), &withdrawal(1)).await;
+        assert!(matches!(refused, Err(Failure::Refused { index: 0, .. })), "{refused:?}");
+    }
+
+    /// No flight is needed to refuse a call because of an unreadable row, and none to use the row
+    /// once it is corrected.
+    #[tokio::test]
+    async fn a_row_that_cannot_be_read_costs_no_flight() {
+        let mut store = store([]);
+        let key = Key::Balance(UserId::new(1).expect("not zero"), AssetId(3));
+        store.journal.unreadable = vec![(key, "half a unit".to_owned())];
+        for number in 1..=2 {
+            let refused = store.commit(Standing::default(), &withdrawal(number)).await;
+            assert!(matches!(refused, Err(Failure::Refused { index: 0, .. })), "{refused:?}");
+        }
+        assert!(store.journal.flown.is_empty(), "{:?}", store.journal.flown);
+        store.journal.unreadable.clear();
+        store.commit(Standing::default(), &withdrawal(3)).await.expect("committed");
+        assert_eq!(last_flown(&store), (100, 8));
     }
 
     #[tokio::test]

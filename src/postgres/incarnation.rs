@@ -1,13 +1,18 @@
 //! Which process may write: a start takes the next incarnation before it reads anything, and with it every shard's
 //! next flight. Whatever an earlier incarnation still has in flight then commits before us or not at all.
 
+mod hold;
+
 use std::time::Duration;
 
 use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use super::adopt::is_begun;
+use super::flights::FlightRow;
+use super::pin::{journal, lacking};
 use super::{Address, Error, Limits, columns, connect};
+use crate::clock::Clock;
 
 /// The low bits of an order number that count within one incarnation.
 pub const ORDER_NUMBER_BITS: u32 = 40;
@@ -23,8 +28,18 @@ pub fn of_order_number(order_number: u64) -> u64 {
     order_number >> ORDER_NUMBER_BITS
 }
 
-/// How long a start waits for the last batch of a process before it.
-const TAKE_OVER: Duration = Duration::from_secs(30);
+/// What a start asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// The identity in the log's headers, `None` for an empty directory.
+    pub log: Option<Identity>,
+    /// How many shards this process has.
+    pub shards: u32,
+    /// The answered flights, which the journal must have.
+    pub answered: &'a [FlightRow],
+    /// How long it waits for sessions that hold its tables.
+    pub fence_wait: Duration,
+}
 
 /// A start that was granted.
 #[derive(Clone, Debug)]
@@ -39,6 +54,8 @@ pub struct Incarnation {
     pub halted: Option<String>,
     /// Order numbers below it may have left UBSCore's outcome map.
     pub watermark: u64,
+    /// The last flight of each shard that the journal knows, which is that of this start.
+    pub flights: Vec<FlightRow>,
 }
 
 /// A start that was refused. Nothing was changed.
@@ -71,6 +88,25 @@ pub enum Refusal {
     /// All incarnations are used up.
     #[error("incarnation {0} is the last one")]
     Exhausted(u64),
+    /// Answered commits are missing.
+    #[error(
+        "PostgreSQL has gone back in time: {lacks}. Nothing was written. If another server has every commit, start with \
+         that one; otherwise repair"
+    )]
+    GoneBack {
+        /// Each missing flight.
+        lacks: String,
+    },
+    /// Other sessions hold a table that a start must lock.
+    #[error(
+        "engine_state or journal_tb is locked for more than {wait:?} (start.fence_ms): {holders}"
+    )]
+    Held {
+        /// How long the start has waited.
+        wait: Duration,
+        /// Each session.
+        holders: String,
+    },
     /// PostgreSQL.
     #[error(transparent)]
     Postgres(#[from] Error),
@@ -139,25 +175,50 @@ fn refuse_other(log: Option<Identity>, bound: Option<&str>) -> Result<(), Refusa
     }
 }
 
-/// Takes the next incarnation, and with it every shard, unless the log on this disk is not the database's.
-///
-/// `log`: the identity in the log's headers, `None` for an empty directory. `shards`: how many this process has.
+/// Takes the next incarnation, and with it every shard, unless the log on this disk is not the database's, or the journal
+/// lacks an answered flight.
 ///
 /// # Errors
 /// [`Refusal`]: nothing was changed.
 pub async fn begin(
     config: &Address,
     limits: &Limits,
-    log: Option<Identity>,
+    start: &Start<'_>,
     behind: Option<&Behind>,
-    shards: u32,
+    clock: &dyn Clock,
 ) -> Result<Incarnation, Refusal> {
-    // A process before us may be in the middle of its last batch: wait for it rather than give up.
-    let limits = Limits { lock_timeout: TAKE_OVER, statement_timeout: TAKE_OVER, ..*limits };
+    let statement_timeout = limits.statement_timeout.max(start.fence_wait);
+    let limits = Limits { statement_timeout, ..*limits };
     let mut client = connect(config, &limits).await?;
-    let transaction = client.transaction().await?;
-    // In the order of coming: those who share a row's lock overtake who waits for it alone, as long as there are enough.
-    transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
+    let patience = hold::patience(&client).await?;
+    let began_ns = clock.monotonic_ns();
+    loop {
+        let waited = Duration::from_nanos(clock.monotonic_ns() - began_ns);
+        let left = start.fence_wait.saturating_sub(waited);
+        let transaction = client.transaction().await?;
+        if hold::lock(&transaction, patience.min(left)).await? {
+            return take(transaction, start, behind).await;
+        }
+        transaction.rollback().await?;
+        let others = hold::clear(&client).await?;
+        let waited = Duration::from_nanos(clock.monotonic_ns() - began_ns);
+        if waited >= start.fence_wait {
+            let holders: Vec<String> = others.iter().map(ToString::to_string).collect();
+            let holders = match holders.is_empty() {
+                true => "PostgreSQL names no session".to_owned(),
+                false => holders.join("; "),
+            };
+            return Err(Refusal::Held { wait: start.fence_wait, holders });
+        }
+    }
+}
+
+/// Takes the incarnation in a transaction that holds the locks.
+async fn take(
+    transaction: Transaction<'_>,
+    start: &Start<'_>,
+    behind: Option<&Behind>,
+) -> Result<Incarnation, Refusal> {
     let row = transaction
         .query_one(
             "SELECT log_identity, incarnation, CASE WHEN halted THEN \
@@ -170,7 +231,13 @@ pub async fn begin(
     if is_begun(&transaction).await? {
         return Err(Error::Unadopted.into());
     }
-    refuse_other(log, bound.as_deref())?;
+    refuse_other(start.log, bound.as_deref())?;
+    // Before the fence: its rows would fill the gap.
+    let (last, missing) = journal(&transaction, start.answered).await?;
+    if !missing.is_empty() {
+        let lacks: Vec<String> = missing.iter().map(|row| lacking(row, &last)).collect();
+        return Err(Refusal::GoneBack { lacks: lacks.join("; ") });
+    }
     let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
     let number = before.max(behind.map_or(0, |behind| behind.latest)).saturating_add(1);
     if number > INCARNATION_MAX {
@@ -185,14 +252,31 @@ pub async fn begin(
         transaction.execute(halt, &[reason]).await?;
         halted.get_or_insert_with(|| reason.clone());
     }
-    let shards = i32::try_from(shards).expect("one a worker and a few");
+    let shards = i32::try_from(start.shards).expect("one a worker and a few");
     transaction.execute("SELECT journal_fence($1, $2)", &[&incarnation, &shards]).await?;
     let claim = "SELECT COALESCE(max(durable), 0) AS durable FROM journal_last";
     let durable_claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "journal_tb")?;
+    let (flights, _) = journal(&transaction, &[]).await?;
     let watermark = columns::count(&row, 3, "engine_state")?;
     commit(transaction).await?;
     let log_identity = bound.as_deref().and_then(identity_from_text);
-    Ok(Incarnation { number, log_identity, durable_claim, halted, watermark })
+    Ok(Incarnation { number, log_identity, durable_claim, halted, watermark, flights })
+}
+
+/// The last flight of each shard, for a tool that writes the file of answered flights anew, and the flights of that file
+/// which PostgreSQL lacks, for people.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL is away.
+pub async fn flights(
+    config: &Address,
+    limits: &Limits,
+    answered: &[FlightRow],
+) -> Result<(Vec<FlightRow>, Vec<String>), Error> {
+    let client = connect(config, limits).await?;
+    let (last, missing) = journal(&client, answered).await?;
+    let lacks = missing.iter().map(|row| lacking(row, &last)).collect();
+    Ok((last, lacks))
 }
 
 /// Ends the flights of every earlier process, for a tool that has raised the incarnation in this transaction.

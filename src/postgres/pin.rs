@@ -5,23 +5,26 @@
 //!
 //! - system identifier and timeline are those that the process is pinned to;
 //! - the server's flushed WAL position is not below the highest one seen;
-//! - no shard's last flight is below a flight of this process whose commit was answered. WAL order makes this exact: a
-//!   server that has a shard's last commit has all earlier ones.
+//! - the journal has each shard's last flight whose commit was answered, by its row ([`Flights`]). WAL order makes this
+//!   exact: a server that has a shard's last commit has all earlier ones.
 //!
 //! A difference is a [`Change`]. It ends every connection at once, closes the gate through [`Pin::on_change`], and
 //! refuses new connections. Only the audit may then connect, and only to the server that was found. When it has compared
 //! everything, [`Pin::accept`] pins the process to that server. A server that was left is never used again.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, GenericClient, Row};
+use tracing::warn;
 
 use super::Error;
-use super::columns;
+use super::columns::{self, bigint};
+use super::flights::{FlightRow, Flights};
 
 /// Which server it is, and which of its histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,27 +53,20 @@ pub struct Sight {
     pub server: Server,
     /// Its flushed WAL position, bytes.
     pub lsn: u64,
-    /// The last incarnation that it has given, 0 where it has no schema of ours.
+    /// The last incarnation that it has given, 0 if that was not read.
     pub incarnation: u64,
     /// The last flight of each shard.
-    pub flights: Vec<LastFlight>,
-}
-
-/// A shard's last flight as a server has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastFlight {
-    /// The shard.
-    pub shard: usize,
-    /// Its number. Flights of a shard are counted without gaps, over all incarnations.
-    pub number: u64,
+    pub last: Vec<FlightRow>,
+    /// The flights that were asked for, and are not in its journal.
+    pub missing: Vec<FlightRow>,
 }
 
 impl Sight {
-    /// Asks a server. `flights`: whether the schema is known to be there.
+    /// Asks a server. `answered`: flights that its journal must have; `None`: nothing of the schema is read.
     ///
     /// # Errors
     /// [`Error`]: it does not answer.
-    pub async fn read(client: &Client, flights: bool) -> Result<Sight, Error> {
+    pub async fn read(client: &Client, answered: Option<&[FlightRow]>) -> Result<Sight, Error> {
         // Right after a promotion pg_control_checkpoint() still has the old timeline; the name of a WAL file has the new.
         let who = "SELECT system_identifier, pg_walfile_name(pg_current_wal_insert_lsn()), \
                      (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint FROM pg_control_system()";
@@ -81,47 +77,68 @@ impl Sight {
         let timeline = timeline.ok_or_else(|| unreadable(&format!("WAL file {file}")))?;
         let server = Server { system: row.try_get(0)?, timeline };
         let lsn = columns::count(row, 2, "pg_control_system")?;
-        let mut sight = Sight { server, lsn, incarnation: 0, flights: Vec::new() };
-        if flights {
-            let last = "SELECT e.incarnation, shard, flight \
-                        FROM engine_state e LEFT JOIN journal_last ON TRUE ORDER BY shard";
-            for row in client.query_typed(last, &[]).await? {
-                sight.incarnation = columns::count(&row, 0, "engine_state")?;
-                let Some(shard) = row.try_get::<_, Option<i32>>(1)? else { continue };
-                sight.flights.push(LastFlight {
-                    shard: usize::try_from(shard).unwrap_or(usize::MAX),
-                    number: columns::count(&row, 2, "journal_tb")?,
-                });
-            }
+        let mut sight =
+            Sight { server, lsn, incarnation: 0, last: Vec::new(), missing: Vec::new() };
+        if let Some(answered) = answered {
+            let incarnation =
+                client.query_typed("SELECT incarnation FROM engine_state", &[]).await?;
+            let row = incarnation.first().ok_or_else(|| unreadable("no row of engine_state"))?;
+            sight.incarnation = columns::count(row, 0, "engine_state")?;
+            (sight.last, sight.missing) = journal(client, answered).await?;
         }
         Ok(sight)
     }
 
-    /// The same, of a database that may have no schema yet.
-    ///
-    /// # Errors
-    /// [`Error`]: it does not answer.
-    pub async fn look(client: &Client) -> Result<Sight, Error> {
-        let known = "SELECT to_regclass('journal_last') IS NOT NULL";
-        let known: bool = client.query_one(known, &[]).await?.try_get(0)?;
-        Sight::read(client, known).await
+    /// What this server lacks of `answered`, the last answered flight of each shard; `None`: nothing. Flights answered
+    /// since this sight are compared by their number.
+    pub fn lacks(&self, answered: &[FlightRow]) -> Option<String> {
+        answered.iter().find(|row| self.is_without(row)).map(|row| lacking(row, &self.last))
     }
 
-    /// What this server lacks of `flights`, the last answered one of each shard under `incarnation`; `None`: nothing.
-    pub fn lacks(&self, incarnation: u64, flights: &[u64]) -> Option<String> {
-        if self.incarnation < incarnation {
-            let known = self.incarnation;
-            return Some(format!(
-                "it has given incarnation {known} only, and {incarnation} has begun"
-            ));
-        }
-        (0..).zip(flights).find_map(|(shard, answered)| {
-            let last = self.flights.iter().find(|last| last.shard == shard);
-            let number = last.map_or(0, |last| last.number);
-            (number < *answered).then(|| {
-                format!("shard {shard} was answered commit {answered}, and it knows {number}")
-            })
+    fn is_without(&self, row: &FlightRow) -> bool {
+        let last = self.last.iter().find(|last| last.shard == row.shard);
+        self.missing.contains(row) || last.map_or(0, |last| last.flight) < row.flight
+    }
+}
+
+/// The last flight of each shard, and those of `answered` that are not in the journal.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL does not answer.
+pub(super) async fn journal(
+    client: &impl GenericClient,
+    answered: &[FlightRow],
+) -> Result<(Vec<FlightRow>, Vec<FlightRow>), Error> {
+    let rows = "SELECT shard, flight, incarnation, attempt FROM journal_last";
+    let last = flight_rows(&client.query_typed(rows, &[]).await?)?;
+    let found = "SELECT shard, flight, incarnation, attempt FROM journal_tb \
+                   JOIN unnest($1::integer[], $2::bigint[]) AS asked (shard, flight) USING (shard, flight)";
+    let shards: Vec<i32> = answered.iter().map(|row| row.shard.cast_signed()).collect();
+    let flights: Vec<i64> = answered.iter().map(|row| bigint(row.flight)).collect();
+    let keys: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&shards, Type::INT4_ARRAY), (&flights, Type::INT8_ARRAY)];
+    let found = flight_rows(&client.query_typed(found, &keys).await?)?;
+    let missing = answered.iter().filter(|row| row.flight > 0 && !found.contains(row));
+    Ok((last, missing.copied().collect()))
+}
+
+fn flight_rows(rows: &[Row]) -> Result<Vec<FlightRow>, Error> {
+    let flight = |row: &Row| {
+        Ok(FlightRow {
+            shard: row.try_get::<_, i32>(0)?.cast_unsigned(),
+            flight: columns::count(row, 1, "journal_tb")?,
+            incarnation: columns::count(row, 2, "journal_tb")?,
+            attempt: columns::count(row, 3, "journal_tb")?,
         })
+    };
+    rows.iter().map(flight).collect()
+}
+
+/// An answered flight that PostgreSQL lacks, and what it has instead, for people.
+pub(super) fn lacking(row: &FlightRow, last: &[FlightRow]) -> String {
+    match last.iter().find(|last| last.shard == row.shard) {
+        Some(last) => format!("{row} was answered, and PostgreSQL lacks it: it ends at {last}"),
+        None => format!("{row} was answered, and PostgreSQL lacks it and its shard"),
     }
 }
 
@@ -172,7 +189,7 @@ type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 pub struct Pin {
     state: Mutex<State>,
     /// Of this process, and the last answered flight of each shard; not before it has begun.
-    begun: OnceLock<(u64, Box<[AtomicU64]>)>,
+    begun: OnceLock<(u64, Flights)>,
     /// Counts changes. Every connection of an earlier count ends.
     changes: watch::Sender<u64>,
     on_change: OnceLock<OnChange>,
@@ -190,7 +207,8 @@ pub(super) struct Admission {
     pub(super) changes: watch::Receiver<u64>,
     number: u64,
     lsn: u64,
-    answered: Vec<u64>,
+    /// `None`: the process has not begun, and flights are not compared.
+    answered: Option<Vec<FlightRow>>,
 }
 
 impl Pin {
@@ -208,9 +226,8 @@ impl Pin {
         })
     }
 
-    /// From here on flights are compared as well. `shards`: how many this incarnation has.
-    pub fn begin(&self, incarnation: u64, shards: u32) {
-        let flights = (0..shards).map(|_| AtomicU64::new(0)).collect();
+    /// From here on flights are compared as well. `flights`: the file of this incarnation.
+    pub fn begin(&self, incarnation: u64, flights: Flights) {
         // A second call keeps the first.
         self.begun.set((incarnation, flights)).ok();
     }
@@ -223,22 +240,33 @@ impl Pin {
         }
     }
 
-    /// Notes that the commit of this shard's flight was answered.
-    pub(super) fn answered(&self, shard: u32, flight: u64) {
-        let slot = usize::try_from(shard).ok().and_then(|shard| self.begun.get()?.1.get(shard));
-        if let Some(slot) = slot {
-            slot.fetch_max(flight, Ordering::AcqRel);
+    /// Notes that the commit of this flight was answered, before anything of it is told.
+    ///
+    /// # Errors
+    /// The note is not written: nothing of the flight may be told.
+    pub(super) fn answered(&self, row: FlightRow) -> io::Result<()> {
+        match self.begun.get() {
+            Some((_, flights)) => flights.raise(row),
+            None => Ok(()),
         }
     }
 
-    /// The last answered flight of each shard, and the incarnation they are counted in.
-    pub fn flights(&self) -> (u64, Vec<u64>) {
-        match self.begun.get() {
-            None => (0, Vec::new()),
-            Some((incarnation, flights)) => (
-                *incarnation,
-                flights.iter().map(|flight| flight.load(Ordering::Acquire)).collect(),
-            ),
+    /// The last answered flight of each shard, none before the process has begun.
+    pub fn flights(&self) -> Vec<FlightRow> {
+        self.begun.get().map_or_else(Vec::new, |(_, flights)| flights.rows())
+    }
+
+    /// The incarnation of this process, `None` before it has begun.
+    pub(super) fn incarnation(&self) -> Option<u64> {
+        self.begun.get().map(|(incarnation, _)| *incarnation)
+    }
+
+    /// Makes the answered flights durable. Blocks.
+    pub fn sync_flights(&self) {
+        if let Some((_, flights)) = self.begun.get()
+            && let Err(error) = flights.sync()
+        {
+            warn!(%error, "after a power cut, a start would know earlier flights only");
         }
     }
 
@@ -277,12 +305,10 @@ impl Pin {
             state.left.push(left);
         }
         (state.server, state.lsn) = (sight.server, sight.lsn);
-        if let Some((_, flights)) = self.begun.get() {
-            for last in &sight.flights {
-                if let Some(slot) = flights.get(last.shard) {
-                    slot.store(last.number, Ordering::Release);
-                }
-            }
+        if let Some((_, flights)) = self.begun.get()
+            && let Err(error) = flights.set(&sight.last)
+        {
+            warn!(%error, "the next start may ask for flights of the server before");
         }
         true
     }
@@ -292,7 +318,7 @@ impl Pin {
     /// # Errors
     /// [`Error::Changed`]: no connection is to be opened now.
     pub(super) fn ask(self: &Arc<Pin>, examines: bool) -> Result<Admission, Error> {
-        let (_, answered) = self.flights();
+        let answered = self.begun.get().map(|(_, flights)| flights.rows());
         let changes = self.changes.subscribe();
         let state = self.state.lock();
         let lsn = match &state.change {
@@ -325,11 +351,6 @@ impl Pin {
             }
             Some(_) | None => Ok(()),
         }
-    }
-
-    /// Whether flights can be read.
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.get().is_some()
     }
 
     fn report(&self, change: &Change) {
@@ -368,9 +389,9 @@ impl Pin {
 }
 
 impl Admission {
-    /// Whether [`Sight::read`] is to read flights.
-    pub(super) fn reads_flights(&self) -> bool {
-        self.pin.has_begun()
+    /// What [`Sight::read`] asks for.
+    pub(super) fn answered(&self) -> Option<&[FlightRow]> {
+        self.answered.as_deref()
     }
 
     /// Lets the connection be used, if the server is the one that it must be.
@@ -432,8 +453,7 @@ impl Admission {
                 "its WAL ends at {here}, and had come to {seen}: it has gone back"
             ));
         }
-        let incarnation = self.pin.begun.get().map_or(0, |(incarnation, _)| *incarnation);
-        let lacks = (incarnation > 0).then(|| sight.lacks(incarnation, &self.answered)).flatten();
+        let lacks = self.answered.as_ref().and_then(|answered| sight.lacks(answered));
         lacks.map(|lacks| format!("{lacks}: it has gone back"))
     }
 }
@@ -445,21 +465,25 @@ fn older(server: &Server, than: &Server, left: &[Server]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::tempdir;
+
     use super::*;
 
+    fn row(flight: u64) -> FlightRow {
+        FlightRow { shard: 0, flight, incarnation: 5, attempt: 70 + flight }
+    }
+
+    /// `flight`: the last one. The journal has all before it.
     fn sight(timeline: u32, lsn: u64, flight: u64) -> Sight {
         let server = Server { system: 7, timeline };
-        Sight {
-            server,
-            lsn,
-            incarnation: 5,
-            flights: vec![LastFlight { shard: 0, number: flight }],
-        }
+        Sight { server, lsn, incarnation: 5, last: vec![row(flight)], missing: Vec::new() }
     }
 
     fn pinned() -> Arc<Pin> {
+        let directory = tempdir().expect("a directory");
         let pin = Pin::new(&sight(1, 100, 0));
-        pin.begin(5, 1);
+        // The open file outlives its name.
+        pin.begin(5, Flights::create(directory.path(), &[row(0)]).expect("a file"));
         pin
     }
 
@@ -475,16 +499,34 @@ mod tests {
     fn a_server_that_goes_on_is_used_and_one_that_has_gone_back_is_not() {
         let pin = pinned();
         connect(&pin, sight(1, 100, 0)).expect("the same");
-        pin.answered(0, 3);
+        pin.answered(row(3)).expect("written");
         connect(&pin, sight(1, 200, 4)).expect("further on");
         // By position, by commit.
         for back in [sight(1, 150, 4), sight(1, 300, 2)] {
             let pin = pinned();
-            pin.answered(0, 3);
+            pin.answered(row(3)).expect("written");
             connect(&pin, sight(1, 200, 4)).expect("further on");
             assert!(matches!(connect(&pin, back), Err(Error::Changed(_))));
             assert!(pin.change().is_some());
         }
+        // By the row: the number is in use, by another flight.
+        let pin = pinned();
+        pin.answered(row(3)).expect("written");
+        let climbed = Sight { missing: vec![row(3)], ..sight(1, 300, 9) };
+        let refused = connect(&pin, climbed).expect_err("not that flight").to_string();
+        assert!(refused.contains("flight 3 of shard 0 (incarnation 5, attempt 73)"), "{refused}");
+    }
+
+    #[test]
+    fn an_accepted_server_is_compared_by_its_own_flights() {
+        let pin = pinned();
+        pin.answered(row(8)).expect("written");
+        assert!(connect(&pin, sight(2, 200, 4)).is_err());
+        let change = pin.change().expect("a change");
+        examine(&pin, sight(2, 200, 4)).expect("the audit");
+        assert!(pin.accept(&change));
+        assert_eq!(pin.flights(), [row(4)]);
+        connect(&pin, sight(2, 300, 4)).expect("nothing is missing now");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::horizon::{Holder, holders};
 use super::{Address, Error, Limits, connect};
 
 /// A server's settings.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub data_checksums: String,
     /// How far its clock is ahead of ours, ms; less than nothing where it is behind.
     pub clock_ahead_ms: i64,
+    /// What holds a snapshot, and so holds back vacuum.
+    pub snapshot_holders: Vec<Holder>,
 }
 
 const QUERY: &str = "SELECT current_setting('server_version'), \
@@ -45,7 +48,7 @@ const QUERY: &str = "SELECT current_setting('server_version'), \
     current_setting('wal_level'), current_setting('max_connections')::bigint, \
     current_setting('superuser_reserved_connections')::bigint, \
     (SELECT count(*) FROM pg_stat_activity \
-      WHERE backend_type = 'client backend' AND application_name <> 'ubscore'), \
+      WHERE backend_type = 'client backend' AND application_name !~ '^ubscore( [0-9]+)?$'), \
     current_setting('data_checksums'), clock_timestamp()";
 
 impl Settings {
@@ -80,6 +83,7 @@ impl Settings {
             connections_of_others: row.try_get(10)?,
             data_checksums: row.try_get(11)?,
             clock_ahead_ms: i64::try_from(ahead_ns / 1_000_000).unwrap_or(i64::MAX),
+            snapshot_holders: holders(&client).await?,
         })
     }
 }

@@ -12,7 +12,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, Direction, Intent, Op, Participant, ReqId, State};
+use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub fn differing_fields(one: &str, other: &str) -> Vec<&'static str> {
 }
 
 /// The states one commit takes a transfer through: `path`, and then, where Funding takes part, those of its decision.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitionPath {
     /// Known beforehand; may be empty only where Funding takes part.
     pub path: Vec<State>,
@@ -93,7 +93,7 @@ impl TransitionPath {
 }
 
 /// A Funding operation inside a [`TransitionPath`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FundingPart {
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
@@ -195,15 +195,6 @@ pub enum Call {
     },
 }
 
-/// See [`Call::batch_key`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BatchKey<'a> {
-    /// Steps from one state through the same states.
-    Step(State, &'a TransitionPath),
-    /// Accepts of one direction through the same states.
-    Accept(Direction, &'a TransitionPath),
-}
-
 /// How a transfer is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
@@ -277,39 +268,14 @@ impl Call {
         matches!(self, Call::Step { transition, .. } if transition.refuses())
     }
 
-    /// What it has in common with the calls that can be done together with it; `None` for what is done alone. Of Funding's
-    /// parts, accepts withdraw together and steps deposit together; what is refused goes alone.
-    pub fn batch_key(&self) -> Option<BatchKey<'_>> {
-        let (batch_key, transition, together) = match self {
-            Call::Accept { intent, transition, .. } => {
-                (BatchKey::Accept(intent.direction, transition), transition, Op::Withdraw)
-            }
-            Call::Step { transfer, transition, .. } => {
-                (BatchKey::Step(transfer.state, transition), transition, Op::Deposit)
-            }
-            _ => return None,
-        };
-        let plain = |part: &FundingPart| part.op == together && !part.refuse;
-        transition.funding.as_ref().is_none_or(plain).then_some(batch_key)
-    }
-
-    /// Its place in a batch: reads last, so that they see what the batch does; before them equal batch keys beside each other, in one order of
-    /// locks. Nobody has been answered before the batch is committed, so whose call takes effect first is not promised.
-    pub fn place(&self) -> impl Ord {
-        let locks = self.lock_order();
-        (locks.is_none(), self.batch_key(), locks)
-    }
-
-    /// What the call locks; `None` for a read.
-    pub fn lock_order(&self) -> Option<(UserId, AssetId)> {
+    /// The user whose rows it writes; `None` for a read.
+    pub fn user(&self) -> Option<UserId> {
         match self {
-            Call::Accept { intent, .. } | Call::Operate { intent, .. } => {
-                Some((intent.user, intent.asset))
-            }
-            Call::Step { transfer, .. } => Some((transfer.intent.user, transfer.intent.asset)),
-            Call::Defer { user, asset, .. } => Some((*user, *asset)),
-            Call::External(external) => Some((external.user, external.asset)),
-            Call::SetFundingStatus { user, .. } => Some((*user, AssetId(0))),
+            Call::Accept { intent, .. } | Call::Operate { intent, .. } => Some(intent.user),
+            Call::Step { transfer, .. } => Some(transfer.intent.user),
+            Call::External(External { user, .. })
+            | Call::Defer { user, .. }
+            | Call::SetFundingStatus { user, .. } => Some(*user),
             Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => None,
         }
     }
@@ -349,10 +315,15 @@ pub enum Failure {
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing happened, and the same batch may succeed later.
     #[error("the store asks for another try")]
-    Retry {
-        /// The call that was held up, where it is one: the others may succeed without it at once.
-        index: Option<usize>,
-        /// What the store said.
+    Retry(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened: some calls of the batch are blocked. The others may succeed at once.
+    #[error("the store blocks {} calls of the batch", indices.len())]
+    Blocked {
+        /// Which calls, ascending, at least one.
+        indices: Vec<usize>,
+        /// Whether others have changed rows of these calls, and not only hold them.
+        changed: bool,
+        /// The answer of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -371,6 +342,10 @@ pub enum Failure {
     /// show which.
     #[error("the store refused a batch of several calls")]
     Split(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing happened: a new name or order number is in use, though no row of it was found. No money
+    /// may move until an operator has found out why.
+    #[error("a new name or order number is in use")]
+    Contradicted(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing happened, and nothing will: this process has been superseded.
     #[error("this process has been superseded")]
     Fenced,

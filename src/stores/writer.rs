@@ -15,20 +15,24 @@ use engine::{Closed, Engine, Replayed};
 use tracing::info;
 use wal::Identity;
 
-use super::{engine_options, postgres_address, postgres_limits};
-use crate::audit::failover::{self, Difference};
+use super::{Target, engine_options, postgres_address, postgres_limits};
+use crate::audit::failover;
 use crate::audit::mismatch::Mismatch;
+use crate::audit::verify::verify;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::development;
 use crate::postgres::embedded::Embedded;
-use crate::postgres::incarnation::{self, Behind, Incarnation, Refusal};
+use crate::postgres::flights::{self, FlightRow, Flights};
+use crate::postgres::incarnation::{self, Behind, Incarnation, Refusal, Start};
 use crate::postgres::pin::{Pin, Sight};
 use crate::postgres::{self, Address};
 use crate::telemetry::{self, Metrics};
 
+/// Losses that a refused start names.
+const NAMED_MAX: usize = 20;
 /// Between two log lines with a replay's progress.
 const REPLAY_PROGRESS: Duration = Duration::from_secs(1);
 
@@ -52,7 +56,7 @@ pub struct Postgres {
     /// The server.
     pub pin: Arc<Pin>,
     /// Why both stores must be compared completely, if they must.
-    pub different: Option<Difference>,
+    pub different: Option<String>,
 }
 
 impl Postgres {
@@ -63,7 +67,8 @@ impl Postgres {
     pub async fn connect(config: &Config, server: Option<&Embedded>) -> anyhow::Result<Postgres> {
         let (address, limits) = (postgres_address(config, server)?, postgres_limits(config));
         let client = postgres::connect(&address, &limits).await.context("connect to PostgreSQL")?;
-        let sight = Sight::look(&client).await.context("ask PostgreSQL which server it is")?;
+        let sight =
+            Sight::read(&client, None).await.context("ask PostgreSQL which server it is")?;
         let different = failover::difference(&config.data_dir, &sight);
         let pin = Pin::new(&sight);
         Ok(Postgres { address: address.pinned(&pin), limits, pin, different })
@@ -130,12 +135,18 @@ pub async fn begin(
     let log = closed.identity();
     // One shard a worker, and one for Funding operations outside a transfer.
     let shards = u32::try_from(config.coordinator.shards).expect("at most 64") + 1;
-    let begin = async |behind| {
-        incarnation::begin(address, limits, log, behind, shards)
-            .await
-            .context("begin a new incarnation")
+    let answered = answered(config).context("read the answered flights")?;
+    let fence_wait = Duration::from_millis(config.start.fence_ms);
+    let start = Start { log, shards, answered: &answered, fence_wait };
+    let begin = async |behind| incarnation::begin(address, limits, &start, behind, clock).await;
+    let mut incarnation = match begin(None).await {
+        Ok(incarnation) => incarnation,
+        Err(refusal @ Refusal::GoneBack { .. }) => {
+            let lost = name_lost(config, postgres).await;
+            return Err(anyhow::Error::from(refusal).context(lost));
+        }
+        Err(refusal) => return Err(refusal).context("begin a new incarnation"),
     };
-    let mut incarnation = begin(None).await?;
     let replayed = replay_log(closed, &incarnation, clock, metrics)?;
     let latest =
         incarnation::of_order_number(replayed.ledger().order_numbers_end().saturating_sub(1));
@@ -146,11 +157,53 @@ pub async fn begin(
         let mismatch = Mismatch::older_database(latest, incarnation.number - 1);
         let behind = Behind { latest, reason: mismatch.to_string() };
         found.push(mismatch);
-        incarnation = begin(Some(&behind)).await?;
+        incarnation = begin(Some(&behind)).await.context("begin a new incarnation")?;
         assert!(incarnation.number > latest, "no order number is given twice");
     }
-    pin.begin(incarnation.number, shards);
+    let flights = Flights::create(&config.data_dir, &incarnation.flights);
+    pin.begin(incarnation.number, flights.context("write the answered flights")?);
     Ok(Begun { incarnation, log, replayed, found })
+}
+
+/// The flights that PostgreSQL's journal must have. A log without a record has answered nothing.
+fn answered(config: &Config) -> anyhow::Result<Vec<FlightRow>> {
+    if !holds_records(config).context("look into the log")? {
+        return Ok(Vec::new());
+    }
+    Ok(flights::read(&config.data_dir)?)
+}
+
+/// The records of the log that PostgreSQL lacks after it has gone back, as far as a comparison of
+/// both stores finds them; for people.
+async fn name_lost(config: &Config, postgres: &Postgres) -> String {
+    let Postgres { address, limits, .. } = postgres;
+    let (address, limits) = (address.clone(), *limits);
+    let (engine, config) = (engine_options(config), config.clone());
+    let target = Target { address, limits, engine, config };
+    let compared = async {
+        let stores = target.stores().await?;
+        let catalog = Arc::clone(&stores.catalog);
+        Ok::<_, anyhow::Error>((verify(stores).await?, catalog))
+    };
+    match compared.await {
+        Ok((verdict, _)) if verdict.mismatches.is_empty() => {
+            "the log proves no loss of money".to_owned()
+        }
+        Ok((verdict, catalog)) => {
+            let (found, catalog) = (&verdict.mismatches, catalog.load());
+            let named: Vec<String> = found
+                .iter()
+                .take(NAMED_MAX)
+                .map(|mismatch| catalog.name_assets(&mismatch.to_string()))
+                .collect();
+            let more = match found.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!("; and {more} more"),
+            };
+            format!("the log proves what PostgreSQL lacks: {}{more}", named.join("; "))
+        }
+        Err(error) => format!("the log and PostgreSQL could not be compared ({error:#})"),
+    }
 }
 
 /// Replays the log. A log with records beside a database that never used a log is refused.

@@ -48,33 +48,28 @@ static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
 /// so that lines of another process with this stderr come before or after them.
 const WRITE_BYTES: usize = 4_096;
 
-/// The end of the queue, written by one thread. Lines that arrive together share a write; the queue
-/// calls `flush` as soon as it is empty, so that no line waits for the next one.
+/// How long the writing thread rests after a write. Under load a line comes every few hundred
+/// microseconds, and to wake the thread and to write cost as much for one line as for ten.
+const REST: Duration = Duration::from_millis(1);
+
+/// The end of the queue, written by one thread. Lines that arrive together share a write. The queue
+/// calls `flush` as soon as it is empty: no line waits for the next one, but at most for the rest
+/// after an earlier one.
 struct End<W> {
     out: W,
+    rest: Duration,
     text: Vec<u8>,
     /// Lines in `text`.
     lines: u64,
 }
 
 impl<W: Write> End<W> {
-    fn new(out: W) -> End<W> {
-        End { out, text: Vec::with_capacity(WRITE_BYTES), lines: 0 }
-    }
-}
-
-impl<W: Write> Write for End<W> {
-    /// Takes one line.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.text.len() + line.len() > WRITE_BYTES {
-            self.flush()?;
-        }
-        self.text.extend_from_slice(line);
-        self.lines += 1;
-        Ok(line.len())
+    fn new(out: W, rest: Duration) -> End<W> {
+        End { out, rest, text: Vec::with_capacity(WRITE_BYTES), lines: 0 }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    /// Writes the lines in `text`.
+    fn put(&mut self) {
         // An error means that the reader has gone; the exit code still reports.
         if self.lines > 0 && self.out.write_all(&self.text).is_err() {
             UNWRITTEN.fetch_add(self.lines, Ordering::Relaxed);
@@ -83,6 +78,25 @@ impl<W: Write> Write for End<W> {
         // The memory of a very long line is not kept.
         self.text.shrink_to(WRITE_BYTES);
         self.lines = 0;
+    }
+}
+
+impl<W: Write> Write for End<W> {
+    /// Takes one line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.text.len() + line.len() > WRITE_BYTES {
+            self.put();
+        }
+        self.text.extend_from_slice(line);
+        self.lines += 1;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.lines > 0 {
+            self.put();
+            thread::sleep(self.rest);
+        }
         Ok(())
     }
 }
@@ -95,7 +109,7 @@ pub(super) fn open(format: Format) -> NonBlocking {
             .buffered_lines_limit(LINES_MAX)
             .lossy(true)
             .thread_name("log")
-            .finish(End::new(io::stderr()));
+            .finish(End::new(io::stderr(), REST));
         let dropped = lines.error_counter();
         // The standard hook writes to stderr directly: a panicking thread would wait for the
         // reader.
@@ -245,7 +259,7 @@ mod tests {
     #[test]
     fn lines_share_a_write_as_long_as_they_fit() {
         let mut reader = Reader { writes: Vec::new(), gone: false };
-        let mut end = End::new(&mut reader);
+        let mut end = End::new(&mut reader, Duration::ZERO);
         let [half, long] = [WRITE_BYTES / 2, 3 * WRITE_BYTES].map(|bytes| "x".repeat(bytes) + "\n");
         for line in ["a\n", "b\n", &half, &half, &long, "c\n"] {
             end.write_all(line.as_bytes()).expect("taken");
@@ -260,7 +274,7 @@ mod tests {
     #[test]
     fn each_line_that_cannot_be_written_is_counted() {
         let mut reader = Reader { writes: Vec::new(), gone: true };
-        let mut end = End::new(&mut reader);
+        let mut end = End::new(&mut reader, Duration::ZERO);
         let before = UNWRITTEN.load(Ordering::Relaxed);
         for line in ["a\n", "b\n", "c\n"] {
             end.write_all(line.as_bytes()).expect("taken");

@@ -8,9 +8,7 @@ use super::{
     GIFT, OTHER, SUCCEEDS, USER, after, assert_passed, count_of, funding_operations, impatient,
     recorded_operations, start_endowed, start_given, success, wait_for_state,
 };
-use crate::harness::{
-    Balance, COIN, Site, Way, assert_refused, copy_files, crowd, external, while_watched,
-};
+use crate::harness::{Balance, COIN, Site, Way, assert_refused, crowd, external, while_watched};
 
 /// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a
 /// transfer rests in TARGET_PENDING and its process is dead; eight sessions take the next step of
@@ -55,7 +53,7 @@ fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
         site.wait_for_held();
         old.signal(Signal::STOP);
         let successor = site.with_fresh_data_dir();
-        copy_files(&site.log_dir(), &successor.log_dir());
+        site.copy_data(&successor);
         hold.release();
         let new = successor.start();
         successor.wait_for_rest();

@@ -114,7 +114,7 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     eventually("a deposit waits for the row", || {
         let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                     AND application_name = 'ubscore' AND wait_event_type = 'Lock'";
+                     AND application_name ~ '^ubscore [0-9]+$' AND wait_event_type = 'Lock'";
         (site.sql_value(&state) == "30" && site.sql_value(waits) != "0").then_some(())
     });
     proxy.refuse();

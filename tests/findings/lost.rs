@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    Balance, Reply, Server, Site, Way, copy_files, forgetful, said, snapshots, token,
-    wait_for_all_below,
+    Balance, Reply, Server, Site, Way, forgetful, said, snapshots, token, wait_for_all_below,
 };
 
 const USERS: [u64; 3] = [1001, 1002, 1003];
@@ -64,6 +63,8 @@ fn remove(directory: PathBuf) {
 fn lose(site: &Site) {
     remove(site.log_dir());
     remove(site.snapshot_dir());
+    // The rest of the data directory was on it, too.
+    fs::remove_file(site.flights()).expect("removed");
 }
 
 /// A site's state before it lost its log.
@@ -166,10 +167,7 @@ fn assert_as_before(site: &Site, before: &Before) {
 /// A copy of a site in its state, without connections.
 fn twin(site: &Site) -> Site {
     let copy = site.with_copied_database().with_fresh_data_dir();
-    copy_files(&site.log_dir(), &copy.log_dir());
-    if site.snapshot_dir().is_dir() {
-        copy_files(&site.snapshot_dir(), &copy.snapshot_dir());
-    }
+    site.copy_data(&copy);
     copy
 }
 

@@ -152,7 +152,7 @@ CREATE TABLE journal_tb (
     event_count integer NOT NULL,
     entries bytea NOT NULL,
     CONSTRAINT journal_tb_pkey PRIMARY KEY (shard, flight)
-) WITH (vacuum_truncate=off);
+) WITH (vacuum_truncate=off, autovacuum_freeze_min_age=0, autovacuum_freeze_table_age=0, autovacuum_multixact_freeze_min_age=0, autovacuum_multixact_freeze_table_age=0);
 CREATE TABLE pauses_tb (
     direction smallint NOT NULL,
     asset_id integer NOT NULL,

@@ -2,18 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::transfer::Op;
 use rustix::process::Pid;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-use ubscore::postgres::Address;
+use ubscore::clock::SystemClock;
+use ubscore::postgres::incarnation::{self, Incarnation, Start};
+use ubscore::postgres::{Address, Limits, flights};
 
-use super::{Cluster, PATIENCE, POLL, Server, block_on, eventually, refused, run, unique, units};
+use super::{
+    Cluster, PATIENCE, POLL, Server, block_on, copy_files, eventually, refused, run, unique, units,
+};
 
 /// The timeouts of a test's servers, milliseconds: a disk or a machine that stands still for
 /// seconds is not a failure of the tested code. A test about a slow store or client sets its own.
@@ -190,6 +195,11 @@ impl Site {
         self.data_dir.join("snapshots")
     }
 
+    /// The file of answered flights.
+    pub(crate) fn flights(&self) -> PathBuf {
+        self.data_dir.join(flights::FILE)
+    }
+
     /// The binary with this site's arguments: `serve --dev` on free ports.
     pub(crate) fn command(&self) -> Command {
         self.serve("127.0.0.1:0", "127.0.0.1:0", &self.url())
@@ -264,12 +274,32 @@ impl Site {
         );
     }
 
+    /// The start of a process with `shards`, as far as PostgreSQL sees it.
+    pub(crate) fn begin(&self, limits: &Limits, shards: u32) -> Incarnation {
+        let fence_wait = Duration::from_secs(60);
+        let start = Start { log: None, shards, answered: &[], fence_wait };
+        let (target, clock) = (self.target(), SystemClock::new());
+        let begun = incarnation::begin(&target, limits, &start, None, &clock);
+        block_on(begun).expect("a new incarnation")
+    }
+
+    /// Copies the log, the snapshots and the answered flights to another site.
+    pub(crate) fn copy_data(&self, to: &Site) {
+        copy_files(&self.log_dir(), &to.log_dir());
+        if self.snapshot_dir().is_dir() {
+            copy_files(&self.snapshot_dir(), &to.snapshot_dir());
+        }
+        if self.flights().is_file() {
+            fs::copy(self.flights(), to.flights()).expect("copied");
+        }
+    }
+
     /// Ends every connection of a server to this database; returns how many there were.
     pub(crate) fn cut_connections(&self) -> usize {
         let database = &self.database;
         let cut = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-             WHERE datname = '{database}' AND application_name = 'ubscore'"
+             WHERE datname = '{database}' AND application_name ~ '^ubscore( [0-9]+)?$'"
         );
         self.sql(&cut).len()
     }
@@ -287,7 +317,7 @@ impl Site {
         let database = &self.database;
         let rows = self.sql(&format!(
             "SELECT pid FROM pg_stat_activity \
-             WHERE datname = '{database}' AND application_name = 'ubscore'"
+             WHERE datname = '{database}' AND application_name ~ '^ubscore( [0-9]+)?$'"
         ));
         let pid = |row: &Vec<String>| Pid::from_raw(row[0].parse().expect("a number"));
         rows.iter().filter_map(pid).collect()

@@ -56,9 +56,10 @@ impl Postgres {
         match done {
             Ok(()) if commit || bug == Some(Bug::CommitIgnored) => Ok(()),
             Ok(()) if fate == Fate::HeldUp => {
-                let users = flight.balances.last().map(|row| row.user).into_iter().collect();
-                let req_ids = flight.moved.last().map(|row| row.to.transfer.intent.req_id);
-                let req_ids = req_ids.into_iter().collect();
+                // Another session holds rows of several users.
+                let users = flight.balances.iter().rev().take(2).map(|row| row.user).collect();
+                let moved = flight.moved.iter().rev().take(2);
+                let req_ids = moved.map(|moved| moved.to.transfer.intent.req_id).collect();
                 Err(Stopped::Held { users, req_ids, source: said("lock timeout") })
             }
             Ok(()) => Err(Stopped::Refused { violation: false, source: said("out of range") }),
@@ -80,23 +81,31 @@ impl Postgres {
     ) -> Result<(), Stopped> {
         let Carried { incarnation, shard, flight } = carried;
         if fate == Fate::FenceHeld {
-            return Err(Stopped::held_by_none(said("lock timeout")));
+            return Err(Stopped::Blocked(said("lock timeout")));
         }
-        let last = self.journal.get(shard).copied().unwrap_or_default();
-        let durable = last.durable.max(flight.durable);
-        let row = Row { flight: flight.number, attempt: flight.attempt, durable, ..last };
-        match bug {
-            Some(Bug::FenceUnchecked) if last.incarnation != *incarnation => {
-                self.journal.set(*shard, Row { flight: last.flight + 1, ..row });
-            }
-            Some(Bug::LateFlightCommitted) if last.flight >= flight.number => {
-                self.journal.set(*shard, Row { flight: last.flight + 1, ..row });
-            }
-            _ if last.incarnation > *incarnation => return Err(Stopped::Superseded),
-            _ if last.flight >= flight.number => return Err(Stopped::Number),
-            _ if last.flight + 1 < flight.number => return Err(Stopped::Predecessor),
-            _ => self.journal.set(*shard, row),
+        let (last, row) = self.last(*shard);
+        let durable = row.durable.max(flight.durable);
+        let row = Row { attempt: flight.attempt, durable, ..row };
+        let misses_fence = match bug {
+            Some(Bug::FenceUnchecked) => row.incarnation != *incarnation,
+            Some(Bug::LateFlightCommitted) => last >= flight.number,
+            _ => false,
+        };
+        if misses_fence {
+            self.journal.set((*shard, last + 1), row);
+            return Ok(());
         }
+        let before = self.journal.get(&(*shard, flight.number - 1));
+        let follows = before.is_some_and(|before| before.incarnation == *incarnation);
+        if !follows && bug != Some(Bug::PredecessorUnchecked) {
+            return Err(Stopped::Predecessor);
+        }
+        match self.journal.get(&(*shard, flight.number)) {
+            Some(taken) if taken.incarnation != *incarnation => return Err(Stopped::Superseded),
+            Some(_) => return Err(Stopped::Number),
+            None => {}
+        }
+        self.journal.set((*shard, flight.number), Row { incarnation: *incarnation, ..row });
         Ok(())
     }
 
@@ -111,7 +120,7 @@ impl Postgres {
             let forgotten = known && bug == Some(Bug::CidForgotten);
             let taken = self.transfers.get(&number).is_some() || self.names.get(&name).is_some();
             if taken || known && !forgotten {
-                return Err(Stopped::Taken(said("duplicate key")));
+                return Err(Stopped::Taken { ours: taken, source: said("duplicate key") });
             }
             self.names.set(name, number);
             if let Some(cid) = cid {
@@ -173,7 +182,7 @@ impl Postgres {
         }
         for Decided { external, decision, balance_after } in &flight.externals {
             if self.externals.get(&external.idem_key).is_some() {
-                return Err(Stopped::Taken(said("duplicate key")));
+                return Err(Stopped::Taken { ours: false, source: said("duplicate key") });
             }
             let effect = external.op.effect(*decision, external.amount.units());
             if effect != 0 {
@@ -197,7 +206,7 @@ impl Postgres {
             let key = (row.user.number(), row.asset.0);
             let stands = self.balances.get(&key).copied();
             let before = row.before.map(|before| (before.available, before.version));
-            if stands != before {
+            if stands != before && bug != Some(Bug::BalanceUnchecked) {
                 differs = differs.or(Some(Compared::Balances));
             }
             if let Some(after) = row.after {
@@ -426,8 +435,8 @@ impl Journal for Connection {
     async fn last(&mut self) -> Result<Option<Last>, Failure> {
         let (shard, incarnation) = (self.shard, self.process.number);
         self.ask(move |postgres| {
-            let row = postgres.journal.get(&shard).copied().expect("every shard has begun");
-            let last = Last { number: row.flight, attempt: row.attempt };
+            let (number, row) = postgres.last(shard);
+            let last = Last { number, attempt: row.attempt };
             (row.incarnation == incarnation).then_some(last)
         })
         .await
@@ -451,10 +460,19 @@ impl Journal for Connection {
         let (answer_to, answer) = oneshot::channel();
         let world = Arc::clone(&self.world);
         self.world.spawn(Connection::carry(world, carried, fate, life, answer_to));
-        match self.process.within(FLIGHT_LIMIT, answer).await {
-            Some(Ok(done)) => done,
-            Some(Err(_)) => Err(Stopped::Unknown(said("the connection is lost"))),
-            None => Err(Stopped::Unknown(said("no answer in time"))),
+        let bug = self.world.plan.bug;
+        if bug == Some(Bug::AnsweredBeforeJournal) {
+            return Ok(());
+        }
+        let why = match self.process.within(FLIGHT_LIMIT, answer).await {
+            Some(Ok(done)) => return done,
+            Some(Err(_)) => said("the connection is lost"),
+            None => said("no answer in time"),
+        };
+        let absent = || self.world.postgres.lock().last(shard).0 < flight.number;
+        match bug {
+            Some(Bug::AbsenceTrusted) if absent() => Err(Stopped::Unreachable(why)),
+            _ => Err(Stopped::Unknown(why)),
         }
     }
 

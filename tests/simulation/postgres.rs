@@ -5,7 +5,7 @@
 //! listens. Row locks and the fence's lock on the incarnation have the same effect for a client
 //! outside the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::account::AccountStatus;
@@ -93,10 +93,9 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
 /// An operation: user, asset, amount, and the code of its refusal.
 pub(super) type Operation = (u64, u32, u64, Option<Code>);
 
-/// The last row of a shard in the journal.
+/// A row of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
-    pub(super) flight: u64,
     pub(super) incarnation: u64,
     pub(super) attempt: u64,
     pub(super) durable: Sequence,
@@ -136,8 +135,8 @@ pub(super) struct Postgres {
     pub(super) accounts: Table<u64, AccountStatus>,
     /// Available, and the row's version.
     pub(super) balances: Table<(u64, u32), (u128, u64)>,
-    /// By shard. Earlier rows are not needed: a number is used once.
-    pub(super) journal: Table<u32, Row>,
+    /// By shard and flight.
+    pub(super) journal: Table<(u32, u64), Row>,
     history: Vec<(u128, Passed)>,
     pub(super) incarnation: u64,
     pub(super) watermark: u64,
@@ -180,16 +179,55 @@ impl Postgres {
     /// durable, and the watermark.
     pub(super) fn begin(&mut self, shards: u32) -> (u64, Sequence, u64) {
         self.incarnation += 1;
-        let known = self.journal.rows.keys().copied();
-        let shards: std::collections::BTreeSet<u32> = known.chain(0..shards).collect();
+        let shards: BTreeSet<u32> = self.shards().into_iter().chain(0..shards).collect();
         for shard in shards {
-            let Row { flight, durable, .. } = self.journal.get(&shard).copied().unwrap_or_default();
-            let (flight, incarnation) = (flight + 1, self.incarnation);
-            self.journal.set(shard, Row { flight, incarnation, attempt: 0, durable });
+            let (flight, Row { durable, .. }) = self.last(shard);
+            let row = Row { incarnation: self.incarnation, attempt: 0, durable };
+            self.journal.set((shard, flight + 1), row);
         }
         self.journal.end(true);
         let claim = self.journal.rows.values().map(|row| row.durable).max();
         (self.incarnation, claim.unwrap_or(0), self.watermark)
+    }
+
+    /// The shards that the journal knows.
+    fn shards(&self) -> BTreeSet<u32> {
+        self.journal.rows.keys().map(|(shard, _)| *shard).collect()
+    }
+
+    /// A shard's last flight, with its row.
+    pub(super) fn last(&self, shard: u32) -> (u64, Row) {
+        let mut rows = self.journal.rows.range((shard, 0)..=(shard, u64::MAX));
+        rows.next_back().map_or((0, Row::default()), |((_, flight), row)| (*flight, *row))
+    }
+
+    /// `journal_trim`: deletes an unbroken low end of each shard, and never its last `keep` rows.
+    pub(super) fn trim(&mut self, keep: u64, bug: Option<Bug>) {
+        for shard in self.shards() {
+            let (last, _) = self.last(shard);
+            let rows = self.journal.rows.range((shard, 0)..=(shard, last));
+            let old = rows.take_while(|((_, flight), _)| flight + keep <= last);
+            let old: Vec<(u32, u64)> = match bug {
+                Some(Bug::JournalEndDeleted) => vec![(shard, last)],
+                Some(Bug::JournalHole) => {
+                    old.map(|(key, _)| *key).filter(|(_, flight)| flight % 2 == 0).collect()
+                }
+                _ => old.map(|(key, _)| *key).collect(),
+            };
+            for key in old {
+                self.journal.rows.remove(&key);
+            }
+        }
+    }
+
+    /// Another session changes a balance, and raises its version.
+    pub(super) fn change_from_outside(&mut self, user: u64, asset: u32, units: u64, law: &mut Law) {
+        if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
+            self.facts.push(Fact::External(user, asset, units.into()));
+            self.set_balance(user, asset, available + u128::from(units));
+            self.end(true);
+            self.show_facts(law);
+        }
     }
 
     /// Raises the watermark as far as `target` and every row allow; `None` if the caller is
@@ -308,8 +346,8 @@ impl Postgres {
         let balances = balances.map(|((user, asset), units)| {
             format!("{user}|{asset}|{}|{}", decimal(units.0), decimal(0))
         });
-        let journal = self.journal.rows.iter().map(|(shard, row)| {
-            let Row { incarnation, durable, .. } = row;
+        let journal = self.shards().into_iter().map(|shard| {
+            let (_, Row { incarnation, durable, .. }) = self.last(shard);
             format!("{shard}|{incarnation}|{durable}")
         });
         [
@@ -341,7 +379,7 @@ impl Postgres {
     }
 
     fn fence(&mut self, flight: &Flight, fate: Fate) -> Result<(), Refusal> {
-        let last = self.journal.get(&flight.shard).copied().unwrap_or_default();
+        let (number, last) = self.last(flight.shard);
         if last.incarnation > flight.incarnation {
             return Err(Refusal::Fenced);
         }
@@ -352,9 +390,8 @@ impl Postgres {
             return Err(Refusal::FenceHeld);
         }
         assert_eq!(last.incarnation, flight.incarnation, "it has begun");
-        let row =
-            Row { flight: last.flight + 1, durable: last.durable.max(flight.durable), ..last };
-        self.journal.set(flight.shard, row);
+        let row = Row { durable: last.durable.max(flight.durable), ..last };
+        self.journal.set((flight.shard, number + 1), row);
         Ok(())
     }
 
@@ -404,15 +441,16 @@ impl Postgres {
         match done {
             Ok(replies) if commit => Ok(replies),
             Ok(_) => Err(match fate {
-                Fate::HeldUp => Failure::Retry { index: Some(last), source: said("lock timeout") },
+                Fate::HeldUp => {
+                    let indices = vec![last];
+                    Failure::Blocked { indices, changed: false, source: said("lock timeout") }
+                }
                 _ => {
                     let source = said("out of range");
                     Failure::Refused { index: last, violation: false, source }
                 }
             }),
-            Err(Refusal::FenceHeld) => {
-                Err(Failure::Retry { index: None, source: said("lock timeout") })
-            }
+            Err(Refusal::FenceHeld) => Err(Failure::Retry(said("lock timeout"))),
             Err(Refusal::Fenced) => Err(Failure::Fenced),
             Err(Refusal::NoShard) => Err(Failure::Unreachable(said("no row of the shard"))),
             Err(refusal @ (Refusal::Violation(index) | Refusal::Unforeseen(index))) => {

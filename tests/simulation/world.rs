@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::adapters::funding::Funding;
 use ubscore::clock::Clock;
-use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled};
+use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled, Submitted};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::flight::EventIds;
@@ -86,10 +86,22 @@ pub(super) enum Bug {
     ExternalUnrecorded,
     /// A deposit without a place for its account is not decided, and its money stays in flight.
     PlaceUndecided,
+    /// A flight commits under any free number, whether or not its predecessor is in the journal.
+    PredecessorUnchecked,
+    /// The deletion of old rows of the journal takes a shard's last row.
+    JournalEndDeleted,
+    /// The deletion of old rows of the journal leaves some of them.
+    JournalHole,
+    /// A balance is written without a comparison of its row.
+    BalanceUnchecked,
+    /// A flight of unknown end counts as rolled back because its row is absent.
+    AbsenceTrusted,
+    /// A flight counts as committed when it is sent.
+    AnsweredBeforeJournal,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 17] = [
+    pub(super) const ALL: [Bug; 23] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -107,6 +119,12 @@ impl Bug {
         Bug::ResolveOverrules,
         Bug::ExternalUnrecorded,
         Bug::PlaceUndecided,
+        Bug::PredecessorUnchecked,
+        Bug::JournalEndDeleted,
+        Bug::JournalHole,
+        Bug::BalanceUnchecked,
+        Bug::AbsenceTrusted,
+        Bug::AnsweredBeforeJournal,
     ];
 }
 
@@ -176,6 +194,10 @@ pub(super) struct Plan {
     statuses: u64,
     /// How often operators retry or resolve a transfer.
     attentions: u64,
+    /// How often another session changes a balance.
+    changes_from_outside: u64,
+    /// The rows of the journal that each shard keeps.
+    journal_kept: u64,
     watermark_every_ms: u64,
     /// How long an outcome is kept before the watermark may pass it.
     keep: Duration,
@@ -214,6 +236,8 @@ impl Plan {
             outcomes_max: chance.pick(&[50, 80, 1_000]),
             statuses: chance.pick(&[0, 3, 10]),
             attentions: 0,
+            changes_from_outside: 0,
+            journal_kept: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
             // The first is shorter than a flight may take: an unknown accept is given up.
@@ -281,7 +305,10 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let attentions = attending.pick(&[0, 0, 4, 12]);
     // With one account, the first deposits of two users race for it.
     let accounts_max = attending.pick(&[8, 8, 2, 1]);
-    let plan = Plan { attentions, accounts_max, ..Plan::new(&mut chance, bug) };
+    let changes_from_outside = attending.pick(&[0, 0, 0, 6]);
+    let journal_kept = attending.pick(&[1, 2, 1_000]);
+    let rest = Plan::new(&mut chance, bug);
+    let plan = Plan { attentions, accounts_max, changes_from_outside, journal_kept, ..rest };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -444,6 +471,8 @@ impl World {
                 queue_max: 32,
                 batch_max: self.plan.batch_max,
                 active_max: 32,
+                parked_max: 4,
+                parked_calls_max: 3,
                 backoff_base_ms: self.plan.backoff_base_ms,
                 backoff_cap_ms: 400,
                 stale_ms: 1_500,
@@ -458,6 +487,7 @@ impl World {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: Arc::clone(&gate),
+            halt: Arc::new(|reason| panic!("halted: {reason}")),
             clean: None,
         };
         let stores = (0..self.plan.shards).map(store).collect();
@@ -504,6 +534,7 @@ impl World {
                 let (number, low) = (serving.process.number, low.unwrap_or(0));
                 let mut postgres = self.postgres.lock();
                 postgres.set_time(self.time.now_ns());
+                postgres.trim(self.plan.journal_kept, self.plan.bug);
                 postgres.raise_watermark(number, low, self.plan.keep, self.plan.bug)
             };
             let Some(watermark) = raised else { return };
@@ -517,7 +548,7 @@ impl World {
     }
 
     /// The whole run.
-    async fn live(self: Arc<World>, attending: Chance) {
+    async fn live(self: Arc<World>, mut attending: Chance) {
         self.start(Memory::new());
         let mut busy: Vec<JoinHandle<()>> = Vec::new();
         for number in 0..self.plan.clients {
@@ -527,8 +558,12 @@ impl World {
         }
         let chance = self.chance().fork();
         busy.push(self.spawn(Arc::clone(&self).operate(chance)));
+        let outside = attending.fork();
         if self.plan.attentions > 0 {
             busy.push(self.spawn(Arc::clone(&self).attend(attending)));
+        }
+        if self.plan.changes_from_outside > 0 {
+            busy.push(self.spawn(Arc::clone(&self).change_from_outside(outside)));
         }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
@@ -758,6 +793,19 @@ impl World {
         }
     }
 
+    /// A person with SQL, who gives money in the middle of everything.
+    async fn change_from_outside(self: Arc<World>, mut chance: Chance) {
+        for _ in 0..self.plan.changes_from_outside {
+            self.time.sleep(chance.micros(1_000, 120_000)).await;
+            let (number, units) = (chance.between(1, self.plan.users), chance.between(1, 9));
+            self.trace(format_args!("{units} to user {number} from outside"));
+            let mut postgres = self.postgres.lock();
+            if postgres.up {
+                postgres.change_from_outside(number, ASSET.0, units, &mut self.law.lock());
+            }
+        }
+    }
+
     async fn resolve(&self, serving: &Serving, user: UserId, req_id: ReqId) {
         let number = req_id.number();
         self.law.lock().resolve_begun(number);
@@ -895,10 +943,14 @@ impl Client {
             }
             match serving.coordinator.submit(request()).await {
                 Err(_) => {}
-                Ok((req_id, answer)) => {
+                Ok(Submitted { req_id, reply, quiet }) => {
                     handed_over.push(req_id.number());
                     let patience_ms = self.chance.pick(&[5, 40, 500]);
-                    match self.world.within(patience_ms, answer).await {
+                    // Half of the users are woken once, as those of HTTP are, and half at each step.
+                    if number.is_multiple_of(2) {
+                        self.world.within(patience_ms, quiet).await;
+                    }
+                    match self.world.within(patience_ms, reply).await {
                         Some(Ok(Ok(accepted))) => {
                             let req_id = accepted.progress.borrow().intent.req_id;
                             if let Some(cid) = &cid {

@@ -9,11 +9,15 @@ use super::pair::Pair;
 use super::seen::{Seen, Unasked};
 use crate::config::Config;
 use crate::config::engine::Wait;
+use crate::postgres::horizon::Holder;
 use crate::postgres::settings::Settings;
 
 /// Every check, in the order of the report.
 pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
-    |seen| postgres(seen.postgres.as_ref(), connections_needed(seen)),
+    |seen| {
+        let old = Duration::from_millis(seen.config.alert.old_snapshot_ms);
+        postgres(seen.postgres.as_ref(), connections_needed(seen), old)
+    },
     |seen| seen.pair.iter().map(pair).collect(),
     |seen| vec![disk_sync(&seen.machine.syncs)],
     |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
@@ -64,7 +68,7 @@ fn connections_needed(seen: &Seen) -> i64 {
     i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
 }
 
-fn postgres(asked: Result<&Settings, &Unasked>, needed: i64) -> Vec<Finding> {
+fn postgres(asked: Result<&Settings, &Unasked>, needed: i64, old: Duration) -> Vec<Finding> {
     let settings = match asked {
         Ok(settings) => settings,
         Err(Unasked::NotRunning) => {
@@ -86,6 +90,7 @@ fn postgres(asked: Result<&Settings, &Unasked>, needed: i64) -> Vec<Finding> {
         wal_level(settings),
         connections(settings, needed),
         checksums(settings),
+        snapshots(&settings.snapshot_holders, old),
         clocks(settings.clock_ahead_ms),
     ]
 }
@@ -188,6 +193,28 @@ fn checksums(settings: &Settings) -> Finding {
                           page is not detected";
             finding(check, Verdict::Warn, value, change)
         }
+    }
+}
+
+/// `old`: a snapshot is old after this time.
+fn snapshots(holders: &[Holder], old: Duration) -> Finding {
+    let check = "postgres snapshots";
+    let is_old = |holder: &&Holder| {
+        holder.abandoned || holder.held_s.is_some_and(|seconds| seconds > old.as_secs())
+    };
+    let name = |holder: &Holder| match holder.held_s {
+        Some(seconds) => format!("{} for {seconds} s", holder.name),
+        None => format!("{}, which has no consumer", holder.name),
+    };
+    let found: Vec<String> = holders.iter().filter(is_old).map(name).collect();
+    match found.is_empty() {
+        true => fine(check, format!("none is older than {} s", old.as_secs())),
+        false => finding(
+            check,
+            Verdict::Warn,
+            format!("vacuum is held back by {}", found.join(", ")),
+            "end the transaction, or drop the slot: dead versions of rows pile up meanwhile",
+        ),
     }
 }
 
@@ -590,12 +617,24 @@ mod tests {
             connections_of_others: 7,
             data_checksums: "on".to_owned(),
             clock_ahead_ms: 0,
+            snapshot_holders: Vec::new(),
         }
+    }
+
+    fn holder(held_s: Option<u64>, abandoned: bool) -> Holder {
+        Holder { name: "pid 7".to_owned(), horizon: "5".to_owned(), held_s, abandoned }
+    }
+
+    #[test]
+    fn a_young_snapshot_and_a_slot_in_use_are_fine() {
+        let holders = [holder(Some(600), false), holder(None, false)];
+        let finding = snapshots(&holders, Duration::from_secs(600));
+        assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");
     }
 
     /// The findings about settings that are not ok.
     fn verdicts(settings: &Settings, needed: i64) -> Vec<(&'static str, Verdict)> {
-        let findings = postgres(Ok(settings), needed);
+        let findings = postgres(Ok(settings), needed, Duration::from_secs(600));
         let odd = findings.into_iter().filter(|finding| finding.verdict != Verdict::Ok);
         odd.map(|finding| {
             assert!(finding.change.is_some(), "{finding:?}");
@@ -649,6 +688,16 @@ mod tests {
                 15,
                 ("postgres data_checksums", Warn),
             ),
+            (
+                Settings { snapshot_holders: vec![holder(Some(601), false)], ..settings() },
+                15,
+                ("postgres snapshots", Warn),
+            ),
+            (
+                Settings { snapshot_holders: vec![holder(None, true)], ..settings() },
+                15,
+                ("postgres snapshots", Warn),
+            ),
             (Settings { clock_ahead_ms: -251, ..settings() }, 15, ("clocks", Warn)),
             (Settings { clock_ahead_ms: 5_001, ..settings() }, 15, ("clocks", Bad)),
         ] {
@@ -656,7 +705,7 @@ mod tests {
         }
         let away = Unasked::Failed("no route".to_owned());
         for (why, want) in [(Unasked::NotRunning, Warn), (away, Bad)] {
-            let found = postgres(Err(&why), 15);
+            let found = postgres(Err(&why), 15, Duration::from_secs(600));
             assert_eq!(found.iter().map(|found| found.verdict).collect::<Vec<_>>(), [want]);
         }
     }

@@ -437,7 +437,7 @@ impl Start<'_> {
         let compared = audit.externals(&externals).await.context("compare external operations")?;
         found.extend(compared.mismatches);
         let (clean, began_ns) = (Arc::new(CleanRounds::default()), clock.monotonic_ns());
-        rounds::catch_up(&mut audit, &found, postgres.different.as_ref(), halt, clock)
+        rounds::catch_up(&mut audit, &found, postgres.different.as_deref(), halt, clock)
             .await
             .context("compare the two stores")?;
         if !halt.is_halted() {
@@ -511,6 +511,7 @@ impl Start<'_> {
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: settings.halt.gate(),
+            halt: halting(&settings.halt).into(),
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
         let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
@@ -695,11 +696,11 @@ struct Front {
     stopping: watch::Receiver<()>,
 }
 
-/// Halts the service from the checkpointer's thread.
-fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send> {
+/// Halts the service from the checkpointer's thread, or from a worker.
+fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send + Sync> {
     let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
     Box::new(move |reason| {
-        // The checkpointer calls this again and again while the cause lasts.
+        // It is called again and again while the cause lasts.
         if halt.needs_resume() {
             return;
         }

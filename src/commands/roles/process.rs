@@ -38,6 +38,11 @@ const LAST_ALERTS: Duration = Duration::from_secs(1);
 /// How long it waits for the collector of spans.
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
+/// On a machine with so many cores or fewer, one thread runs all tasks. The engine's threads and
+/// PostgreSQL need the other core, and a second thread mostly wakes the first and is woken by it.
+/// Work that takes long has threads of its own.
+const SMALL_CORES: usize = 2;
+
 /// Between two folds of the metrics: histograms grow until they are folded.
 const METRICS_EVERY: Duration = Duration::from_secs(5);
 
@@ -105,7 +110,11 @@ pub fn run(
     #[cfg(feature = "crash")]
     crate::crash::arm()?;
     raise_open_files();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= SMALL_CORES) {
+        runtime.worker_threads(1);
+    }
+    let runtime = runtime.enable_all().build()?;
     let done = runtime.block_on(async { role(Process::begin(config)?).await });
     traces.stop(LAST_SPANS);
     if done.is_ok() {
@@ -157,15 +166,15 @@ impl Process {
         handler: H,
     ) -> Serving
     where
-        H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+        H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
         let (limits, silent) = (Limits::from(&self.config.http), Arc::clone(&self.silent));
         let mut stopped = self.stopping();
         let handler = move |request| {
-            let (answer, silent) = (handler(request), Arc::clone(&silent));
+            let (handler, silent) = (handler.clone(), Arc::clone(&silent));
             async move {
-                let answer = answer.await;
+                let answer = handler(request).await;
                 if silent.load(Ordering::Acquire) {
                     return std::future::pending().await;
                 }

@@ -1,21 +1,26 @@
 //! The upkeep of the primary: every few seconds it raises alerts before a shortage refuses a user.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::alert::{Alert, alert, alert_about};
+use crate::clock::NS_PER_S;
 use crate::config::Config;
 use crate::data_dir;
 use crate::http::service::Service;
+use crate::postgres::horizon::Holder;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
 use crate::telemetry;
 
 /// Between two rounds of the upkeep.
 const EVERY: Duration = Duration::from_secs(5);
+/// Milliseconds in a second.
+const MS_PER_S: u64 = 1_000;
 /// An alert comes when this part of a table's places is left, one in so many.
 const LOW_PART: usize = 5;
 
@@ -26,8 +31,8 @@ pub(super) fn alert_unreadable(reads: &Reads) {
     }
 }
 
-/// Raises alerts: invalid assets, little space for the log, little room in
-/// UBSCore's tables. It never ends.
+/// Raises alerts: invalid assets, old snapshots of PostgreSQL, little space for the log, little
+/// room in UBSCore's tables. It never ends.
 pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = data_dir::log(&config.data_dir);
     let clock = Arc::clone(&service.intake.clock);
@@ -35,11 +40,16 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
     // The stop waits until the last reference is gone.
     let watched = Arc::downgrade(&service);
     drop(service);
+    let mut snapshots = Snapshots::new(config.alert.old_snapshot_ms);
     loop {
         alert_unreadable(&reads);
         // Only for its alerts, so that a shortage is known before a client meets it.
         if let Some(service) = watched.upgrade() {
             service.transfers.readiness().await;
+        }
+        match reads.snapshot_holders().await {
+            Ok(holders) => snapshots.watch(holders, clock.monotonic_ns()),
+            Err(error) => debug!(%error, "the snapshots of PostgreSQL are not known"),
         }
         watch_space(&log_dir, config.wal.space_low_bytes);
         watch_places("accounts", engine.accounts(), engine.accounts_left());
@@ -51,6 +61,44 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
             Err(error) => warn!(%error, "the length of the log is unknown"),
         }
         clock.sleep(EVERY).await;
+    }
+}
+
+/// The holders of snapshots without a recorded age, each with when it was first seen.
+struct Snapshots {
+    old_s: u64,
+    /// By name and horizon; monotonic ns.
+    seen: HashMap<(String, String), u64>,
+}
+
+impl Snapshots {
+    fn new(old_ms: u64) -> Snapshots {
+        Snapshots { old_s: old_ms / MS_PER_S, seen: HashMap::new() }
+    }
+
+    /// Alerts about each holder that is old.
+    fn watch(&mut self, holders: Vec<Holder>, now_ns: u64) {
+        for (name, held_s) in self.old(holders, now_ns) {
+            let what = format_args!("{name} has held back vacuum for {held_s} s");
+            alert_about(Alert::OldSnapshot, &name, what);
+        }
+    }
+
+    /// The old ones, with the time that they have been held, seconds. `now_ns`: monotonic.
+    fn old(&mut self, holders: Vec<Holder>, now_ns: u64) -> Vec<(String, u64)> {
+        let mut seen = HashMap::new();
+        let mut old = Vec::new();
+        for Holder { name, horizon, held_s, .. } in holders {
+            let key = (name.clone(), horizon);
+            let since_ns = self.seen.get(&key).copied().unwrap_or(now_ns);
+            let held_s = held_s.unwrap_or((now_ns - since_ns) / NS_PER_S);
+            seen.insert(key, since_ns);
+            if held_s > self.old_s {
+                old.push((name, held_s));
+            }
+        }
+        self.seen = seen;
+        old
     }
 }
 
@@ -93,4 +141,36 @@ fn files_bytes(directory: &Path) -> std::io::Result<u64> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A holder without an age is old if it was seen for long enough with the same horizon. One
+    /// that moves on is not.
+    #[test]
+    fn a_holder_without_an_age_is_watched() {
+        let mut snapshots = Snapshots::new(10_000);
+        let holder = |name: &str, horizon: &str, held_s| Holder {
+            name: name.to_owned(),
+            horizon: horizon.to_owned(),
+            held_s,
+            abandoned: false,
+        };
+        let round = |moved: &str| {
+            vec![
+                holder("slot", "5", None),
+                holder("standby", moved, None),
+                holder("a", "4", Some(11)),
+            ]
+        };
+        let mut old = |moved, now_s: u64| snapshots.old(round(moved), now_s * NS_PER_S);
+        let session = || ("a".to_owned(), 11);
+        assert_eq!(old("6", 100), [session()]);
+        assert_eq!(old("7", 110), [session()], "as long as allowed");
+        assert_eq!(old("8", 111), [("slot".to_owned(), 11), session()]);
+        assert_eq!(snapshots.old(Vec::new(), 112 * NS_PER_S), []);
+        assert_eq!(snapshots.old(round("9"), 200 * NS_PER_S), [session()], "it was gone");
+    }
 }

@@ -3,6 +3,7 @@
 use tokio::sync::watch;
 use tracing::{Span, debug_span};
 
+use crate::coordinator::request::Quiet;
 use crate::coordinator::step::Row;
 use crate::postgres::store::Transfer;
 use crate::quota::Reservation;
@@ -20,6 +21,9 @@ pub(super) struct Active {
     asset: AssetId,
     order_number: u64,
     progress: watch::Sender<Transfer>,
+    /// Of the client that waits for its end, if this process has accepted it. After `progress`, so
+    /// that whoever drops a transfer shows the client all of it first.
+    pub(super) quiet: Option<Quiet>,
     /// Monotonic ns.
     pub(super) started_ns: u64,
     /// When its readers got its end, monotonic ns. The store may not have it yet.
@@ -47,6 +51,7 @@ impl Active {
             asset: intent.asset,
             order_number: intent.order_number,
             progress: watch::Sender::new(transfer),
+            quiet: None,
             started_ns,
             replied_ns: None,
             reservation: None,
@@ -109,6 +114,7 @@ impl Active {
         self.release(state);
         let code = self.code.or(code);
         self.progress.send_modify(|shown| (shown.state, shown.code) = (state, code));
+        self.quiet = None;
     }
 
     /// Shows its end in the store.
@@ -138,6 +144,8 @@ pub(super) mod tests {
     use domain::amount::Amount;
     use domain::transfer::{Direction, ReqId};
     use jiff::Timestamp;
+    use tokio::sync::oneshot;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     /// A transfer of user 1 in this state.
     pub(in super::super) fn transfer(number: u64, state: State) -> Transfer {
@@ -192,6 +200,30 @@ pub(super) mod tests {
         active.row.state = State::Committed;
         active.finish();
         assert_eq!(reader.borrow().state, State::Committed);
+    }
+
+    /// A client waits quietly through the steps of its transfer. Once it is woken, it finds the end.
+    #[test]
+    fn a_client_is_woken_at_the_end_and_not_before() {
+        let ends: [fn(&mut Active); 2] = [
+            |active| active.reply(State::Committed, None, 5),
+            // The worker stops.
+            |active| drop(std::mem::replace(active, self::active(State::Init))),
+        ];
+        for end in ends {
+            let mut active = active(State::SourcePending);
+            let (quiet, mut woken) = oneshot::channel();
+            active.quiet = Some(quiet);
+            active.stored(transfer(1, State::TargetPending));
+            active.row.state = State::TargetPending;
+            assert_eq!(woken.try_recv(), Err(TryRecvError::Empty));
+            end(&mut active);
+            assert_eq!(woken.try_recv(), Err(TryRecvError::Closed));
+        }
+        let (mut active, (quiet, mut woken)) = (active(State::Committed), oneshot::channel());
+        active.quiet = Some(quiet);
+        active.finish();
+        assert_eq!(woken.try_recv(), Err(TryRecvError::Closed));
     }
 
     #[test]

@@ -47,9 +47,12 @@ impl Outage {
         self.retry_ns = now + ns(backoff.delay_ms(self.failures).min(STORE_RETRY_MS_MAX));
     }
 
-    /// The store has answered, so it can be reached.
-    pub(super) fn ended(&mut self) {
+    /// The store has answered, so it can be reached. Returns whether an outage that was no short
+    /// one has ended.
+    pub(super) fn ended(&mut self) -> bool {
+        let was_long = !self.is_short();
         self.failures = 0;
+        was_long
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -149,8 +152,8 @@ pub(super) mod tests {
             assert!(!outage.is_over());
         }
         assert_eq!(waits, [400, 800, 1_000, 1_000].map(ns));
-        outage.ended();
-        assert!(outage.is_over());
+        assert!(outage.ended() && outage.is_over());
+        assert!(!outage.ended(), "it has ended before");
     }
 
     #[test]

@@ -13,14 +13,8 @@ pub(super) struct Member {
     pub(super) instead: Option<Call>,
 }
 
-impl Member {
-    /// The call that the store gets.
-    fn call(&self) -> &Call {
-        self.instead.as_ref().unwrap_or(&self.queued.call)
-    }
-}
-
-/// The calls of one commit, in the store's order.
+/// The calls of one commit, in the order of the queue. Reads are answered behind the commit,
+/// wherever they stand.
 pub(super) struct Batch {
     pub(super) calls: Vec<Call>,
     /// For each call its ticket and, if the store gets another call instead, the queued one.
@@ -28,8 +22,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new(mut members: Vec<Member>) -> Batch {
-        members.sort_by(|one, other| one.call().place().cmp(&other.call().place()));
+    pub(super) fn new(members: Vec<Member>) -> Batch {
         let split = |Member { queued: Queued { call, ticket }, instead }| match instead {
             Some(instead) => (instead, (ticket, Some(call))),
             None => (call, (ticket, None)),
@@ -65,9 +58,11 @@ pub(super) enum CommitEnd {
         batch: Vec<Queued>,
         source: Source,
     },
-    /// Nothing happened. One call is blocked; the others go back.
+    /// Nothing happened. Some calls are blocked; the others go back.
     Blocked {
-        blamed: Queued,
+        blamed: Vec<Queued>,
+        /// Whether others have changed their rows.
+        changed: bool,
         others: Vec<Queued>,
         source: Source,
     },
@@ -91,9 +86,12 @@ impl CommitEnd {
                 CommitEnd::Refused { blamed, others: batch, violation, source }
             }
             Err(Failure::Split(source)) => CommitEnd::Split { batch, source },
-            Err(Failure::Retry { index: Some(index), source }) => {
-                let blamed = batch.remove(index);
-                CommitEnd::Blocked { blamed, others: batch, source }
+            Err(Failure::Blocked { indices, changed, source }) => {
+                assert!(!indices.is_empty() && indices.is_sorted(), "{indices:?}");
+                let mut place = 0..;
+                let is_blamed = |_: &Queued| place.next().is_some_and(|p| indices.contains(&p));
+                let (blamed, others) = batch.into_iter().partition(is_blamed);
+                CommitEnd::Blocked { blamed, changed, others, source }
             }
             Err(failure) => CommitEnd::Failed { batch, failure },
         }
@@ -159,10 +157,9 @@ mod tests {
         batch.iter().map(|queued| queued.call.req_id().expect("a name").number()).collect()
     }
 
-    /// Reads come after writes, so that they see the batch's own writes. If the store
-    /// gets another call instead, that one decides the place; the queued call comes back.
+    /// If the store gets another call instead, the queued call comes back.
     #[test]
-    fn a_batch_reads_last_and_returns_its_calls_as_they_were_queued() {
+    fn a_batch_keeps_its_order_and_returns_its_calls_as_they_were_queued() {
         let members = [(search(1), None), (step(2), None), (step(3), Some(req_id(3)))];
         let members = members.map(|(queued, instead)| {
             let instead = instead.map(|name| Call::Find(Sought::ReqId(name)));
@@ -170,11 +167,11 @@ mod tests {
         });
         let batch = Batch::new(members.into());
         let sent: Vec<_> = batch.calls.iter().map(Call::name).collect();
-        assert_eq!(sent, ["step", "find", "find"]);
+        assert_eq!(sent, ["find", "step", "find"]);
         let queued = batch.into_queued();
-        assert_eq!(names(&queued), [2, 1, 3]);
+        assert_eq!(names(&queued), [1, 2, 3]);
         assert_eq!(queued[2].call, step(3).call);
-        assert!(matches!(queued[1].ticket.reply_to, ReplyTo::LostAccept(1)));
+        assert!(matches!(queued[0].ticket.reply_to, ReplyTo::LostAccept(1)));
     }
 
     #[test]
@@ -188,12 +185,13 @@ mod tests {
             panic!("refused")
         };
         assert_eq!((names(&[blamed]), names(&others)), (vec![2], vec![1, 3]));
-        let blocked = Failure::Retry { index: Some(2), source: source() };
+        let indices = vec![0, 2];
+        let blocked = Failure::Blocked { indices, changed: false, source: source() };
         let CommitEnd::Blocked { blamed, others, .. } = CommitEnd::of(calls(), Err(blocked)) else {
             panic!("blocked")
         };
-        assert_eq!((names(&[blamed]), names(&others)), (vec![3], vec![1, 2]));
-        let retry = Failure::Retry { index: None, source: source() };
+        assert_eq!((names(&blamed), names(&others)), (vec![1, 3], vec![2]));
+        let retry = Failure::Retry(source());
         let whole = CommitEnd::of(calls(), Err(retry));
         assert!(matches!(whole, CommitEnd::Failed { batch, .. } if names(&batch) == [1, 2, 3]));
         let replies = vec![Reply::Done, Reply::Found(None), Reply::Done];
@@ -212,7 +210,7 @@ mod tests {
         let source = || -> Source { "a reason".into() };
         let unknown = || Failure::Unknown(source());
         let unreachable = || Failure::Unreachable(source());
-        let retry = || Failure::Retry { index: None, source: source() };
+        let retry = || Failure::Retry(source());
         for (failure, maybe, now, want) in [
             (retry(), false, 9, (Again::Commit, false)),
             (retry(), false, 10, (Again::GiveUp, false)),

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use tracing::field::display;
-use tracing::{Instrument, debug, debug_span, error, warn};
+use tracing::{Instrument, debug, debug_span, error, info, warn};
 
 use super::batch::{Again, Batch, CommitEnd, Member};
 use super::queue::{Next, Queued};
@@ -20,6 +20,10 @@ use crate::postgres::Superseded;
 use crate::postgres::store::{Call, Failure, Reply, Sought, Standing, Store};
 use crate::telemetry;
 use domain::code::Code;
+use domain::shortage::Shortage;
+
+/// The reason for a halt: a name or an order number that this process gives is in use.
+const ORDER_NUMBER_TAKEN: &str = "order_number_taken";
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// The next batch. `admitted`: whether it may move money.
@@ -27,9 +31,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         let mut members = Vec::new();
         while members.len() < self.parts.options.batch_max.min(self.batch_limit)
-            && let Some(next) = self.queue.next(now)
+            && let Some(next) = self.queue.next(now, self.parts.options.parked_calls_max)
         {
             match next {
+                Next::Crowded(queued) => {
+                    self.reject(queued, Rejection::overloaded(Shortage::Parked));
+                }
                 Next::Expired(queued) => self.reject(queued, Rejection::of(Code::SystemError)),
                 Next::Ready(mut queued) => {
                     if let Call::Step { transfer, transition, .. } = &mut queued.call
@@ -92,8 +99,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     ) -> Result<(), Superseded> {
         let end = CommitEnd::of(batch, result);
         // If the store blames one call, it can be reached, though every call of it may fail.
-        if !matches!(end, CommitEnd::Failed { .. }) {
-            self.outage.ended();
+        if !matches!(end, CommitEnd::Failed { .. }) && self.outage.ended() {
+            info!(shard = self.shard, "the store takes commits again");
         }
         match end {
             CommitEnd::Committed(replies) => {
@@ -113,9 +120,16 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.queue.put_all_back(others.into_iter());
                 self.on_refused(blamed, violation, source.as_ref());
             }
-            CommitEnd::Blocked { blamed, others, source } => {
+            CommitEnd::Blocked { blamed, changed, others, source } => {
+                if changed && let Some(subject) = blamed.first().map(|first| subject(&first.call)) {
+                    let why = telemetry::chain(source.as_ref());
+                    alert_about(Alert::BalanceChangedOutside, &subject, format_args!("{why}"));
+                }
                 self.queue.put_all_back(others.into_iter());
-                self.on_blocked(blamed, source.as_ref());
+                // From the last one, because a cut step goes back to the front.
+                for queued in blamed.into_iter().rev() {
+                    self.on_blocked(queued, source.as_ref());
+                }
             }
             CommitEnd::Failed { batch, failure } => {
                 self.store_failed(&failure)?;
@@ -144,10 +158,17 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let now = self.now();
         self.outage.failed(now, &mut self.backoff);
         let why = telemetry::chain(failure);
-        if self.outage.is_short() && matches!(failure, Failure::Retry { .. }) {
-            debug!(shard = self.shard, why, "the store asks for another try");
-        } else {
-            alert(Alert::PostgresUnreachable, format_args!("shard {}: {why}", self.shard));
+        let what = format_args!("shard {}: {why}", self.shard);
+        match failure {
+            Failure::Retry(_) if self.outage.is_short() => {
+                debug!(shard = self.shard, why, "the store asks for another try");
+            }
+            Failure::Retry(_) => alert(Alert::FundingBlocked, what),
+            Failure::Contradicted(_) => {
+                alert(Alert::ProtocolViolation, what);
+                (self.parts.halt)(format!("{ORDER_NUMBER_TAKEN}: {why}"));
+            }
+            _ => alert(Alert::PostgresUnreachable, what),
         }
         Ok(())
     }
@@ -178,7 +199,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// The store has blocked this one call, for example by a lock. Nothing of it was done.
+    /// The store has blocked this call, for example by a lock. Nothing of it was done.
     fn on_blocked(&mut self, mut queued: Queued, source: &(dyn Error + 'static)) {
         if queued.call.end_before_funding() {
             // The states before Funding takes part are committed before the next try.
@@ -187,6 +208,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
         match queued.ticket.reply_to {
             ReplyTo::Nothing => {}
+            // It has no row, and its client can send it again. It would only hold back later calls.
+            _ if queued.is_unbegun() => self.reject(queued, Rejection::of(Code::SystemError)),
             _ if self.now() >= queued.ticket.deadline_ns => self.give_up(queued),
             _ => self.park(queued, source),
         }

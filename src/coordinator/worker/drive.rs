@@ -14,6 +14,7 @@ use super::{Worker, ns};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::coordinator::hand::LastError;
+use crate::coordinator::request::Quiet;
 use crate::coordinator::route;
 use crate::coordinator::step::{Effect, Happened, Row, decide, restrain};
 use crate::postgres::sqlstate;
@@ -28,18 +29,20 @@ const REFUND_FAILURES_ALERT: u32 = 3;
 
 impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Takes a stored transfer in hand and goes on with it. `reservation`: of a transfer that has
-    /// just been accepted.
+    /// just been accepted. `quiet`: of its client, until the transfer ends.
     pub(super) fn adopt(
         &mut self,
         transfer: Transfer,
         span: Span,
         reservation: Option<Reservation>,
+        quiet: Option<Quiet>,
     ) -> watch::Receiver<Transfer> {
         let req_id = transfer.intent.req_id;
         self.under_way.insert(transfer.intent.order_number);
         self.hands.hold(self.shard, &transfer);
         let mut active = Active::new(transfer, self.parts.options.fuse, self.now(), span);
         active.keep(reservation);
+        active.quiet = quiet;
         let progress = active.progress();
         let before = self.active.insert(req_id, active);
         assert!(before.is_none(), "{req_id} is in hand already");

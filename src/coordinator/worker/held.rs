@@ -63,7 +63,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Call::External(_) if !queued.ticket.held => {}
             _ => return,
         }
-        if let Some((user, _)) = queued.call.lock_order() {
+        if let Some(user) = queued.call.user() {
             self.note_moved(user);
         }
     }

@@ -7,6 +7,8 @@ use super::Worker;
 use super::queue::Queued;
 use super::reply::ReplyTo;
 use crate::adapters::Adapter;
+use crate::alert::{Alert, alert_about};
+use crate::coordinator::parts::Options;
 use crate::coordinator::request::Rejection;
 use crate::postgres::store::{Call, Sought, Transfer};
 use crate::quota::Reservation;
@@ -69,19 +71,18 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
 
     /// Queues a call, or answers it at once.
     fn receive_call(&mut self, mut queued: Queued) {
-        let full = self.under_way.len() >= self.parts.options.active_max;
         match &mut queued.call {
-            Call::Accept { .. } if full => {
-                queued.ticket.reply_to.reject(Rejection::overloaded(Shortage::Worker));
-                return;
-            }
             Call::Accept { intent, .. } => {
+                if let Some(shortage) = self.shortage() {
+                    queued.ticket.reply_to.reject(Rejection::overloaded(shortage));
+                    return;
+                }
                 let claim = |cid: Cid| self.undecided.claim(intent.user, cid);
                 queued.ticket.claim = intent.cid.clone().map(claim);
                 intent.order_number = self.number();
             }
             // A new one waits for room; a repeat gets the earlier decision.
-            Call::External(external) if full => {
+            Call::External(external) if self.shortage().is_some() => {
                 queued.call = Call::FindExternal(external.clone());
             }
             Call::External(external) => external.order_number = self.number(),
@@ -95,6 +96,25 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             _ => {}
         }
         self.queue.push(queued);
+    }
+
+    /// The thing of this worker that has no room for one more transfer or external operation.
+    fn shortage(&self) -> Option<Shortage> {
+        let Options { active_max, parked_max, .. } = self.parts.options;
+        if self.under_way.len() >= active_max {
+            return Some(Shortage::Worker);
+        }
+        let parked = self.queue.parked_transfers();
+        if parked < parked_max {
+            return None;
+        }
+        let shard = self.shard;
+        let what = format_args!(
+            "{parked} transfers of shard {shard} are parked, as many as coordinator.parked_max \
+             allows; new ones are refused"
+        );
+        alert_about(Alert::ParkedFull, &shard, what);
+        Some(Shortage::Parked)
     }
 
     /// The next order number. It is under way from now on.

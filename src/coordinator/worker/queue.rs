@@ -2,6 +2,7 @@
 //!
 //! A call that the store blocks is parked for a while, and the others go on. Later calls of the
 //! same user are parked with it: a search for a cid must see every accept that came before it.
+//! Their number has a bound.
 
 use std::collections::VecDeque;
 
@@ -64,11 +65,15 @@ impl Queued {
         Queued { call, ticket }
     }
 
+    /// Whether a caller waits for it and it was never begun, so that it can be rejected.
+    pub(super) fn is_unbegun(&self) -> bool {
+        !self.ticket.maybe && self.ticket.reply_to.is_caller()
+    }
+
     /// Whether the caller's wait is over and the call was never begun. It must not be done later,
     /// because the caller is answered that it was not done.
     pub(super) fn is_expired(&self, now: u64) -> bool {
-        let Ticket { maybe, deadline_ns, reply_to, .. } = &self.ticket;
-        !maybe && now >= *deadline_ns && reply_to.is_caller()
+        now >= self.ticket.deadline_ns && self.is_unbegun()
     }
 
     /// The answer for the caller of a call that is given up.
@@ -85,7 +90,7 @@ impl Queued {
         match &self.call {
             Call::Find(Sought::Cid(user, _)) => Some(*user),
             Call::Defer { .. } => None,
-            call => call.lock_order().map(|(user, _)| user),
+            call => call.user(),
         }
     }
 
@@ -104,6 +109,8 @@ pub(super) enum Next {
     Ready(Queued),
     /// The caller's wait is over.
     Expired(Queued),
+    /// Too many calls of its user are parked. It was never begun.
+    Crowded(Queued),
 }
 
 /// See the module.
@@ -145,21 +152,24 @@ impl Queue {
         batch.rev().for_each(|queued| self.put_back(queued));
     }
 
-    /// The next call that is not parked, `None` if there is none. A call behind a parked one of
-    /// its user is parked too: it would block on the same rows and delay the batch.
-    pub(super) fn next(&mut self, now: u64) -> Option<Next> {
+    /// The next call that is not parked, `None` if there is none. A call behind a parked one of its
+    /// user is parked too: it would block on the same rows and delay the batch. `behind_max`: the
+    /// most calls that wait behind the first one of a user.
+    pub(super) fn next(&mut self, now: u64, behind_max: usize) -> Option<Next> {
         while let Some(queued) = self.ready.pop_front() {
             let (user, arrival) = (queued.user(), queued.ticket.arrival);
-            let before = self.parked.iter().find(|(_, parked)| {
-                user.is_some() && parked.user() == user && parked.ticket.arrival < arrival
-            });
+            let of_user = |parked: &Queued| user.is_some() && parked.user() == user;
+            let mut parked = self.parked.iter().filter(|(_, parked)| of_user(parked));
+            let before = parked.find(|(_, parked)| parked.ticket.arrival < arrival);
             if queued.is_expired(now) {
                 return Some(Next::Expired(queued));
             }
-            match before {
-                Some((due, _)) => self.parked.push((*due, queued)),
-                None => return Some(Next::Ready(queued)),
+            let Some(&(due, _)) = before else { return Some(Next::Ready(queued)) };
+            let count = self.parked.iter().filter(|(_, parked)| of_user(parked)).count();
+            if count > behind_max && queued.is_unbegun() {
+                return Some(Next::Crowded(queued));
             }
+            self.parked.push((due, queued));
         }
         None
     }
@@ -167,6 +177,11 @@ impl Queue {
     /// Sets a call aside until `due`, monotonic ns.
     pub(super) fn park(&mut self, queued: Queued, due: u64) {
         self.parked.push((due, queued));
+    }
+
+    /// Parked steps of transfers.
+    pub(super) fn parked_transfers(&self) -> usize {
+        self.parked.iter().filter(|(_, queued)| queued.stepped().is_some()).count()
     }
 
     /// Makes every parked call of a user due.
@@ -274,9 +289,9 @@ mod tests {
 
     /// The calls that a batch would get now.
     fn batch(queue: &mut Queue) -> Vec<Queued> {
-        let ready = std::iter::from_fn(|| queue.next(0)).map(|next| match next {
+        let ready = std::iter::from_fn(|| queue.next(0, 64)).map(|next| match next {
             Next::Ready(queued) => queued,
-            Next::Expired(queued) => panic!("{} is expired", name(&queued)),
+            Next::Expired(queued) | Next::Crowded(queued) => panic!("{}", name(&queued)),
         });
         ready.collect()
     }
@@ -323,6 +338,29 @@ mod tests {
         assert_eq!(queue.due_ns(), u64::MAX);
     }
 
+    /// Only a call with a caller that was never begun is turned away, and only behind its own user.
+    #[test]
+    fn the_calls_behind_a_parked_one_have_a_bound() {
+        let mut queue = Queue::default();
+        let called = |number, name: &str| {
+            let mut queued = call(number, name);
+            queued.ticket.reply_to = ReplyTo::Store(Caller::new().0);
+            queued
+        };
+        let first = queue.arrived(call(1, "a"));
+        queue.park(first, 50);
+        for queued in [called(1, "b"), called(1, "c"), called(1, "d"), call(1, "own")] {
+            queue.push(queued);
+        }
+        queue.push(called(2, "other"));
+        let turned = queue.next(0, 2);
+        assert!(matches!(turned, Some(Next::Crowded(queued)) if name(&queued) == "d"));
+        let next = queue.next(0, 2);
+        assert!(matches!(next, Some(Next::Ready(queued)) if name(&queued) == "other"));
+        queue.unpark(50);
+        assert_eq!(names(&batch(&mut queue)), ["a", "b", "c", "own"]);
+    }
+
     #[test]
     fn waking_a_user_makes_its_parked_calls_due() {
         let mut queue = Queue::default();
@@ -358,6 +396,8 @@ mod tests {
         assert!(!queue.keeps_a_caller());
         assert_eq!(names(&batch(&mut queue)), ["begun", "own"]);
         queue.push(late("ready", false));
-        assert!(matches!(queue.next(10), Some(Next::Expired(queued)) if name(&queued) == "ready"));
+        assert!(
+            matches!(queue.next(10, 64), Some(Next::Expired(queued)) if name(&queued) == "ready")
+        );
     }
 }

@@ -8,10 +8,10 @@ use super::Worker;
 use super::active::span_of;
 use super::operator::Operator;
 use super::queue::{Queued, Ticket};
-use super::reply::{OperatorAction, ReplyTo};
+use super::reply::{Client, OperatorAction, ReplyTo};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
-use crate::coordinator::request::{Accepted, Rejection};
+use crate::coordinator::request::{Accepted, Quiet, Rejection};
 use crate::coordinator::step::Happened;
 use crate::postgres::store::{Call, Reply, Transfer, differing_fields};
 use crate::quota::Reservation;
@@ -31,13 +31,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         match (reply_to, reply) {
             (ReplyTo::Store(caller), reply) => caller.answer(Ok(reply)),
             // While halted, a search has found the earlier transfer of this name or cid.
-            (ReplyTo::Accept(caller), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
-                let answer = self.on_accepted(&call, *transfer, reservation, span);
+            (ReplyTo::Accept(client), Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
+                let Client { caller, quiet, pauses: _decided } = client;
+                let answer = self.on_accepted(&call, *transfer, reservation, span, quiet);
                 caller.answer(answer);
             }
-            (ReplyTo::Accept(caller), Reply::Found(None)) => {
+            (ReplyTo::Accept(client), Reply::Found(None)) => {
                 self.forget(&call);
-                caller.answer(Err(Rejection::of(Code::ServiceHalted)));
+                client.answer(Err(Rejection::of(Code::ServiceHalted)));
             }
             (ReplyTo::Transfer, Reply::Transfer(transfer) | Reply::Found(Some(transfer))) => {
                 self.on_stepped(*transfer);
@@ -60,13 +61,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         drop(claim);
     }
 
-    /// The store has accepted this transfer, or an earlier one of the same cid.
+    /// The store has accepted this transfer, or an earlier one of the same cid. The client of a new
+    /// one is not woken before its end.
     fn on_accepted(
         &mut self,
         call: &Call,
         transfer: Transfer,
         reservation: Option<Reservation>,
         span: Span,
+        quiet: Quiet,
     ) -> Result<Accepted, Rejection> {
         let Call::Accept { intent, fingerprint, .. } = call else {
             unreachable!("{call:?} is no accept")
@@ -91,7 +94,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             None if replayed && transfer.state.is_terminal() => watch::channel(transfer).1,
             None => {
                 let span = if replayed { span_of(&transfer) } else { span };
-                self.adopt(transfer, span, reservation)
+                self.adopt(transfer, span, reservation, Some(quiet).filter(|_| !replayed))
             }
         };
         Ok(Accepted { progress, replayed })
@@ -127,7 +130,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             None => {
                 warn!(req_id = %transfer.intent.req_id, "it was accepted after all");
                 let span = span_of(&transfer);
-                self.adopt(transfer, span, reservation);
+                self.adopt(transfer, span, reservation, None);
             }
         }
     }
@@ -148,7 +151,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             warn!(%req_id, "no worker had it in hand");
             let span = span_of(&transfer);
-            self.adopt(transfer, span, None);
+            self.adopt(transfer, span, None, None);
         }
         self.attend(req_id, action, operator, deadline_ns);
     }

@@ -10,15 +10,13 @@ use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::coordinator::request::{Accepted, ExternalDecided, Rejection};
+use crate::coordinator::request::{Accepted, ExternalDecided, Quiet, Rejection};
 use crate::pause::Pauses;
 use crate::postgres::store::{Reply, Transfer};
 
 /// A caller outside the worker. A caller that is dropped without an answer gets none.
 pub(crate) struct Caller<T> {
     sender: oneshot::Sender<Result<T, Rejection>>,
-    /// Kept until the answer, even if the client hangs up.
-    _pauses: Option<Arc<Pauses>>,
 }
 
 /// The other end of a [`Caller`].
@@ -28,18 +26,29 @@ impl<T> Caller<T> {
     /// A caller, and its end that waits.
     pub(crate) fn new() -> (Caller<T>, Response<T>) {
         let (sender, answer) = oneshot::channel();
-        (Caller { sender, _pauses: None }, answer)
-    }
-
-    /// A caller that keeps these pauses until it is answered.
-    pub(crate) fn keeping(pauses: Arc<Pauses>) -> (Caller<T>, Response<T>) {
-        let (caller, answer) = Caller::new();
-        (Caller { _pauses: Some(pauses), ..caller }, answer)
+        (Caller { sender }, answer)
     }
 
     /// Sends the answer. A caller that has hung up is no error.
     pub(super) fn answer(self, answer: Result<T, Rejection>) {
         drop(self.sender.send(answer));
+    }
+}
+
+/// A client that submits a transfer.
+pub(crate) struct Client {
+    /// Gets the answer when the accept is decided.
+    pub(crate) caller: Caller<Accepted>,
+    /// Wakes the client when it is dropped.
+    pub(crate) quiet: Quiet,
+    /// Kept until the answer, even if the client hangs up.
+    pub(crate) pauses: Arc<Pauses>,
+}
+
+impl Client {
+    /// Sends the answer and wakes the client.
+    pub(super) fn answer(self, answer: Result<Accepted, Rejection>) {
+        self.caller.answer(answer);
     }
 }
 
@@ -57,7 +66,7 @@ pub(crate) enum ReplyTo {
     /// A caller that gets the reply as it is.
     Store(Caller<Reply>),
     /// A client that submits a transfer. The worker takes the transfer in hand.
-    Accept(Caller<Accepted>),
+    Accept(Client),
     /// An operator or a gateway that moves external money. The answer comes after the record.
     External(Caller<ExternalDecided>),
     /// An operator, about a transfer that is not in hand. The worker takes it in hand first.
@@ -91,7 +100,7 @@ impl ReplyTo {
     pub(super) fn reject(self, rejection: Rejection) {
         match self {
             ReplyTo::Store(caller) => caller.answer(Err(rejection)),
-            ReplyTo::Accept(caller) => caller.answer(Err(rejection)),
+            ReplyTo::Accept(client) => client.answer(Err(rejection)),
             ReplyTo::External(caller) => caller.answer(Err(rejection)),
             ReplyTo::Attend(_, caller) => caller.answer(Err(rejection)),
             ReplyTo::Transfer
@@ -104,7 +113,10 @@ impl ReplyTo {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use domain::code::Code;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
 
@@ -120,7 +132,10 @@ mod tests {
         }
         let halted = Some(Rejection::of(Code::ServiceHalted));
         assert_eq!(rejected(ReplyTo::Store), halted);
-        assert_eq!(rejected(ReplyTo::Accept), halted);
+        let submitted = |caller| {
+            ReplyTo::Accept(Client { caller, quiet: oneshot::channel().0, pauses: Arc::default() })
+        };
+        assert_eq!(rejected(submitted), halted);
         assert_eq!(rejected(ReplyTo::External), halted);
         assert_eq!(rejected(|caller| ReplyTo::Attend(OperatorAction::Retry, caller)), halted);
         let own =
@@ -128,13 +143,31 @@ mod tests {
         assert!(own.iter().all(|reply_to| !reply_to.is_caller()));
     }
 
+    fn client(pauses: &Arc<Pauses>) -> (Client, Response<Accepted>, oneshot::Receiver<Infallible>) {
+        let ((caller, answer), (quiet, woken)) = (Caller::new(), oneshot::channel());
+        (Client { caller, quiet, pauses: Arc::clone(pauses) }, answer, woken)
+    }
+
     #[test]
     fn pauses_last_until_the_answer_though_the_client_hangs_up() {
         let pauses: Arc<Pauses> = Arc::default();
-        let (caller, answer) = Caller::<()>::keeping(Arc::clone(&pauses));
-        drop(answer);
+        let (client, answer, woken) = client(&pauses);
+        drop((answer, woken));
         assert_eq!(Arc::strong_count(&pauses), 2);
-        caller.answer(Ok(()));
+        client.answer(Err(Rejection::of(Code::ServiceHalted)));
         assert_eq!(Arc::strong_count(&pauses), 1);
+    }
+
+    /// A client that is answered, or forgotten, is woken.
+    #[test]
+    fn a_client_sleeps_until_its_answer() {
+        let (halted, forgotten) = (client(&Arc::default()), client(&Arc::default()));
+        let ((halted, mut answer, mut woken), (forgotten, _, mut left)) = (halted, forgotten);
+        assert_eq!(woken.try_recv(), Err(TryRecvError::Empty));
+        halted.answer(Err(Rejection::of(Code::ServiceHalted)));
+        assert_eq!(woken.try_recv(), Err(TryRecvError::Closed));
+        assert!(answer.try_recv().is_ok_and(|answer| answer.is_err()));
+        drop(forgotten);
+        assert_eq!(left.try_recv(), Err(TryRecvError::Closed));
     }
 }

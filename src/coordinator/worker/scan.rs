@@ -115,7 +115,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let why = telemetry::chain(&failure);
                 let what =
                     format_args!("shard {}: look for unfinished transfers: {why}", self.shard);
-                return alert(Alert::PostgresUnreachable, what);
+                return match failure {
+                    Failure::Retry(_) => alert(Alert::FundingBlocked, what),
+                    _ => alert(Alert::PostgresUnreachable, what),
+                };
             }
         };
         // In a later search they are stale, and no worker has them in hand.
@@ -134,7 +137,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let state = transfer.state.name();
                 info!(req_id = %transfer.intent.req_id, state, "taking up");
                 let span = span_of(&transfer);
-                self.adopt(transfer, span, None);
+                self.adopt(transfer, span, None, None);
             }
         }
         let low = self.under_way.first().copied().unwrap_or_else(|| self.numbers.next());

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use tokio::sync::oneshot::error::TryRecvError;
 use tracing::{debug_span, info};
 
 use crate::config::http::BESIDE_ACCEPT_MS;
-use crate::coordinator::{Accepted, Rejection, Request};
+use crate::coordinator::{Accepted, Rejection, Request, Submitted};
 use crate::http::answer::{add_limits, json, mark_replayed};
 use crate::http::idempotency;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
@@ -86,7 +87,7 @@ async fn transfer(
     let pauses = transfers.reads.pauses();
     let (checked, reservation) = match post.admit(&draft, &pauses, standings).await {
         Ok(admitted) => admitted,
-        Err(refusal) => return post.replay_or(refusal).await,
+        Err(refusal) => return Box::pin(post.replay_or(refusal)).await,
     };
     match post.accept(checked, reservation, pauses).await? {
         Accept::ByWorker { accepted, waited } => post.follow(accepted, waited).await,
@@ -195,7 +196,7 @@ impl<'a> Post<'a> {
         let Transfers { coordinator, clock, limits, .. } = self.transfers;
         let (user, cid, fingerprint) = (self.user, self.cid.clone(), self.fingerprint.clone());
         let request = Request { user, cid, checked, fingerprint, reservation, pauses };
-        let (req_id, reply) = match coordinator.submit(request).await {
+        let Submitted { req_id, mut reply, quiet } = match coordinator.submit(request).await {
             Ok(submitted) => submitted,
             Err(rejection) if rejection.code == Code::Overloaded => {
                 let transfer = self.stored_or(rejection.into()).await?;
@@ -204,19 +205,29 @@ impl<'a> Post<'a> {
             Err(rejection) => return Err(rejection.into()),
         };
         let started_ns = clock.monotonic_ns();
-        let reply = tokio::select! {
-            reply = reply => reply.map_err(|_dropped| self.unknown(req_id))?,
-            () = clock.sleep(limits.accept_wait + ACCEPT_GRACE) => {
-                let transfer = self.stored_or(self.unknown(req_id)).await?;
-                let replayed = transfer.intent.req_id != req_id;
-                return Ok(Accept::Stored { transfer, replayed });
+        let waited = || Duration::from_nanos(clock.monotonic_ns() - started_ns);
+        // Most transfers end within milliseconds of their accept: one wake and one timer for both.
+        tokio::select! {
+            _ = quiet => {}
+            () = clock.sleep(limits.transfer_wait) => {}
+        }
+        let reply = match reply.try_recv() {
+            Ok(reply) => reply,
+            Err(TryRecvError::Closed) => return Err(self.unknown(req_id)),
+            Err(TryRecvError::Empty) => {
+                let longest = limits.accept_wait + ACCEPT_GRACE;
+                tokio::select! {
+                    reply = reply => reply.map_err(|_dropped| self.unknown(req_id))?,
+                    () = clock.sleep(longest.saturating_sub(waited())) => {
+                        let transfer = self.stored_or(self.unknown(req_id)).await?;
+                        let replayed = transfer.intent.req_id != req_id;
+                        return Ok(Accept::Stored { transfer, replayed });
+                    }
+                }
             }
         };
         match reply {
-            Ok(accepted) => {
-                let waited = Duration::from_nanos(clock.monotonic_ns() - started_ns);
-                Ok(Accept::ByWorker { accepted, waited })
-            }
+            Ok(accepted) => Ok(Accept::ByWorker { accepted, waited: waited() }),
             Err(Rejection { unknown: true, .. }) => Err(self.unknown(req_id)),
             Err(rejection) if matches!(rejection.code, Code::Overloaded | Code::SystemError) => {
                 let transfer = self.stored_or(rejection.into()).await?;
@@ -229,17 +240,21 @@ impl<'a> Post<'a> {
     /// Waits for the final state, as long as the request may still wait, and answers.
     async fn follow(&self, mut accepted: Accepted, waited: Duration) -> Outcome {
         let Transfers { clock, limits, .. } = self.transfers;
-        tokio::select! {
-            // An error: the worker has stopped. The transfer continues after the next start.
-            _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
-            () = clock.sleep(limits.transfer_wait.saturating_sub(waited)) => {}
+        let mut transfer = accepted.progress.borrow().clone();
+        if !transfer.state.is_terminal() {
+            tokio::select! {
+                // An error: the worker has stopped. The transfer continues after the next start.
+                _ = accepted.progress.wait_for(|transfer| transfer.state.is_terminal()) => {}
+                () = clock.sleep(limits.transfer_wait.saturating_sub(waited)) => {}
+            }
+            let pending = !accepted.progress.borrow().state.is_terminal();
+            // A commit with a late answer may have ended it, and another reader may have seen the
+            // end.
+            let name = Sought::ReqId(transfer.intent.req_id);
+            let read = if pending { read_directly(self.transfers, &name).await } else { None };
+            let known = accepted.progress.borrow().clone();
+            transfer = read.filter(|_| !known.state.is_terminal()).unwrap_or(known);
         }
-        let pending = !accepted.progress.borrow().state.is_terminal();
-        // A commit with a late answer may have ended it, and another reader may have seen the end.
-        let name = Sought::ReqId(accepted.progress.borrow().intent.req_id);
-        let read = if pending { read_directly(self.transfers, &name).await } else { None };
-        let known = accepted.progress.borrow().clone();
-        let transfer = read.filter(|_| !known.state.is_terminal()).unwrap_or(known);
         debug_assert_eq!(transfer.intent.user, self.user, "a caller's own transfer");
         info!(req_id = %transfer.intent.req_id, state = transfer.state.name(), "answered");
         self.respond(&transfer, accepted.replayed).await
@@ -333,7 +348,8 @@ async fn find_cid(
 /// A stored transfer, if PostgreSQL returns one within [`ACCEPT_GRACE`].
 async fn read_directly(transfers: &Transfers, sought: &Sought) -> Option<Transfer> {
     tokio::select! {
-        found = transfers.reads.transfer(sought) => found.ok().flatten(),
+        // On the heap: it is long, and seldom needed.
+        found = Box::pin(transfers.reads.transfer(sought)) => found.ok().flatten(),
         () = transfers.clock.sleep(ACCEPT_GRACE) => None,
     }
 }

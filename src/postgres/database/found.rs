@@ -66,7 +66,7 @@ pub(super) async fn read(
                 Some(status) => found.accounts.push((user, status)),
                 None => {
                     let what = format!("account of {user}: status {number}");
-                    found.unreadable.push((Key::User(user), what));
+                    found.unreadable.push((Key::Account(user), what));
                 }
             }
         }
@@ -81,7 +81,7 @@ pub(super) async fn read(
                 Some(balance) => found.balances.push((user, asset, balance)),
                 None => {
                     let what = format!("balance of {user} in asset {}", asset.0);
-                    found.unreadable.push((Key::User(user), what));
+                    found.unreadable.push((Key::Balance(user, asset), what));
                 }
             }
         }

@@ -150,8 +150,11 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
         }
     }
     let mut wanted = rows.wanted();
-    wanted.accounts.retain(|user| memory.account(*user).is_none());
-    wanted.balances.retain(|(user, asset)| memory.balance(*user, *asset).is_none());
+    let is_read = |key: Key| known.unreadable.contains_key(&key);
+    wanted.accounts.retain(|user| memory.account(*user).is_none() && !is_read(Key::Account(*user)));
+    wanted.balances.retain(|(user, asset)| {
+        memory.balance(*user, *asset).is_none() && !is_read(Key::Balance(*user, *asset))
+    });
     wanted.transfers.retain(|req_id| !known.read.contains(&Key::ReqId(*req_id)));
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
     wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
@@ -315,9 +318,7 @@ impl<'a> Draft<'a> {
             }
             Call::External(external) => self.external(external)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
-                if let Some(why) = self.known.unreadable.get(&Key::User(*user)) {
-                    return Err(Objected { violation: false, what: why.clone() });
-                }
+                self.readable(&Key::Account(*user))?;
                 self.account(*user).after = Some(*status);
                 self.flight.audited.push(Audited {
                     actor: actor.clone(),
@@ -530,9 +531,7 @@ impl<'a> Draft<'a> {
         intent: &Intent,
     ) -> Result<Decision, Objected> {
         let req_id = intent.req_id;
-        if let Some(why) = self.known.unreadable.get(&Key::ReqId(req_id)) {
-            return Err(Objected { violation: false, what: why.clone() });
-        }
+        self.readable(&Key::ReqId(req_id))?;
         let mut transfer = match self.current(req_id) {
             None => return Err(violation(format!("there is no transfer {req_id}"))),
             Some(found) if found.intent != *intent => {
@@ -585,6 +584,14 @@ impl<'a> Draft<'a> {
         Ok(Some(Operation { op, decision, balance_after }))
     }
 
+    /// Objects to a row that cannot be read.
+    fn readable(&self, key: &Key) -> Result<(), Objected> {
+        match self.known.unreadable.get(key) {
+            Some(why) => Err(Objected { violation: false, what: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Decides by account and balance, and books a success. Returns the balance afterwards.
     fn book(
         &mut self,
@@ -594,9 +601,8 @@ impl<'a> Draft<'a> {
         amount: Amount,
     ) -> Result<(Decision, Option<u128>), Objected> {
         let units = u128::from(amount.units());
-        if let Some(why) = self.known.unreadable.get(&Key::User(user)) {
-            return Err(Objected { violation: false, what: why.clone() });
-        }
+        self.readable(&Key::Account(user))?;
+        self.readable(&Key::Balance(user, asset))?;
         let status = self.account(user).after;
         let available = self.available(user, asset);
         let enough = available >= units;

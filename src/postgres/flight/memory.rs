@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Balance, Flight, Found, Wanted};
+use super::{Balance, Flight, Found, Key, Wanted};
 use domain::account::{AccountStatus, UserId};
 use domain::asset::AssetId;
 
@@ -59,13 +59,17 @@ impl Memory {
         }
     }
 
-    /// Learns rows. A wanted row that was not found does not exist.
+    /// Learns rows. A wanted row that was not found does not exist. A row that cannot be read stays
+    /// unknown, so that the next batch sees when it is corrected.
     pub fn learn(&mut self, wanted: &Wanted, found: &Found) {
-        for user in &wanted.accounts {
+        let unreadable = |key: Key| found.unreadable.iter().any(|(bad, _)| *bad == key);
+        for user in wanted.accounts.iter().filter(|user| !unreadable(Key::Account(**user))) {
             self.entry(*user).account = Some(None);
         }
-        for (user, asset) in &wanted.balances {
-            self.set_balance(*user, *asset, None);
+        for &(user, asset) in &wanted.balances {
+            if !unreadable(Key::Balance(user, asset)) {
+                self.set_balance(user, asset, None);
+            }
         }
         for (user, status) in &found.accounts {
             self.entry(*user).account = Some(Some(*status));
@@ -132,6 +136,20 @@ mod tests {
         assert_eq!(memory.account(user(2)), Some(Some(AccountStatus::Frozen)));
         assert_eq!(memory.balance(user(1), ASSET), Some(None));
         assert_eq!(memory.balance(user(2), ASSET), None);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_not_known() {
+        let mut memory = Memory::new(4);
+        let accounts = vec![user(1), user(2)];
+        let balances = vec![(user(1), ASSET), (user(2), ASSET)];
+        let wanted = Wanted { accounts, balances, ..Wanted::default() };
+        let bad = [Key::Account(user(1)), Key::Balance(user(2), ASSET)];
+        let unreadable = bad.map(|key| (key, "status 9".to_owned())).into();
+        memory.learn(&wanted, &Found { unreadable, ..Found::default() });
+        assert_eq!((memory.account(user(1)), memory.account(user(2))), (None, Some(None)));
+        let balance = |number| memory.balance(user(number), ASSET);
+        assert_eq!((balance(1), balance(2)), (Some(None), None));
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! `DATA/flights`: a start that misses an answered flight is refused, and changes nothing.
+
+use std::fs;
+
+use ubscore::exit::Exit;
+
+use super::external::{copied, go_back};
+use crate::harness::{Site, Way, eventually, repair};
+
+const USER: u64 = 1001;
+const APPLY: [&str; 3] = ["--apply", "--reason", "PostgreSQL went back"];
+
+/// Everything that a start writes before it reads.
+fn fences(site: &Site) -> Vec<Vec<String>> {
+    let incarnation = site.sql("SELECT incarnation, halted FROM engine_state");
+    let journal = "SELECT shard, flight, incarnation, attempt FROM journal_tb ORDER BY 1, 2";
+    [incarnation, site.sql(journal)].concat()
+}
+
+/// Three starts, each refused with these words and without a write.
+fn refused_again_and_again(site: &Site, words: &[&str]) {
+    let before = fences(site);
+    for _ in 0..3 {
+        let (code, said) = site.start_refused();
+        assert_eq!(code, i32::from(Exit::Damage.code()), "{said}");
+        let last = said.lines().last().expect("a line");
+        for word in words {
+            assert!(last.contains(word), "{word}: {said}");
+        }
+        assert!(last.contains("next: ubscore repair --plan"), "{said}");
+        assert_eq!(fences(site), before);
+    }
+}
+
+/// Goal: no answered commit is lost without a word, not even the very last before a SIGKILL, on a
+/// server that looks unchanged. Method: a copy of the database; one more transfer, or only a
+/// refused one, of which the log has no record; SIGKILL at its answer; the copy in its place; three
+/// starts; repair; a start.
+#[test]
+fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
+    for (amount, status) in [("5", 200), ("99999", 422)] {
+        let site = Site::new();
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+        site.wait_for_rest();
+        let copy = copied(&site);
+        let body = Way::ToSpot.body_with_cid("USDT", amount, "the-last-one");
+        let reply = eventually("an answer", || {
+            let reply = server.post(USER, &body);
+            (reply.status == status).then_some(reply)
+        });
+        server.kill();
+        site.wait_for_disconnected();
+        let balances = site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id");
+        go_back(&site, &copy);
+        let named = if status == 200 { reply.req_id() } else { "no loss of money".to_owned() };
+        refused_again_and_again(&site, &["has gone back in time: flight", "of shard", &named]);
+
+        let (code, planned, why) = repair(&site, &["--plan"]);
+        assert_eq!(code, Some(0), "{planned}{why}");
+        assert!(planned.contains("would    take PostgreSQL's last flights"), "{planned}");
+        let (code, done, why) = repair(&site, &APPLY);
+        assert_eq!(code, Some(0), "{done}{why}");
+        assert!(done.contains("done     take PostgreSQL's last flights"), "{done}");
+        assert_eq!(
+            site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id").len(),
+            balances.len()
+        );
+        let server = site.start();
+        assert_eq!(server.ready(), 200, "{}", server.said());
+        let again = server.post(USER, &body);
+        assert_eq!(again.status, status, "{again:?}");
+        assert_eq!(again.header("idempotent-replayed").is_some(), status == 200, "{again:?}");
+        site.wait_for_rest();
+        site.assert_in_order(&server);
+        server.stop();
+        site.start().stop();
+    }
+}
+
+/// Goal: without the file no start trusts PostgreSQL, and `repair` writes it anew. Method: the file
+/// is removed, cut, and spoiled in both slots, beside a log that was used.
+#[test]
+fn f01_a_start_without_a_sound_file_of_answered_flights_is_refused() {
+    let site = Site::new();
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+    server.stop();
+    type Damage = fn(Vec<u8>) -> Option<Vec<u8>>;
+    let damages: [(&str, Damage); 4] = [
+        ("missing", |_| None),
+        ("damaged", |bytes| Some(bytes[..5000].to_vec())),
+        ("damaged", |bytes| Some(bytes.iter().map(|byte| byte ^ 0x80).collect())),
+        ("both slots of shard 0", |mut bytes| {
+            // The first slot of each half.
+            for at in [4096, 8192] {
+                bytes[at + 8] ^= 1;
+            }
+            Some(bytes)
+        }),
+    ];
+    for (word, damage) in damages {
+        let path = site.flights();
+        match damage(fs::read(&path).expect("written by the stop")) {
+            Some(bytes) => fs::write(&path, bytes).expect("written"),
+            None => fs::remove_file(&path).expect("removed"),
+        }
+        refused_again_and_again(&site, &[word, "flights"]);
+        let (code, done, why) = repair(&site, &APPLY);
+        assert_eq!(code, Some(0), "{done}{why}");
+        assert!(done.contains("done     take PostgreSQL's last flights"), "{done}");
+        let server = site.start();
+        assert_eq!(server.ready(), 200, "{}", server.said());
+        assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+        server.stop();
+    }
+    site.assert_verified();
+}
+
+/// Goal: neither a torn write nor a power cut keeps a start from starting. Method: one slot of each
+/// shard is spoiled; then the file of an earlier process lies in the data directory.
+#[test]
+fn f01_a_file_of_answered_flights_may_be_torn_or_behind() {
+    let site = Site::new();
+    site.start().stop();
+    let earlier = fs::read(site.flights()).expect("written by the stop");
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+    server.kill();
+    let mut bytes = fs::read(site.flights()).expect("written");
+    for slot in bytes[4096..8192].chunks_mut(64).take(2) {
+        slot[8] ^= 1;
+    }
+    fs::write(site.flights(), bytes).expect("written");
+    let server = site.start();
+    server.says("using the other slot of a torn one");
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    server.stop();
+    fs::write(site.flights(), earlier).expect("written");
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    site.assert_in_order(&server);
+    server.stop();
+}
